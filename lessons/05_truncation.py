@@ -1,17 +1,20 @@
 # %% [markdown]
 # # 05 · Truncation: a little bias for much less noise
 #
-# **Claim.** A cap on the weights takes a known part of the average away and keeps the noise within bounds, and the best
-# cap grows with the batch.
+# **Claim.** A cap on the weights lowers the noise of an average, and makes it wrong by an amount with an exact formula.
+# The larger the batch, the looser the best cap. The answers of one batch show little of what a cap saves, and hardly
+# anything of what it costs.
 #
-# *25 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. Letters:
+# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. All letters are in
 # [Notation](NOTATION.md).
 #
 # At the end you can
 #
-# - write down the bias of a cap without sampling anything;
-# - say why some cap is nearly always better than none, and why the best one depends on the batch;
-# - say what recorded answers tell about a cap, and what they leave open.
+# - compute the bias of a cap without sampling anything;
+# - explain why some cap is usually better than none, and why the best cap depends on the size of the batch;
+# - say what bias and noise of a *gradient* are, and in which unit they are measured;
+# - explain why the answers of one batch underestimate what a cap does;
+# - say what dividing the weights by their mean changes.
 
 # %% tags=["hide-input"]
 import itertools
@@ -22,15 +25,15 @@ from dataclasses import astuple, replace
 import sympy
 import torch
 from curves import curves
+from dots import dots
 from exercises.lesson_05 import SQUARED_ERROR, TRUNCATION_BIAS, WEIGHTS
 from recorded import load
-from sentences import below, bracketed, say, untold
+from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.correction import weight_histogram
-from rlcorr.figures.gradients import exact_curves
+from rlcorr.figures.canvas import ACROSS, bars_with_errors, fade, figure, vertical_line
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
@@ -38,25 +41,54 @@ from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small
 from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import log_ratio, ratio
 from rlcorr.records import runs
-from rlcorr.records.sketch_files import read_sketch, updated_batch
+from rlcorr.records.sketch_files import read_gradients, read_sketch, updated_batch
+from rlcorr.records.study import endpoints, find_study, over_seeds, read_study
+from rlcorr.records.study_comparisons import compare_endpoints
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)
 
 # %% [markdown]
-# ## By hand: three actions
+# ## Warm-up
 #
-# The engine draws X, Y, Z with $q = ½, ¼, ¼$; the trainer would with $p = ¼, ¼, ½$. So $r = ½, 1, 2$. What is averaged
-# is $f = 1, 0, 4$, and the trainer's average is $\mathbb{E}_p[f] = 2.25$.
+# Two questions about older lessons. Choose an answer, then open it.
 #
-# Weighing by $r$ gives 2.25 on average. But Z, one draw in four, counts $2 · 4 = 8$, and the others nearly nothing:
-# that is noise. **Truncate** now: a weight above the **cap** $C$ becomes the cap,
+# **1. (Lesson 02) Four answers have the weights 1, 1, 1 and 5. What is their effective sample size?**
+#
+# <details><summary>4: there are four answers.</summary>No. That would be true of four equal weights.</details>
+# <details><summary>About 2.3.</summary>Yes: (1 + 1 + 1 + 5)² / (1 + 1 + 1 + 25) = 64/28. One answer makes most of the
+# sum.</details>
+# <details><summary>1: only the largest weight counts.</summary>No. The other three still make three eighths of the
+# sum.</details>
+#
+# **2. (Lesson 02) An average over the engine's samples is weighted by r = p/q. What does the weight change?**
+#
+# <details><summary>The average over all possible samples becomes the trainer's, and the noise grows.</summary>Yes. The
+# factor q·r is p.</details>
+# <details><summary>Every single sample becomes correct.</summary>No. Only the average over all possible samples is
+# correct. A single sample may be far from it.</details>
+# <details><summary>Nothing, because ratios average to 1.</summary>No. They average to 1, but they differ from each
+# other, so they count some samples more than others.</details>
+
+# %% [markdown]
+# ## An example to compute by hand: three actions
+#
+# There are three actions, X, Y and Z. The engine samples them with the probabilities $q = ½, ¼, ¼$. The trainer would
+# sample them with $p = ¼, ¼, ½$. So the ratios $r = p/q$ are ½, 1 and 2.
+#
+# We average a quantity $f$ with the values 1, 0 and 4. The trainer's average is
+# $\mathbb{E}_p[f] = ¼·1 + ¼·0 + ½·4 = 2.25$. This is the number that we want, but all samples come from the engine.
+#
+# Weights repair that: the average of $r f$ over the engine's samples is 2.25, too. It has noise, however. One sample in
+# four is Z, and it adds $2 · 4 = 8$. All other samples add ½ or 0.
+#
+# **Truncation** makes such samples count less. Choose a number $C$, the **cap**. A weight above $C$ becomes $C$:
 #
 # $$ w = \min(r, C) . $$
 #
-# That is **truncated importance sampling**, TIS. With $C = 1.5$ the weights are ½, 1, 1.5, so Z counts 6. The average
-# is ½·½ + 0 + ¼·6 = 1.75: too little by ½. What did that buy?
+# This is **truncated importance sampling**, TIS. With $C = 1.5$ the weights are ½, 1 and 1.5, so Z adds only 6. The
+# average becomes ½·½ + ¼·0 + ¼·6 = 1.75. It is ½ too small. What do we get for that?
 
 # %%
 q, p = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]], dtype=torch.float64)
@@ -65,7 +97,7 @@ r = p / q
 
 
 def mean_and_variance(w):
-    """Of w·f, for one draw from the engine."""
+    """Mean and variance of w·f, for one sample of the engine."""
     mean = (q * w * f).sum()
     return float(mean), float((q * (w * f).square()).sum() - mean**2)
 
@@ -75,57 +107,130 @@ for name, w in {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r
     show(name, w, *mean_and_variance(w))
 
 # %% [markdown]
-# By hand: a **bias** of −½ bought nearly half of the variance. The mean of $N$ draws has the same
-# bias, and an $N$-th of the variance. Its **error** is
+# By hand: the **bias** of the cap is 1.75 − 2.25 = −0.5. In return, the variance falls from 11.06 to 6.06.
+#
+# Now take the mean of $N$ samples. Its bias is the same, and its variance is $N$ times smaller. Its **error**, the root
+# of the mean squared distance from 2.25, contains both:
 #
 # $$ \text{error}^2 = \text{bias}^2 + \frac{\text{variance}}{N} . $$
 #
-# By hand: with 5 draws, error² is 11.06/5 = 2.21 without a cap and ¼ + 6.06/5 = 1.46 with it. With 20 draws they are
-# equal, and with 100 the cap costs more than it gives.
+# By hand: with 5 samples, error² is 11.06/5 = 2.21 without a cap and 0.25 + 6.06/5 = 1.46 with it. The cap is better.
+# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11.
 #
-# **Masking** sets a weight above the cap to 0. That takes all of it away, not only what sticks out, so here the bias is
-# larger. Lesson 07 is about masking.
+# The last line of the table is **masking**: a weight above the cap becomes 0 instead of $C$. It takes away the whole
+# contribution of Z, so its bias is larger. Lesson 07 is about masking.
 #
-# **Look for** the lowest point of each line: with more draws, it lies further to the right.
+# **Look for** the best cap, the large dot on each line. With more samples it moves to the right.
 
-# %%
+# %% tags=["hide-input"]
 caps = torch.linspace(1, 2, 41, dtype=torch.float64).tolist()
-capped = [mean_and_variance(r.clamp(max=cap)) for cap in caps]
+truncated = [mean_and_variance(r.clamp(max=cap)) for cap in caps]
 errors = {
-    f"{draws} draws": [math.sqrt((mean - 2.25) ** 2 + variance / draws) for mean, variance in capped]
-    for draws in (5, 20, 100)
+    f"{samples} samples": [math.sqrt((mean - 2.25) ** 2 + variance / samples) for mean, variance in truncated]
+    for samples in (5, 20, 100)
 }
-picture(curves(caps, errors, x_name="cap C", y_name="error, √(bias² + variance/N)"))
+lowest = {name: min(range(len(caps)), key=values.__getitem__) for name, values in errors.items()}
+made = curves(caps, errors, x_name="cap C", y_name="error, √(bias² + variance/N)")
+for name, place in lowest.items():
+    made.add_scatter(x=[caps[place]], y=[errors[name][place]], mode="markers", name=f"best cap, {name}",
+                     marker={"size": 11, "color": "black"}, showlegend=False)  # fmt: skip
+picture(made)
 
 # %% [markdown]
 # ## The equation
 #
-# Write $x^+$ for $\max(x, 0)$. Then $\min(r, C) = r - (r - C)^+$: a cap takes away what sticks out above it. Multiply
-# by $q f$ and add up:
+# Write $x^+$ for $\max(x, 0)$. A cap takes away the part of the ratio above it: $\min(r, C) = r - (r - C)^+$. Multiply
+# this by $q f$ and add up over all actions:
 #
 # $$ \mathbb{E}_q[w f] = \mathbb{E}_p[f] - \mathbb{E}_q\big[(r - C)^+ f\big] . \tag{1} $$
 #
-# **The bias** is $-\mathbb{E}_q[(r - C)^+ f]$. It comes from the actions above the cap and from nothing else.
+# **The bias** is therefore $-\mathbb{E}_q[(r - C)^+ f]$. Only actions with a ratio above the cap contribute to it.
 #
-# **The noise** has a bound. With $F$ the largest $|f|$, and since $w^2 \le C w$ and $\mathbb{E}_q[w] \le 1$,
+# By hand: in the example only Z is above the cap, and $-¼ · (2 - 1.5) · 4 = -½$.
 #
-# $$ \mathbb{E}_q[(w f)^2] \le C F^2 , \tag{2} $$
+# **The noise has an upper bound.** Let $F$ be the largest $|f|$. A weight is at most $C$, so $w^2 \le C w$. And
+# $w \le r$, so $\mathbb{E}_q[w] \le \mathbb{E}_q[r] = 1$. Together:
 #
-# whatever the policies are. Without a cap it may be $(1 + \chi^2) F^2$, and $\chi^2$, the variance of $r$, has no
-# limit.
+# $$ \mathbb{E}_q[(w f)^2] \le F^2\, \mathbb{E}_q[w^2] \le C F^2\, \mathbb{E}_q[w] \le C F^2 , \tag{2} $$
 #
-# **Why some cap is nearly always better than none.** Just below the largest ratio the bias is tiny, and its square is
-# tinier still; but the variance falls at once, if the action with this ratio counts for more than the average.
+# for every pair of policies. Without a cap it can be as large as $(1 + \chi^2) F^2$. Here $\chi^2$ is the variance of
+# the ratios, and no limit holds for it.
 #
-# **Why the best cap grows.** It makes $N · \text{bias}^2 + \text{variance}$ smallest. For $f \ge 0$ the bias shrinks as
-# the cap rises. More draws count the bias more, so the best cap cannot fall. A gradient has both signs: one has to try.
+# **Why some cap is usually better than none.** Start with a cap just at the largest ratio, and lower it a little. The
+# bias is then proportional to this small change, and bias² to its square. The variance falls in proportion to the
+# change itself, if the action with the largest ratio contributes more than the average. So at first the variance wins.
+#
+# **Why the best cap grows with the batch.** Multiply error² by $N$: the best cap minimises
+# $N · \text{bias}^2 + \text{variance}$. With more samples, bias² has a larger factor. If $f \ge 0$, a higher cap has a
+# smaller bias, so the best cap cannot fall. A gradient has entries of both signs; there one has to try.
+#
+# ## Bias and noise of a gradient
+#
+# From here on, $f$ is a gradient: the advantage of an answer times its score (lesson 01). A gradient has a direction,
+# so bias and noise need a picture. Take the three actions once more. Their advantages are $f$ minus its average, and
+# the policy has one logit per action. The gradients of the three logits sum to 0, so they lie in a plane, and we can
+# draw all of it.
+#
+# The **exact gradient** $g^*$ is the average under the trainer. We turn the plane until $g^*$ points to the right, and
+# choose its length as the unit. So $g^*$ is the arrow from (0, 0) to (1, 0), whatever its real length was. Then
+#
+# - each small dot is the gradient of one batch of eight samples, without a cap or with a tight one, $C = 1$;
+# - a large dot is the mean over all possible batches;
+# - the **bias** is the distance from the large dot to the tip of the arrow. A bias of ½ is half of the arrow's length;
+# - the **noise** is how far the small dots are from the large one: the root of their mean squared distance.
+#
+# "In units of the exact gradient's length" always means this picture. **Look for** the two large dots, and for which
+# small dots spread further.
+
+# %% tags=["hide-input"]
+scores = torch.eye(3, dtype=torch.float64) - p  # of a softmax: 1 at the action, minus the probabilities
+advantage = f - (p * f).sum()
+exact = (p * advantage) @ scores
+along = exact / exact.norm()
+across = torch.linalg.cross(along, torch.ones(3, dtype=torch.float64) / 3**0.5)
+plane = torch.stack([along, across], 1) / exact.norm()  # (3, 2): two coordinates, in units of the exact gradient
+generator = torch.Generator().manual_seed(5)
+drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).view(150, 8)
+WAYS = {"no cap": r, "cap of 1": r.clamp(max=1)}
+traces, of_ways = [], {}
+for colour, (name, w) in zip((ACROSS[1], ACROSS[3]), WAYS.items(), strict=True):
+    each = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of each action contributes
+    middle = (q @ each).round(decimals=9)
+    spread = math.sqrt(float(q @ (each - middle).square().sum(-1)) / 8)
+    of_ways[name] = middle, spread
+    x, y = each[drawn].mean(1).T.tolist()
+    dot = {"type": "scatter", "mode": "markers", "name": f"{name}: one batch", "x": x, "y": y}
+    traces.append(dot | {"marker": {"color": fade(colour, 0.4), "size": 5}})
+    large = {"type": "scatter", "mode": "markers", "name": f"{name}: mean of all batches"}
+    large |= {"x": [float(middle[0])], "y": [float(middle[1])], "marker": {"color": colour, "size": 15}}
+    traces.append(large | {"marker": {"color": colour, "size": 15, "line": {"color": "black", "width": 1}}})
+arrow = {"x": 1, "y": 0, "ax": 0, "ay": 0, "xref": "x", "yref": "y", "axref": "x", "ayref": "y", "text": ""}
+arrow |= {"showarrow": True, "arrowhead": 3, "arrowwidth": 3, "arrowcolor": "black", "yanchor": "middle"}
+axes = [{"title_text": f"{side}, in units of ‖g*‖"} for side in ("along g*", "across")]
+picture(figure(traces, height=380, x=axes[0] | {"range": [-0.3, 2]}, y=axes[1] | {"scaleanchor": "x"},
+               notes=[arrow], legend=True))  # fmt: skip
+show("", "along", "across", "bias", "noise")
+for name, (middle, spread) in of_ways.items():
+    bias = float((middle - torch.tensor([1.0, 0.0], dtype=torch.float64)).norm())
+    show(name, middle, bias, spread, digits=2)
+
+# %% [markdown]
+# A training run can choose the length of its step, by the learning rate. So the useful question about a gradient is:
+# **if we choose the best length, how much do we gain?** Compare this gain with that of a step along the exact gradient.
+# Their quotient is the **progress** $\eta$ (eta). In the coordinates of the picture it is
+#
+# $$ \eta = \frac{\text{along}^2}{\text{along}^2 + \text{across}^2 + \text{noise}^2} , $$
+#
+# where "along" and "across" are the coordinates of the large dot. Lesson 10 derives this formula. It is 1 if the large
+# dot is on the arrow's line and there is no noise, and 0 if the mean gradient does not point along the arrow at all. If
+# noise is most of the sum, halving the noise makes four times the progress.
 #
 # ## The best cap for a gradient
 #
-# `small_world` has so few answers that every average is an exact sum. Now $f$ is the gradient of an answer, and the
-# weight is the answer's ratio, the product of lesson 00. The length of a step is ours to choose. So we ask what a step
-# of the best length gains: its **progress** $\eta$ is its share of what the exact gradient would gain (lesson 10).
-# Which cap makes the most progress, in eight random worlds?
+# `small_world` makes a random world with a few hundred possible answers. All of them can be added up, so every average
+# is exact.
+# The weight of an answer is the product of its ratios (lesson 00). Which cap makes the most progress, in eight random
+# worlds, for batches of five sizes?
 
 # %%
 sizes, caps = (16, 128, 1024, 8192, 65536), [*(2 ** (k / 8) for k in range(-16, 65)), math.inf]
@@ -145,120 +250,261 @@ for seed in range(8):
 assert all(row == sorted(row) and row[0] < row[-1] < math.inf for row in best_caps)
 lost_small, lost_large = ([row[place] for row in lost_by_2] for place in (1, -1))
 say(f"""
-In none of the {len(best_caps)} worlds does the best cap fall when the batch grows, and in none is no cap the best. A
-cap of 2, the usual one, loses {min(lost_small):.2f} to {max(lost_small):.2f} of the progress with batches of {sizes[1]}
-answers, and {min(lost_large):.2f} to {max(lost_large):.2f} with {sizes[-1]:,}. Over a training, noise cancels in part
-and bias adds up, as in a larger batch: a reason for a looser cap than one step asks for.
-""")
+In none of the {len(best_caps)} worlds does the best cap fall as the batch grows. In none of them is it best to have no
+cap. A cap of 2 is a common choice. Compared with the best cap, it loses {min(lost_small):.2f} to {max(lost_small):.2f}
+of the progress in batches of {sizes[1]} answers, and {min(lost_large):.2f} to {max(lost_large):.2f} in batches of
+{sizes[-1]:,}.
 
-# %% [markdown]
-# ## On a recorded step
-#
-# The engine of `kv_fp8_e5m2` keeps its cache in 8 bits. Each answer of the last step, and so each of its tokens, is
-# weighed by the product of its ratios. The note says by how much a cap changes noise and bias of the gradient, compared
-# with no cap (`inf`). Both are in units of the exact gradient's length, with intervals from the same bootstrap samples
-# (lesson 10). **Move the cap, and look for** the weights that pile up at it.
-
-# %%
-batch, sketch = updated_batch(runs.find_run("kv_fp8_e5m2"), 48), read_sketch(runs.find_run("kv_fp8_e5m2"), 48)
-products = correct(batch, no_cap).weights.amax(-1)
-corner = {"xref": "paper", "yref": "paper", "x": 0.01, "y": 0.98, "yanchor": "top", "align": "left", "showarrow": False}
-
-
-def weights_at(cap):
-    capped = replace(no_cap, rollout_is_threshold=cap)
-    effect = compare_gradients(batch, sketch, no_cap, capped, batch_sizes=[128])
-    lines = f"above the cap: {int((products > cap).sum())} answers", *map(bracketed, (effect.noise[0], effect.bias))
-    drawn = weight_histogram(batch, correct(batch, capped), capped)
-    drawn.update_traces(showlegend=False, selector={"name": "rejected"})  # nothing is
-    return drawn.update_layout(annotations=[corner | {"text": "{}<br>noise by {}<br>bias by {}".format(*lines)}])
-
-
-moving_picture("cap", {f"{cap:g}": weights_at(cap) for cap in (1.1, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, math.inf)}, "2")
-
-# %% tags=["hide-input"]
-capped = replace(no_cap, rollout_is_threshold=2.0)
-at_2 = compare_gradients(batch, sketch, no_cap, capped, batch_sizes=[128])
-say(f"""
-A cap of 2 cuts {int((products > 2).sum())} of {len(products)} answers and surely lowers the noise: without a cap the
-noise is {at_2.a.noise[0].value:.1f}, and it changes by {below(at_2.noise[0])}. What the cap costs in bias is not known:
-{untold(at_2.bias)}. **A sample shows what a cap saves; what it costs lies in what is rarely drawn.**
+One training step is a small batch. But the noise of many steps partly cancels, while their bias adds up. In this
+respect a whole training run resembles one large batch. That is a reason for a looser cap than one step asks for.
 """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# Now the last steps of eleven runs, from an engine in float32 to one with old weights. Each answer is weighed by its
-# product, under the same cap. "Surely" means that the interval leaves out 0. **Write down:**
+# Now real runs. The engine of `stale_head` computes with the output layer of an older version of the model. The run
+# trains on eighty prompts, and its recording contains two things: the **batch** of its last step, a few hundred answers
+# that the engine sampled; and **all likely answers** to the eighty prompts, with the probability of each in both
+# policies. Together they cover nearly all of the probability. With all likely answers an average needs no sampling.
+# **Write down:**
 #
-# 1. In how many of the runs does the cap touch any answer?
-# 2. Where it does, does the noise surely fall?
-# 3. Is the bias that it costs known anywhere?
-
-# %%
-names = ("control_fp32", "bf16", "kv_fp8", "temperature_raw", "top_p", "moe_bf16", "moe_replay")
-names += ("stale_head", "kv_fp8_e5m2", "async", "stale_4")
-effects, touched = {}, {}
-show("", "answers", "of", "noise changes by".rjust(24), "bias changes by".rjust(22))
-for name in names:
-    run = runs.find_run(name)
-    step = runs.list_steps(run)[-1]
-    recorded = updated_batch(run, step)
-    touched[name] = int((correct(recorded, no_cap).weights.amax(-1) > 2).sum())
-    effect = compare_gradients(recorded, read_sketch(run, step), no_cap, capped, batch_sizes=[128])
-    effects[name] = effect.noise[0], effect.bias
-    intervals = bracketed(effect.noise[0]).rjust(24), bracketed(effect.bias).rjust(22)
-    show(name, touched[name], len(recorded.response_mask), *intervals)
+# 1. One of the likely answers has the largest weight. Does the batch contain a weight of about that size?
+# 2. Estimate, from the batch alone, by how much a cap of two lowers the noise of the gradient. Is the estimate too
+#    small, about right, or too large?
+# 3. Can the batch tell you the bias of the cap?
+#
+# The picture answers the first question. It sorts the likely answers by their weights. **Move the cap, and look for**
+# the bars to the right of it: the engine hardly ever samples these answers, and the trainer would sample them more
+# often.
 
 # %% tags=["hide-input"]
-cut = [name for name in names if touched[name]]
-calmer = [name for name in cut if effects[name][0].high < 0]
-assert all(not bias.tells for _, bias in effects.values())
-assert all(effects[name] == (Interval(0, 0, 0),) * 2 for name in names if name not in cut)
+stale_head = runs.find_run("stale_head")
+LAST = runs.list_steps(stale_head)[-1]
+likely, of_likely = read_gradients(stale_head, LAST)
+in_batch = updated_batch(stale_head, LAST)
+products, batch_products = (correct(one, no_cap).weights.amax(-1) for one in (likely, in_batch))
+sampled, trained = (x / of_likely.answers.prompt_count for x in (of_likely.answers.sampled, of_likely.answers.trained))
+edges = [2.0**k for k in range(-5, 11)]
+FROM, TO = edges[0], 2 * edges[-1]
+
+
+def share_in(probability, low):
+    """Probability of the answers with a weight from `low` to twice that; below the first edge, all smaller ones."""
+    inside = (products < 2 * low) & ((products >= low) if low > FROM else (products >= 0))
+    return float(probability[inside].sum())
+
+
+def weights_at(cap):
+    effect = compare_gradients(likely, of_likely, no_cap, replace(no_cap, rollout_is_threshold=cap), batch_sizes=[128])
+    cut = products > cap
+    traces = [
+        {"type": "bar", "name": name, "x": [1.41 * low for low in edges], "width": [0.45 * low for low in edges],
+         "offset": [shift * low for low in edges], "y": [share_in(probability, low) or None for low in edges],
+         "marker": {"color": colour}}
+        for name, probability, colour, shift in (("sampled by the engine", sampled, ACROSS[0], -0.4),
+                                                 ("sampled by the trainer", trained, ACROSS[2], 0.05))
+    ]  # fmt: skip
+    text = (
+        f"above the cap: {100 * float(sampled[cut].sum()):.2f} % of the engine's answers,<br>"
+        f"{100 * float(trained[cut].sum()):.2f} % of the trainer's<br>"
+        f"the cap changes the noise by {effect.noise[0].value:.1f},<br>the bias by {effect.bias.value:.2f}"
+    )
+    corner = {"xref": "paper", "x": 0.99, "y": 0.98, "xanchor": "right", "align": "left", "text": text}
+    x = {"title_text": "weight of an answer (product of its ratios)", "type": "log",
+         "range": [math.log10(FROM / 1.2), math.log10(TO)]}  # fmt: skip
+    y = {"title_text": "share of all answers", "type": "log", "range": [-6, 0.1], "exponentformat": "power"}
+    shapes = [vertical_line(x=min(cap, TO), colour="black", dash="dash", width=2, label="cap", side="left")]
+    return figure(traces, height=340, x=x, y=y, shapes=shapes, notes=[corner], legend=True)
+
+
+moving_picture("cap", {f"{cap:g}": weights_at(cap) for cap in (1.1, 1.5, 2.0, 3.0, 8.0, 32.0, 128.0, math.inf)}, "2")
+
+# %% tags=["hide-input"]
+out = products > 2
 say(f"""
-In {len(names) - len(cut)} of {len(names)} runs no answer of this step is above 2, and the cap does nothing. Where it
-cuts, the noise surely falls in {len(calmer)} of {len(cut)} runs; in {" and ".join(sorted({*cut} - {*calmer}))} the
-interval reaches 0. The bias is known in none of them: every interval holds 0, and the widest reaches
-{max(bias.high for _, bias in effects.values()):.0f} times the exact gradient's length. **One step does not choose a
-cap.** Lesson 11 says what does.
+**1.** No. The largest weight among the likely answers is {float(products.max()):,.0f}. The largest in the batch of
+{len(batch_products)} answers is {float(batch_products.max()):.1f}. {int(out.sum())} of {len(products):,} likely answers
+have a weight above 2, but only one sample of the engine in {1 / float(sampled[out].sum()):,.0f} is one of them. Under
+the trainer it would be one in {1 / float(trained[out].sum()):,.0f}.
+""")
+
+# %% [markdown]
+# For the second and the third question we measure the same cap twice in each run: once on the batch, and once on all
+# likely answers. A 95 % interval follows each number in brackets. We say that something falls or grows
+# **significantly** if its interval excludes 0. The first table counts the answers that the cap changes.
+
+# %%
+NAMES = ("kv_fp8", "moe_bf16", "moe_replay", "stale_head", "stale_4", "async")
+cap_of_2, in_sample, of_all, BATCH = replace(no_cap, rollout_is_threshold=2.0), {}, {}, 128
+show("answers above a cap of 2", "batch", "of", "likely", "of")
+for name in NAMES:
+    run = runs.find_run(name)
+    step = runs.list_steps(run)[-1]
+    one_batch, all_likely = updated_batch(run, step), read_gradients(run, step)
+    in_sample[name] = compare_gradients(one_batch, read_sketch(run, step), no_cap, cap_of_2, batch_sizes=[BATCH])
+    of_all[name] = compare_gradients(*all_likely, no_cap, cap_of_2, batch_sizes=[BATCH])
+    weights = [correct(answers, no_cap).weights.amax(-1) for answers in (one_batch, all_likely[0])]
+    show(name, *(count for w in weights for count in (int((w > 2).sum()), len(w))))
+
+
+# %% tags=["hide-input"]
+def bias_text(change):
+    """Spell a change of the bias. Of an interval that begins at 0, only the upper end is a result."""
+    return bracketed(change) if change.low > 0 else f"at most {change.high:.2f}"
+
+
+for label, spell in (
+    ("noise changes by", lambda e: bracketed(e.noise[0])),
+    ("bias grows by", lambda e: bias_text(e.bias)),
+):
+    show(label, "one batch".rjust(24), "all likely answers".rjust(24))
+    for name in NAMES:
+        show(f"  {name}", *(spell(effects[name]).rjust(24) for effects in (in_sample, of_all)))
+
+
+def both_ways(pick, y_name):
+    traces = [
+        bars_with_errors(label, {name: pick(effects[name]) for name in NAMES}, colour)
+        for label, effects, colour in (
+            ("one batch", in_sample, ACROSS[2]),
+            ("all likely answers", of_all, ACROSS[0]),
+        )
+    ]
+    made = figure(traces, height=320, x={"type": "category"}, y={"title_text": y_name}, legend=True)
+    return made.update_layout(barmode="group", bargap=0.3)
+
+
+picture(both_ways(lambda e: e.noise[0], "change of the noise, in units of ‖g*‖"))
+
+# %% tags=["hide-input"]
+picture(both_ways(lambda e: e.bias, "growth of the bias, in units of ‖g*‖"))
+missed = [name for name in NAMES if not in_sample[name].noise[0].low <= of_all[name].noise[0].value
+          <= in_sample[name].noise[0].high]  # fmt: skip
+head, lag = of_all["stale_head"], of_all["stale_4"]
+assert {"stale_head", "stale_4", "async", "kv_fp8"} <= set(missed)
+assert all(effect.bias.low <= 0 for effect in in_sample.values())
+helped = [name for name in NAMES if of_all[name].progress[0].low > 0]
+say(f"""
+**2.** Far too small. From the batch of `stale_head`, a cap of 2 changes the noise by
+{bracketed(in_sample["stale_head"].noise[0])}. Over all likely answers it changes the noise by {below(head.noise[0])}.
+In {len(missed)} of {len(NAMES)} runs the value over all likely answers is outside of the batch's 95 % interval. How can
+that be? An interval from a batch resamples the answers that are in the batch. The answers with huge weights are not in
+it, so no resampling finds them.
+
+**3.** Hardly. Every interval of the bias from a batch includes 0. In `stale_4` the batch shows that the bias is at
+most {in_sample["stale_4"].bias.high:.1f}, a weak upper bound. Over all likely answers the bias of the cap is known:
+{above(lag.bias)} in `stale_4` and {above(head.bias)} in `stale_head`.
+
+So is the cap worth it? In `stale_4` it costs a bias of {lag.bias.value:.2f} times the exact gradient's length. In
+return, the noise of {BATCH} answers falls from {lag.a.noise[0].value:.0f} to {lag.b.noise[0].value:.1f} of these
+lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for name in helped)}; in `stale_head` by
+{above(head.progress[0])}. In the other runs it hardly changes, because hardly any answer is above the cap.
+
+**Do not choose a cap by the answers of one batch.** They underestimate what it saves and do not show what it costs.
+""")
+
+# %% [markdown]
+# ## Dividing the weights by their mean
+#
+# After truncation the weights average to less than 1, so the whole step becomes shorter. verl can divide the weights of
+# a batch by their mean: `rollout_is_batch_normalize`
+# ([pull request 4070](https://github.com/verl-project/verl/pull/4070)). Statisticians call it **self-normalised**
+# importance sampling.
+#
+# By hand: with the cap of 1.5 the mean weight is ½·½ + ¼·1 + ¼·1.5 = 0.875. Dividing by it turns the average of 1.75
+# into 2. The bias is now −0.25 in place of −0.5.
+#
+# What does it do to a gradient? All answers of a batch are divided by the same number. So **the direction of the
+# batch's gradient stays, and only its length changes.** In the picture above, a small dot moves along the line from
+# (0, 0) through itself. The bias across the arrow is not repaired.
+#
+# This matters if most weights are close to 0: then the truncated gradient nearly vanishes, and dividing by the mean
+# weight restores its length. That happens to products over long answers, the subject of lesson 06.
+
+# %% tags=["hide-input"]
+normalized = replace(cap_of_2, rollout_is_batch_normalize=True)
+show("cap of 2, last step, one batch", "mean of w", "divided", "cosine")
+for name in ("stale_head", "stale_4", "async"):
+    run = runs.find_run(name)
+    step = runs.list_steps(run)[-1]
+    one_batch = updated_batch(run, step)
+    mean_weights = [float(correct(one_batch, way).weights[one_batch.response_mask].double().mean())
+                    for way in (cap_of_2, normalized)]  # fmt: skip
+    pair = compare_gradients(one_batch, read_sketch(run, step), cap_of_2, normalized, batch_sizes=[128])
+    show(name, *mean_weights, pair.between.value, digits=3)
+    assert abs(pair.between.low - 1) < 1e-6
+
+# %% [markdown]
+# ## Does a cap help a language model?
+#
+# `smol_last_weights` is a study with a real model, `SmolLM2-135M`, which learns sums in words. Its plan was committed
+# before any of its runs was made (`runs/study/smol_3.md`). The answers come from weights that are six
+# updates old. Each arm was trained ten times, with the same ten seeds in every arm. `fresh` has no old weights and no
+# correction; it is the control. `none` has old weights and no correction. `token_cap` has old weights, and a cap of two
+# on the ratio of each token. The result is the **greedy accuracy** after the last step: the share of new sums that the
+# model gets right if it always writes the most probable token. **Look for** the large dots, the means; each small dot
+# is one training run.
+
+# %% tags=["hide-input"]
+study = find_study("smol_last_weights")
+rows = read_study(study.name)[0]
+accuracy = endpoints(rows, study.endpoint)
+pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(rows, study.endpoint)}
+arms = ("fresh", "none", "token_cap")
+ranges = {arm: Interval(*astuple(over_seeds(list(accuracy[arm].values())))) for arm in arms}
+picture(dots("mean over ten seeds", ranges, x_name="greedy accuracy after the last step", x_range=(0, 0.8),
+             single={arm: sorted(accuracy[arm].values()) for arm in arms}))  # fmt: skip
+mean = {arm: value.value for arm, value in ranges.items()}
+first_step = {arm: [row["reward"] for row in rows if row["preset"] == arm and row["step"] == 1] for arm in arms}
+at_start = sum(first_step["none"]) / len(first_step["none"])
+assert all(sum(rewards) / len(rewards) == at_start for rewards in first_step.values())
+say(f"""
+The mean accuracy is {mean["fresh"]:.2f} with fresh weights. With old weights and no correction it is
+{mean["none"]:.2f}; the difference is {below(pairs["none", "fresh"])}, which is significant. The cap recovers part of
+it: with the cap the mean is {mean["token_cap"]:.2f}, and the difference to `none` is
+{above(pairs["token_cap", "none"])}.
+The difference to `fresh` is still significant, {below(pairs["token_cap", "fresh"])}. **A cap makes old answers less
+harmful. It does not make them new.** (The accuracy before the first step was not measured. At temperature 1, where
+tokens are sampled, {100 * at_start:.0f} % of the answers of the first step were right, in every arm.)
 """)
 
 # %% [markdown]
 # ## Exercise 1: truncated weights
 #
-# *4 minutes.* Return the weights of a padded batch, `(B, T)`: the token's ratio, moved to the nearer bound where it is
-# outside, and 0 on padding. `lower` may be `None`. Keep it: in `mini.py`, the loop that lesson 01 began, it is the
-# third piece, `truncated`.
+# *4 minutes.* Return the weights of a padded batch, `(B, T)`. The weight of a token is its ratio, trainer over engine.
+# A ratio outside of the bounds moves to the nearer bound. On padding the weight is 0. `lower` may be `None`: then there
+# is no lower bound. Keep your function: write it into `mini.py`, the training loop that lesson 01 began, below its line
+# "Lesson 05".
 #
-# <details><summary>Hint 1</summary>torch.clamp takes None for a bound that is not there.</details>
-# <details><summary>Hint 2</summary>Padding may hold nan. torch.where chooses, multiplication does not: nan · 0 is
-# nan.</details>
+# <details><summary>Hint 1</summary>torch.clamp accepts None for a bound that does not exist.</details>
+# <details><summary>Hint 2</summary>Padding may contain nan, and nan · 0 is nan. So do not multiply by the mask: use
+# torch.where, as the last operation.</details>
 
 
 # %%
-def truncated_weights(old_log_probs, rollout_log_probs, mask, lower, upper):
-    raise NotImplementedError("exercise 1: write truncated_weights, then run this cell and the next.")
+def capped(trainer_logp, engine_logp, mask, lower, upper):
+    raise NotImplementedError("exercise 1: write capped, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(truncated_weights, WEIGHTS)
+check(capped, WEIGHTS)
 
 
 # %% tags=["solution", "hide-input"]
-def truncated_weights_solution(old_log_probs, rollout_log_probs, mask, lower, upper):
-    r = (old_log_probs - rollout_log_probs).exp()
+def capped_solution(trainer_logp, engine_logp, mask, lower, upper):
+    r = (trainer_logp - engine_logp).exp()
     return torch.where(mask, r.clamp(lower, upper), 0)
 
 
-check(truncated_weights_solution, WEIGHTS)
+check(capped_solution, WEIGHTS)
 
 # %% [markdown]
 # ## Exercise 2: the bias of a cap
 #
-# *4 minutes.* Given the probabilities of all actions, `p` and `q`, and the values `f`, three vectors, return
-# $\mathbb{E}_q[\min(r, C) f] - \mathbb{E}_p[f]$: one number.
+# *4 minutes.* Three vectors are given: the probabilities of all actions, `p` and `q`, and the values `f`. Return the
+# bias $\mathbb{E}_q[\min(r, C) f] - \mathbb{E}_p[f]$ as one number.
 #
-# <details><summary>Hint 1</summary>Equation (1): only what sticks out above the cap matters.</details>
+# <details><summary>Hint 1</summary>By equation (1), only the part of a ratio above the cap matters.</details>
 # <details><summary>Hint 2</summary>q · min(p/q, C) is the smaller of p and C·q.</details>
 
 
@@ -281,12 +527,13 @@ check(truncation_bias_solution, TRUNCATION_BIAS)
 # %% [markdown]
 # ## Exercise 3: is the cap worth it?
 #
-# *5 minutes.* Return the squared error, bias² + variance/N, of the truncated average over N `draws`. Then find, by
-# trying, from how many draws on a cap of 1.8 is worse than none for the three actions.
+# *5 minutes.* Return the squared error, bias² + variance/N, of the truncated average over N samples; `draws` is N. Then
+# try different N: from how many samples on is a cap of 1.8 worse than no cap for the three actions?
 #
-# <details><summary>Hint 1</summary>Exercise 2 is the bias. The variance of one draw is E[(wf)²] − E[wf]².</details>
-# <details><summary>Hint 2</summary>With a cap of 1.5 both are equal at 20 draws. A looser cap stays better for
-# longer.</details>
+# <details><summary>Hint 1</summary>Exercise 2 computes the bias. The variance of one sample is
+# E[(wf)²] − E[wf]².</details>
+# <details><summary>Hint 2</summary>With a cap of 1.5 both are equal at 20 samples. A looser cap stays better for more
+# samples.</details>
 
 
 # %%
@@ -315,76 +562,79 @@ show("a cap of 1.8 is worse from N =", 1 + next(k for k in range(999) if with_ca
 #
 # **1. All rewards are ≥ 0. You raise the cap from 2 to 5. What happens to the weighted average reward?**
 #
-# <details><summary>Its expectation falls.</summary>No. Weights above 2 grow, all others stay, and no reward is
+# <details><summary>Its expectation falls.</summary>No. Weights above 2 grow, all others stay the same, and no reward is
 # negative.</details>
-# <details><summary>Its expectation rises towards the trainer's, and the average of the squares rises
+# <details><summary>Its expectation rises towards the trainer's average, and its variance usually rises,
 # too.</summary>Yes.</details>
-# <details><summary>Its expectation stays: importance sampling is unbiased.</summary>No. Only the weight without a cap
-# is.</details>
+# <details><summary>Its expectation stays the same: importance sampling is unbiased.</summary>No. Only the weight
+# without a cap is unbiased.</details>
 #
-# **2. You change from 256 to 2,048 answers per step. Should the cap move?**
+# **2. You change from 256 to 2,048 answers per step. Should the cap change?**
 #
-# <details><summary>No: the mismatch is what it was.</summary>But the noise is not. With eight times the answers the
-# bias is a larger part of the error.</details>
-# <details><summary>It may be tighter, since there is more data.</summary>The other way round. A tight cap trades bias
-# for less noise, and less of it is left.</details>
-# <details><summary>It may be looser.</summary>Yes. How much looser depends on the policies: try it.</details>
+# <details><summary>No: the mismatch is the same as before.</summary>The mismatch is, but the noise is not. With eight
+# times the answers, the bias is a larger part of the error.</details>
+# <details><summary>It may be tighter, since there is more data.</summary>No, the other way round. A tight cap buys
+# lower noise with bias; with more data there is less noise to remove.</details>
+# <details><summary>It may be looser.</summary>Yes. How much looser depends on the policies: measure it.</details>
 #
-# **3. On your run, the noise of the gradient surely falls with the cap, and the interval of the bias is [0, 8]. What
-# do you know?**
+# **3. From one batch, the noise of the gradient changes by −0.03 [−0.11, 0.00], and the interval of the bias is [0, 8].
+# What do you know?**
 #
-# <details><summary>The cap has no bias, since 0 is in the interval.</summary>No. So is 7. An interval that holds
-# everything says nothing.</details>
-# <details><summary>The cap lowers the noise; what it costs is not known from this step.</summary>Yes. A better estimate
-# needs more answers or more steps.</details>
-# <details><summary>The bias is 4, the middle.</summary>No. The middle of an interval is no estimate.</details>
+# <details><summary>The cap saves almost no noise, and costs no bias.</summary>No. Both intervals are about the answers
+# in this batch. Answers with huge weights are rare, and the batch probably contains none.</details>
+# <details><summary>The bias is at most about 8 on these answers, a weak upper bound. How much noise the cap saves over
+# all answers is not known: probably more.</summary>Yes. The answers that make most of the noise are rare.</details>
+# <details><summary>The bias is 4, the middle.</summary>No. The middle of an interval is no estimate. Its upper end is a
+# result: the bias is hardly larger.</details>
 
 # %% [markdown]
 # ## In the app
 #
-# - [This step, its gradient over the cap on the
-#   products](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=decoupled_seq_is);
+# - [The step of `stale_head`, its gradient over the cap on the
+#   products](http://localhost:8501/gradient?run=stale_head&step=40&preset=decoupled_seq_is), measured on all likely
+#   answers;
 # - [the bench with a tight
 #   cap](http://localhost:8501/bench?run=kv_fp8_e5m2&step=48&preset=decoupled_token_is&is_upper=1.1): drag it, and see
-#   how many tokens it touches;
-# - [truncated beside masked, the same
+#   how many tokens it changes;
+# - [truncated and masked, with the same
 #   bounds](http://localhost:8501/compare?run=kv_fp8_e5m2&step=48&preset=decoupled_token_icepop&mode=truncate&preset_b=decoupled_token_icepop).
 #
 # ## Pitfalls
 #
-# - **A cap is not a clip.** PPO's clip bounds $\pi/p$ and stops the gradient of a token beyond it. A truncated weight
-#   only multiplies the token's gradient, by $C$.
-# - **One bound, or two.** `tis` is one-sided in verl and SkyRL and two-sided in OpenRLHF. ROLL's `pg_variant: tis` is
-#   another thing: it clamps $\pi/p$ to [0, 1].
-# - **Averages of weights.** After truncation they are below 1. Dividing by the mean brings the average back, but does
-#   not undo the bias.
+# - **A cap is not a clip.** PPO's clip bounds $\pi/p$, and a token beyond it has no gradient. A truncated weight
+#   multiplies the gradient of the token, by at most $C$.
+# - **One bound or two.** `tis` has one bound in verl and SkyRL and two in OpenRLHF. ROLL's `pg_variant: tis` is
+#   something else: it clamps $\pi/p$ to [0, 1].
+# - **Normalised weights depend on the batch.** If a batch has few answers, their mean weight is noisy, and so is the
+#   length of the step. In a distributed trainer the mean must be taken over all ranks.
+# - **The effective sample size has the same blind spot.** A batch without a heavy answer shows a large ESS (lesson 02).
 #
 # ## References
 #
 # 1. Feng Yao et al., [Your Efficient RL Framework Secretly Brings You Off-Policy RL
 #    Training](https://fengyao.notion.site/off-policy-rl), 2025: truncated importance sampling for the gap between
 #    engine and trainer.
-# 2. Jiacai Liu, Yingru Li et al., [When Speed Kills Stability](https://richardli.xyz/rl-collapse), 2025: bias set
-#    against total variation, and variance against χ².
+# 2. Jiacai Liu, Yingru Li et al., [When Speed Kills Stability](https://richardli.xyz/rl-collapse), 2025: bias bounded
+#    by total variation, and variance by χ².
 # 3. verl, [Rollout Correction](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html): `rollout_is`,
-#    `rollout_is_threshold`, and the presets used here.
+#    `rollout_is_threshold`, `rollout_is_batch_normalize`, and the presets used here.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; nothing above needs them.
+# Proofs and further checks. You do not need them to follow the lessons.
 #
 # ### The equation and its slopes, with symbols
 #
-# For three actions, any policies and any $f$. A slightly larger $C$ raises only the weights that sit on it, so
+# Take three actions, any policies and any $f$. If $C$ grows a little, only the weights that equal $C$ grow with it. So
 #
 # $$ \frac{d\,\text{bias}}{dC} = \mathbb{E}_q\big[\mathbf{1}_{r > C}\, f\big], \qquad
 #    \frac{d\,\mathbb{E}_q[(w f)^2]}{dC} = 2 C\, \mathbb{E}_q\big[\mathbf{1}_{r > C}\, f^2\big] \ge 0 . \tag{3} $$
 #
-# The second moment always grows with the cap. The bias of an $f \ge 0$ always shrinks. If $f$ has both signs,
+# The second moment always grows with the cap. If $f \ge 0$, the size of the bias always shrinks. If $f$ has both signs,
 # contributions from above the cap may cancel, and the bias may grow before it falls to 0.
 #
-# A cap leaves some of the three actions above it. The cell tries all eight possibilities.
+# For every cap, some of the three actions have a ratio above it. The cell tries all eight possibilities.
 
 # %%
 C, N = sympy.symbols("C N", positive=True)
@@ -410,21 +660,23 @@ for cut in itertools.chain.from_iterable(itertools.combinations(range(3), k) for
 show("caps tried", 2**3, "all agree")
 
 # %% [markdown]
-# ### Why some cap is nearly always better than none
+# ### Why some cap is usually better than none
 #
-# Let $a$ be the action with the largest ratio, alone above the cap. The slope of the variance at $C = r_a$ is
+# Let $a$ be the action with the largest ratio, and the only one above the cap. The slope of the variance at $C = r_a$
+# is
 #
 # $$ 2\, q_a f_a \,\big(r_a f_a - \mathbb{E}_p[f]\big) , $$
 #
-# while that of bias² is 0. So a slightly lower cap makes the error smaller, for every $N$, wherever this slope is above
-# 0: if $a$, counted $r_a f_a$, lies further out than the average. That is usual for gradients, where one answer counts
-# for more than the mean of all. If the most underrated action were worth little, a cap would make things worse.
+# while the slope of bias² is 0 there. If the slope of the variance is above 0, then a slightly lower cap makes the
+# error smaller, for every $N$. That is so if $r_a f_a$, the contribution of $a$, is larger than the average. For
+# gradients it usually is, because one answer with a large weight contributes more than the mean of all. If the most
+# underrated action had a small $f$, a cap would make the error larger.
 #
-# By hand: of the three actions Z counts 8, and the average is 2.25. The best cap is $(8N + 1)/(4N + 12)$, which grows
-# towards the largest ratio, 2.
+# By hand: of the three actions Z contributes 8, and the average is 2.25. The best cap is $(8N + 1)/(4N + 12)$, which
+# grows towards the largest ratio, 2.
 
 # %%
-wf = [R[0] * F[0], R[1] * F[1], C * F[2]]  # only the last action on the cap
+wf = [R[0] * F[0], R[1] * F[1], C * F[2]]  # the weight of the last action equals the cap
 slope = sympy.diff(average([x**2 for x in wf]) - average(wf) ** 2, C).subs(C, R[2])
 trainer = sympy.Add(*(p_a * f_a for p_a, f_a in zip(P, F, strict=True)))
 assert vanishes(slope - 2 * Q[2] * F[2] * (R[2] * F[2] - trainer))
@@ -434,22 +686,24 @@ mean, square = (average(values).subs(of_three) for values in (wf, [x**2 for x in
 squared = (mean - trainer.subs(of_three)) ** 2 + (square - mean**2) / N
 (best,) = sympy.solve(sympy.diff(squared, C), C)
 assert sympy.simplify(best - (8 * N + 1) / (4 * N + 12)) == 0
-show("draws", 5, 20, 100, 1000)
+show("samples", 5, 20, 100, 1000)
 show("best cap", [float(best.subs(N, draws)) for draws in (5, 20, 100, 1000)])
 
 # %% [markdown]
 # ### A rule that needs no example
 #
-# $(r - 2C)^2 \ge 0$ says $r - C \le r^2/(4C)$, so $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With the bound of the noise,
+# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With the bound of the
+# noise,
 #
 # $$ \text{error}^2 \le F^2 \left( \Big(\frac{1 + \chi^2}{4C}\Big)^2 + \frac{C}{N} \right), \qquad
 #    \text{smallest at } C = \left(\frac{(1 + \chi^2)^2\, N}{8}\right)^{1/3} . $$
 #
-# Eight times the batch, twice the cap. It is a bound for the worst $f$ there is, so the number itself is rough.
+# With eight times the batch, this cap doubles. It comes from a bound for the worst possible $f$, so the number itself
+# is rough.
 #
-# And at $C = 1$ the mass above the cap is $\mathbb{E}_q[(r - 1)^+] = \sum (p - q)^+$, the **total variation** between
-# the policies: how much probability must be moved to turn one into the other. So the bias of a cap of 1 or more is at
-# most $F$ times the total variation.
+# At $C = 1$, the probability above the cap is $\mathbb{E}_q[(r - 1)^+] = \sum (p - q)^+$. This is the **total
+# variation** between the policies: how much probability must be moved to turn one policy into the other. So the bias of
+# a cap of 1 or more is at most $F$ times the total variation.
 
 # %%
 second, ratio_ = sympy.symbols("second r", positive=True)
@@ -462,7 +716,8 @@ show("eight times the data: cap ×", str(sympy.simplify(rule.subs(N, 8 * N) / ru
 # %% [markdown]
 # ### The same for gradients: a thousand random policies
 #
-# Equation (1) with autograd, for the gradient of a softmax, in float64. The last two lines are the two bounds.
+# This cell checks equation (1) with autograd, for the gradient of a softmax, in float64. The last two lines check the
+# two bounds.
 
 # %%
 generator = torch.Generator().manual_seed(5)
@@ -474,7 +729,7 @@ r3 = p3 / q3
 
 
 def gradient(counted):
-    """∇ of each trainer's objective with its actions counted so often; no trainer knows of the others."""
+    """Gradient of each trainer's objective, with its actions counted so often; the trainers are independent."""
     leaf = logits_p.clone().requires_grad_()
     return -torch.autograd.grad((counted * reinforce(leaf.log_softmax(-1), rewards)).sum(), leaf)[0]
 
@@ -496,34 +751,37 @@ assert second_over_cap.max() <= 1
 # %% [markdown]
 # ### The curve of one world
 #
-# First, equation (1) for the gradient of a world's answers. Then progress, bias and noise over the cap, exact, for the
-# middle one of the batches above; bias and noise in units of the gradient. **Look for** the dashed line, the cap with
-# the most progress; the dotted line is the usual cap.
+# First, equation (1) for the gradient of a world's answers. Then progress, bias and noise over the cap, all exact, for
+# the middle one of the batch sizes above. Bias and noise are in units of the exact gradient's length. **Look for** the
+# maximum of the progress. The dotted line is the common cap, two.
 
 # %%
 toy = small_world(1.0, seed=2)
 setting = toy.where, toy.policies, toy.advantages
 q_all, p_all = probabilities(toy.where, toy.policies.rollout), probabilities(toy.where, toy.policies.old)
 leaf = toy.policies.theta.clone().requires_grad_()
-sticks_out = q_all * (p_all / q_all - 2).clamp(min=0)
-taken = torch.autograd.grad((sticks_out * toy.advantages * log_probs(toy.where, leaf).sum(-1)).sum(), leaf)[0]
+above_cap = q_all * (p_all / q_all - 2).clamp(min=0)
+taken = torch.autograd.grad((above_cap * toy.advantages * log_probs(toy.where, leaf).sum(-1)).sum(), leaf)[0]
 exact, at_cap = (
     gradient_truth(*setting, replace(no_cap, rollout_is_threshold=cap), per_answer) for cap in (math.inf, 2.0)
 )
-show("answers", len(q_all), "of which r > 2:", int((p_all / q_all > 2).sum()))
+show("answers", len(q_all), "with r > 2:", int((p_all / q_all > 2).sum()))
 show("χ² of the answers", float((p_all.square() / q_all).sum() - 1), digits=2)
 show("bias with C = 2, of the gradient", at_cap.relative_bias)
 show("variance, C = 2 over no cap", at_cap.variance / exact.variance)
 assert exact.relative_bias < 1e-12
 assert torch.allclose(at_cap.expectation - exact.expectation, -taken, rtol=0, atol=1e-12)
 
-picture(exact_curves(toy_sweep(toy, no_cap, [2 ** (k / 4) for k in range(1, 32)], sizes[2]), of_ratio=True, at=2.0))
+in_one_world = toy_sweep(toy, no_cap, [2 ** (k / 4) for k in range(1, 32)], sizes[2])
+lines = {"progress η": in_one_world.progress, "bias": in_one_world.bias, "noise": in_one_world.noise}
+picture(curves(in_one_world.thresholds, lines, x_name="cap C", y_name="η; bias and noise in units of ‖g*‖", log="x",
+               marks=[2.0]))  # fmt: skip
 
 # %% [markdown]
 # ### Lower bounds
 #
 # A **lower bound** $\ell$ raises the weights below it. By the same steps its bias is $+\mathbb{E}_q[(\ell - r)^+ f]$.
-# Small weights make little noise, so there is little to win. For the three actions:
+# Small weights make little noise, so a lower bound saves little. For the three actions:
 
 # %%
 ways = {
@@ -541,14 +799,14 @@ lifted = mean_and_variance(ways["truncated to [0.75, 1.5]"])[0] - mean_and_varia
 assert lifted == float((q * (0.75 - r).clamp(min=0) * f).sum())
 
 # %% [markdown]
-# Masking has the smallest error for a single draw, and from two draws on it loses to truncation, because its bias
-# stays. It has another use: if a huge ratio is no honest ratio but a broken token, equation (1) has no meaning for it,
-# and dropping it is right.
+# Masking has the smallest error for a single sample. From two samples on its error is larger than that of truncation,
+# because its bias stays. Masking has another use: a huge ratio may be the result of a defect, a broken token. Equation
+# (1) then has no meaning for it, and dropping the token is right.
 #
 # ### Two estimates of one number
 #
 # $\mathbb{E}_q[(r - 1)^+]$ is the total variation, and so is $\mathbb{E}_q[(1 - r)^+]$, because ratios average to 1.
-# All recorded steps of three runs, token by token, with standard errors.
+# The table has both for all recorded steps of three runs, token by token, with standard errors.
 
 # %%
 apart, quotient = {}, {}
@@ -566,14 +824,35 @@ for name in ("bf16", "kv_fp8_e5m2", "stale_4"):
 assert all(abs(distance) < 2 for distance in apart.values())
 assert min(quotient["kv_fp8_e5m2"], quotient["stale_4"]) > 2
 say(f"""
-Both sides agree within two standard errors in each run. But in `kv_fp8_e5m2` and `stale_4` the standard error above 1
-is {quotient["kv_fp8_e5m2"]:.1f} and {quotient["stale_4"]:.1f} times that below. A token that the engine hardly ever
-draws and the trainer would draw often has a huge ratio; if none is in the sample, its part is missing, and the
-standard error does not know. A cap cuts exactly these tokens. The side below 1 has no such tail.
+The two estimates agree within two standard errors in each run. But in `kv_fp8_e5m2` and `stale_4` the standard error of
+the first is {quotient["kv_fp8_e5m2"]:.1f} and {quotient["stale_4"]:.1f} times that of the second. If the engine hardly
+ever samples a token that the trainer would often sample, its ratio is huge. If no such token is in the sample, its part
+of the average is missing, and the standard error does not show that. A cap acts on exactly these tokens. Ratios below 1
+have no such tail.
 """)
 
 # %% [markdown]
-# ### Which cap is the best on this step?
+# ### A run whose answers had to be sampled
+#
+# `kv_fp8_e5m2` has too many possible answers to list them. Its recording has more sampled answers, to other prompts, in
+# their place. The table measures its cap on the batch and on these answers. Both are samples, so both have the blind
+# spot of this lesson.
+
+# %%
+run = runs.find_run("kv_fp8_e5m2")
+batch, sketch = updated_batch(run, 48), read_sketch(run, 48)
+show("a cap of 2", "answers", "above 2", "noise changes by".rjust(22), "bias changes by".rjust(20))
+for label, (answers, of_answers) in {"batch": (batch, sketch), "more answers": read_gradients(run, 48)}.items():
+    effect = compare_gradients(answers, of_answers, no_cap, cap_of_2, batch_sizes=[128])
+    heavy = int((correct(answers, no_cap).weights.amax(-1) > 2).sum())
+    show(label, len(answers.response_mask), heavy, bracketed(effect.noise[0]).rjust(22),
+         bracketed(effect.bias).rjust(20))  # fmt: skip
+
+# %% [markdown]
+# A printed bias of 0 does not mean that there is none. The report estimates the square of the bias, minus its noise. If
+# the result is below 0, it prints 0. Read the upper end of the interval.
+#
+# Which cap is the best on this step?
 
 # %%
 tried = [2 ** (k / 4) for k in range(1, 19)]
@@ -587,6 +866,6 @@ show("more than without weights by", *astuple(choice.over_nothing), digits=2)
 
 # %% tags=["hide-input"]
 say(f"""
-The best guess is {bracketed(best_cap)}; the tightest cap that was tried is {tried[0]:.2f}. Whether it is better than no
-weights at all cannot be told: {untold(choice.over_nothing)}.
+The best cap is {bracketed(best_cap)}; the tightest cap that was tried is {tried[0]:.2f}. It cannot be distinguished
+from having no weights at all: the difference of the progress is {untold(choice.over_nothing)}.
 """)

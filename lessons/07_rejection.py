@@ -1,11 +1,19 @@
 # %% [markdown]
 # # 07 · Rejection: which tokens are left out, and what is trained on then
 #
-# **Claim.** Rejecting does not repair an average: it trains on another distribution, the engine's restricted to what
-# is kept, and it multiplies the gradient by the kept share, unless the denominator counts only what is kept.
+# **Claim.** Rejection does not repair an average. It trains on another distribution: the engine's, restricted to what
+# is kept. It also multiplies the gradient by the kept share, unless the loss is divided by the number of kept tokens.
 #
-# *30 minutes · intermediate · any laptop; no GPU, no network.* You need the ratio (lesson 00), weights (lesson 02) and
-# the levels of lesson 06. Letters: [Notation](NOTATION.md).
+# *60 minutes · intermediate · any laptop; no GPU, no network.* You need the ratio (lesson 00), weights (lesson 02),
+# the cap (lesson 05) and the levels of lesson 06. All letters are in [Notation](NOTATION.md).
+#
+# At the end you can
+#
+# - compute the distribution on which a rejection rule trains, and its bias;
+# - compare three kinds of rules for tokens: bands on ratios, KPop, and bands on probabilities;
+# - say what a fixed and a kept denominator do to the length of a step;
+# - predict which rule keeps long answers;
+# - read what our studies show about rejection, and what they leave open.
 
 # %% tags=["hide-input"]
 import math
@@ -17,12 +25,13 @@ from exercises.lesson_07 import GEOMETRIC_RULE, LOSS, MASKED_LOSS, TRAINED_DISTR
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
+from study_ends import STUDIES, control, end_dots, ends, rows_of, start
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.adaptive import m2po
 from rlcorr.analysis.regions import TOKEN_METHODS, region
 from rlcorr.config import LossConfig
-from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, figure
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, fade, figure, vertical_line
 from rlcorr.figures.study import differences
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
@@ -32,7 +41,7 @@ from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio, over_sequence
 from rlcorr.records import runs
 from rlcorr.records.study import find_study, read_study
-from rlcorr.records.study_comparisons import against_chance, against_nothing
+from rlcorr.records.study_comparisons import against_chance, against_nothing, compare_endpoints
 from rlcorr.rules import RejectionRule
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
@@ -41,31 +50,56 @@ warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes depreca
 torch.set_num_threads(1)
 
 # %% [markdown]
+# ## Warm-up
+#
+# Two questions about older lessons. Choose an answer, then open it.
+#
+# **1. (Lesson 05) X has the ratio ½ and Z the ratio 2. You truncate the weights at 1.5, or you mask them there. What is
+# the difference?**
+#
+# <details><summary>None: both act on Z only.</summary>Both act on Z only, but truncation counts it 1.5 times, and
+# masking not at all.</details>
+# <details><summary>Truncation keeps Z with the weight 1.5. Masking drops it, so its bias is
+# larger.</summary>Yes.</details>
+# <details><summary>Masking is unbiased, because it has no wrong weights.</summary>No. What Z would have contributed is
+# missing.</details>
+#
+# **2. (Lesson 06) All tokens deviate by the same factor, 1.01. An answer has 100 tokens. What are the product and the
+# geometric mean of its ratios?**
+#
+# <details><summary>2.7 and 1.01.</summary>Yes: 1.01 to the power of 100, and its hundredth root.</details>
+# <details><summary>1.01 and 1.01.</summary>No. The product multiplies all 100 factors.</details>
+# <details><summary>2.7 and 2.7.</summary>No. The geometric mean is a ratio per token.</details>
+
+# %% [markdown]
 # ## Keep or drop
 #
-# A weight counts a token more or less; a **rejection rule** counts it fully or not at all. A rule has a **divergence**,
-# which says how far two probabilities are apart; a **level**, a token or an answer; and **bounds**. What lies
-# inside is **kept**, $m=1$; the rest is **rejected**, $m=0$: it stays in the text, without a gradient.
+# A weight lets a token contribute more or less to the gradient. A **rejection rule** lets it contribute fully or not at
+# all. A rule has three parts: a **divergence**, which measures how far the two probabilities of a token are apart; a
+# **level**, a token or an answer; and **bounds**. A token or answer inside of the bounds is **kept**: $m = 1$. All
+# others are **rejected**: $m = 0$. A rejected token stays in the text, but it has no gradient.
 #
-# ## By hand: three actions
+# ## An example to compute by hand: three actions
 #
-# The engine writes X, Y, Z with $q=(½,¼,¼)$, the trainer with $p=(¼,¼,½)$; they pay 1, 0, 4. So the average pay is 1.5
-# in the engine, 2.25 in the trainer, and $r=p/q$ is ½, 1, 2. A rule with an upper bound of 1.5 rejects Z. Of the rest X
-# has ⅔ and Y ⅓, which pay 0.67: further from 2.25 than without a rule. Nothing was wrong with Z; the trainer likes it
-# best.
+# The engine samples X, Y and Z with $q = (½, ¼, ¼)$, the trainer would with $p = (¼, ¼, ½)$. Their rewards are 1, 0 and
+# 4. So the average reward is 1.5 for the engine and 2.25 for the trainer, and the ratios $r = p/q$ are ½, 1 and 2.
+#
+# A rule with an upper bound of 1.5 rejects Z. What is left are X and Y. Among what is left, X has the probability ⅔ and
+# Y ⅓, and the average reward is ⅔ = 0.67. That is further from 2.25 than without a rule. Nothing was wrong with Z: the
+# trainer would choose it most often.
 #
 # ## The equation
 #
-# Write $\bar m=\mathbb{E}_q[m]$ for the **kept share**, here ¾. For any $f$
+# Write $\bar m = \mathbb{E}_q[m]$ for the **kept share**; in the example it is ¾. For any $f$
 #
 # $$ \mathbb{E}_q[m f]=\sum_a q(a)\,m(a)\,f(a)=\bar m\;\mathbb{E}_{q_m}[f],\qquad q_m=\frac{q\,m}{\bar m} . $$
 #
-# **Rejection trains on $q_m$**, the engine's distribution restricted to what is kept; nothing makes it equal to $p$.
-# With weights on top (**MIS**, masked importance sampling)
+# **Rejection trains on $q_m$**, the engine's distribution restricted to what is kept. Nothing makes $q_m$ equal to $p$.
+# If kept tokens also have weights (**MIS**, masked importance sampling), then
 #
 # $$ \mathbb{E}_q[m\,r f]=\sum_a p(a)\,m(a)\,f(a)=\mathbb{E}_p[f]-\sum_{a\;\text{rejected}}p(a)\,f(a) . $$
 #
-# The bias is minus what the trainer would earn on the rejected actions.
+# The bias is minus what the trainer would get from the rejected actions.
 
 # %%
 q3 = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
@@ -79,15 +113,17 @@ kept_share = (q3 * m).sum()
 show("action", "X", "Y", "Z")
 show("kept", m)
 show("q_m, what is trained on", q3 * m / kept_share)
-show("average pay: engine, trainer", (q3 * pay).sum(), (p3 * pay).sum())
-show("average pay: q_m", (q3 * m * pay).sum() / kept_share)
+show("average reward: engine, trainer", (q3 * pay).sum(), (p3 * pay).sum())
+show("average reward: q_m", (q3 * m * pay).sum() / kept_share)
 show("rejection and weights (MIS)", (m * p3 * pay).sum())
 
 # %% [markdown]
-# ## Who is left?
+# ## Which answers are kept?
 #
-# Each point is an answer in `stale_4`, whose engine has old weights; crosses are wrong answers. A rule on the geometric
-# mean of the ratios keeps what lies below the line. **Look for** the side from which a tighter bound takes answers.
+# The engine of `stale_4` has old weights. Each point of the picture is an answer of its last step: circles are right,
+# crosses are wrong. A rule on the geometric mean of the ratios keeps the answers below the line (green) and rejects
+# those above it (grey). **Tighten the bound, and look for** the answers that go first: right or wrong ones? Confident
+# or hesitant ones?
 
 # %% tags=["hide-input"]
 batch = load("stale_4")
@@ -98,7 +134,7 @@ BOUNDS = {"0.1 %": 0.001, "0.3 %": 0.003, "1 %": 0.01, "3 %": 0.03, "10 %": 0.1,
 
 
 def geometric(bound):
-    """Keep answers whose geometric mean is off by no more than this share, to either side."""
+    """Keep answers whose geometric mean deviates from 1 by at most this share, to either side."""
     rule = RejectionRule.named("seq_mean_k1", lower=1 / (1 + bound), upper=1 + bound)
     return CorrectionConfig(rollout_rs=(rule,))
 
@@ -114,8 +150,8 @@ def answers_at(bound):
         points = {"x": surprise[those].tolist(), "y": (100 * away[those]).tolist()}
         traces.append({"type": "scatter", "mode": "markers", "name": name, **points, "marker": marker})
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100 * bound, "y1": 100 * bound}
-    x = {"title_text": "mean −log q in nats: how unsure the engine was", "type": "log"}
-    y = {"title_text": "geometric mean of the ratios: away from 1, %", "type": "log"}
+    x = {"title_text": "mean −log q of the answer's tokens, nats (right: the engine hesitated)", "type": "log"}
+    y = {"title_text": "geometric mean of the ratios: deviation from 1, %", "type": "log"}
     return figure(traces, height=360, x=x, y=y, shapes=[line | {"line": {"color": REJECTED}}], legend=True)
 
 
@@ -125,17 +161,17 @@ moving_picture("bound ±", {label: answers_at(bound) for label, bound in BOUNDS.
 MISMATCHED = ("bf16", "kv_fp8", "kv_fp8_e5m2", "stale_4", "stale_head", "moe_bf16", "long_kv_fp8_e5m2", "long_stale_4")
 
 
-def drawn_prompts(prompts):
-    """(401, B): how often each answer counts. Row 0 is the sample itself, the others draw prompts: bootstrap."""
-    _, place = prompts.unique(dim=0, return_inverse=True)
-    return resampled(int(place.max()) + 1, 400, 0).double()[:, place]
+def resampled_prompts(prompts):
+    """Return (401, B), how often each answer counts: row 0 is the sample itself, the others resample prompts."""
+    _, index = prompts.unique(dim=0, return_inverse=True)
+    return resampled(int(index.max()) + 1, 400, 0).double()[:, index]
 
 
 def lead(batch, values, keeps):
-    """Mean over the kept answers less that over the rejected ones."""
-    drawn = drawn_prompts(batch.tensors()["prompt_ids"])
-    kept, rejected = ((drawn * values * side).sum(-1) / (drawn * side).sum(-1) for side in (keeps, ~keeps))
-    return interval_of(kept - rejected, signed=True)
+    """Return the mean over the kept answers minus that over the rejected ones, with its interval."""
+    counts = resampled_prompts(batch.tensors()["prompt_ids"])
+    kept_mean, rejected_mean = ((counts * values * side).sum(-1) / (counts * side).sum(-1) for side in (keeps, ~keeps))
+    return interval_of(kept_mean - rejected_mean, signed=True)
 
 
 keeps = correct(batch, geometric(0.01)).keep_mask.any(-1)
@@ -151,43 +187,142 @@ for name in MISMATCHED:
             verdicts.append((earned.low > 0, lead(one, unsure, stays).high < 0))
 richer, surer = (sum(column) for column in zip(*verdicts, strict=True))
 say(f"""
-    At ±1 % the rule keeps {100 * float(keeps.double().mean()):.0f} % of the answers. They earn {above(of_reward)} more
-    reward than the others, and the engine was surer of them: mean $-\\log q$ differs by {below(of_surprise)} nats per
-    token. **Surely** will mean: the 95 % interval excludes 0. Of {len(verdicts)} recorded steps of {len(MISMATCHED)}
-    runs that keep and reject at least ten answers, the kept ones surely earn more in {richer}, and the engine was
-    surely surer of them in {surer}.
+    At ±1 % the rule keeps {100 * float(keeps.double().mean()):.0f} % of the answers. The kept answers have a reward
+    that is higher by {above(of_reward)}. The engine was also more confident about them: their mean $-\\log q$ differs
+    by {below(of_surprise)} nats per token.
+
+    A difference is **significant** if its 95 % interval excludes 0. We did the same for all {len(verdicts)} recorded
+    steps of {len(MISMATCHED)} runs on which the rule keeps and rejects at least ten answers. The kept answers have a
+    significantly higher reward on {richer} of them, and the engine was significantly more confident about them on
+    {surer}.
     """)
 
 # %% [markdown]
-# A token whose probability is near 1 in both policies has hardly any mismatch. So such a rule tends to keep what the
-# model **already knows**, and to drop answers in which it hesitated.
+# A token with a probability near 1 in both policies has hardly any mismatch. So such a rule tends to keep what the
+# model **can do already**, and to reject answers in which it hesitated.
 #
-# ## Which tokens are far apart
+# ## Divergences of a token
 #
-# By hand: to one token the engine gave 0.5 and the trainer 0.05; to another 0.01 and 0.1. So $d$ is −2.3 and 2.3. Three
-# divergences need only $d$: $k_1=-d$ has a sign; $k_2=\tfrac12d^2$ is 2.65 for both; $k_3=e^d-1-d$ is 1.40 and 6.70,
-# stricter towards tokens that the trainer likes better than the engine does. Near $r=1$, k2 and k3 agree. The appendix
-# lists and draws the known rules.
+# By hand: one token has 0.5 in the engine and 0.05 in the trainer. Another one has 0.01 and 0.1. So
+# $d = \log p - \log q$ is −2.3 and 2.3. Three divergences are computed from $d$ alone:
+# - $k_1 = -d$ is 2.3 and −2.3. It has a sign.
+# - $k_2 = \tfrac12 d^2$ is 2.65 for both.
+# - $k_3 = e^d - 1 - d$ is 1.40 and 6.70. It is larger for tokens to which the trainer gives the higher probability.
 #
+# For ratios near 1, k2 and k3 are nearly equal.
+#
+# By hand: from 0.001 to 0.01 the ratio is 10, and hardly any probability has moved. A ratio does not see how probable a
+# token is. **KPop** therefore compares two outcomes, "this token" and "another token", with the probabilities $p, 1-p$
+# and $q, 1-q$:
+#
+# $$ \mathrm{KL}_2(q\|p) = q \log\frac{q}{p} + (1 - q) \log\frac{1 - q}{1 - p} . $$
+#
+# It keeps a token if both $\mathrm{KL}_2(q\|p)$ and $\mathrm{KL}_2(p\|q)$ are at most $\varphi$. Implementations take
+# different bounds: 2 in AReaL and in [verl's pull request 6800](https://github.com/verl-project/verl/pull/6800), 0.1 in
+# [prime-rl's](https://github.com/PrimeIntellect-ai/prime-rl/pull/3283). The next cell compares it with **IcePop**,
+# which keeps $0.5 \le r \le 5$ ([Ring-1T](https://arxiv.org/abs/2510.18855)).
+
+
+# %%
+def two_outcome_kl(q, p):
+    return q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()
+
+
+q4, p4 = torch.tensor([[0.001, 0.9, 0.99, 0.5], [0.01, 0.5, 0.5, 0.01]], dtype=torch.float64)
+four = TokenBatch.from_log_probs(p4.log()[:, None], q4.log()[:, None], torch.ones(4, 1))
+kpop = {phi: CorrectionConfig(rollout_rs=(RejectionRule.named("token_binary_kl", upper=phi),)) for phi in (2.0, 0.1)}
+RULES_4 = {"IcePop": TOKEN_METHODS["IcePop"], "KPop, 2": kpop[2.0], "KPop, 0.1": kpop[0.1]}
+show("q", q4, digits=3)
+show("p", p4, digits=3)
+show("ratio r", p4 / q4, digits=3)
+show("larger KL of two outcomes", torch.maximum(two_outcome_kl(q4, p4), two_outcome_kl(p4, q4)), digits=3)
+for name, config in RULES_4.items():
+    result = correct(four, config)
+    show(f"kept by {name}", (result.keep_mask & (result.weights > 0))[:, 0])
+
+# %% [markdown]
+# The first token became ten times as probable and is still rare. IcePop rejects it, KPop keeps it. The second and the
+# third lost about half of a large probability. IcePop keeps them, and KPop with the tight bound rejects them. Which
+# rule is right? That depends on what you want to bound. A ratio is the weight of the token in the average, and a large
+# one is noise (lesson 05). $\mathrm{KL}_2$ measures how far the policies differ at this position.
+#
+# The picture shows this for all probabilities: a rule keeps a token in the green region. The dotted line is $p = q$.
+# **Change the rule, and look for** the corner at the lower left, where rare tokens are, and the one at the upper right,
+# where nearly certain tokens are.
+
+# %% tags=["hide-input"]
+shown = {"IcePop": TOKEN_METHODS["IcePop"], "KPop, 2": kpop[2.0], "KPop, 0.1": kpop[0.1],
+         "DPPO": TOKEN_METHODS["DPPO"], "k3": TOKEN_METHODS["k3"]}  # fmt: skip
+grid = torch.cat(
+    [torch.linspace(0.001, 0.05, 8), torch.linspace(0.07, 0.93, 30), torch.linspace(0.95, 0.999, 8)]
+).double()
+
+
+def kept_region(config):
+    edges = region(config, grid.log())
+    low, high = edges.lower.exp().nan_to_num(0.0).clamp(min=0).tolist(), edges.upper.exp().nan_to_num(1.0).tolist()
+    q = grid.tolist()
+    green = {"type": "scatter", "mode": "lines", "name": "kept", "fill": "toself", "fillcolor": fade(KEPT, 0.35)}
+    green |= {"x": [*q, *reversed(q)], "y": [*low, *reversed(high)], "line": {"color": KEPT, "width": 2}}
+    same = {"type": "scatter", "mode": "lines", "name": "p = q", "x": [0, 1], "y": [0, 1]}
+    same |= {"line": {"color": REJECTED, "dash": "dot"}}
+    axes = [{"title_text": f"probability in the {side}", "range": [0, 1]} for side in ("engine, q", "trainer, p")]
+    return figure([green, same], height=400, x=axes[0], y=axes[1], legend=True)
+
+
+moving_picture("rule", {name: kept_region(config) for name, config in shown.items()}, "IcePop")
+
+# %% tags=["hide-input"]
+TOKEN_RUNS = {
+    "gpu_smol_long": "SmolLM2, bfloat16",
+    "gpu_smol_fp8": "SmolLM2, weights in 8 bits",
+    "gpu_smol_kv_fp8": "SmolLM2, cache in 8 bits",
+    "smol_stale_6": "SmolLM2, weights six updates old",
+    "moe_bf16": "tiny mixture of experts, bfloat16",
+}
+per_thousand = {}
+show("tokens rejected, ‰, last step", *shown)
+for name, label in TOKEN_RUNS.items():
+    one = load(name)
+    for rule, config in shown.items():
+        result = correct(one, config)
+        lost_tokens = one.response_mask & ~(result.keep_mask & (result.weights > 0))
+        per_thousand[name, rule] = 1000 * float(lost_tokens.sum() / one.response_mask.sum())
+    show(label, [per_thousand[name, rule] for rule in shown], digits=1)
+say(f"""
+On the healthy run of the real model, the first row, every rule but that on k3 keeps nearly everything. The bound on k3
+is strict: it rejects {per_thousand["gpu_smol_long", "k3"]:.0f} ‰ of the healthy tokens. With weights six updates old,
+KPop at 2 rejects {per_thousand["smol_stale_6", "KPop, 2"]:.0f} ‰, KPop at 0.1
+{per_thousand["smol_stale_6", "KPop, 0.1"]:.0f} ‰ and IcePop {per_thousand["smol_stale_6", "IcePop"]:.0f} ‰. So between
+KPop and IcePop, the bound matters more than the form. The appendix lists more rules.
+""")
+
+# %% [markdown]
 # ## The length of a step
 #
-# The loss is a sum over the kept tokens, divided by all $N$ real tokens (**fixed**) or by the $\bar m N$ kept ones
-# (**kept**):
+# The loss is a sum over the kept tokens. It is divided either by all $N$ real tokens (**fixed** denominator) or by the
+# $\bar m N$ kept ones (**kept** denominator). With the score $s$ and the advantage $A$ (lesson 01):
 #
 # $$ g_{\text{fixed}}=\frac{1}{N}\sum_{\text{kept}}A\,s=\bar m\;g_{\text{kept}} . $$
 #
-# The direction is the same, so neither repairs the bias. Adam divides a gradient by its running size: a **constant**
-# kept share $\bar m$ cancels; its changes from step to step do not.
+# Both have the same direction, so neither repairs the bias. What about the length? Adam divides a gradient by a running
+# root mean square of its size. A **constant** factor such as $\bar m$ cancels there. Changes of the kept share from
+# step to step do not cancel at once (lesson 06 shows how slowly AdamW follows).
 #
 # ## Long answers
 #
-# The mean of $d$ over a long answer nears −KL per token (lesson 06). So a bound on the **geometric mean** asks
-# whether that KL is below the bound. The **product** leaves every fixed band in the end. Three runs, with the first
-# tokens of their answers:
+# The mean of $d$ over a long answer approaches −KL per token (lesson 06). So on long answers, a bound on the
+# **geometric mean** tests whether this KL is below the bound. The **product** leaves every fixed band in the end. The
+# table has one real model and three tiny ones, and looks at the first tokens of their answers.
 
 # %% tags=["hide-input"]
-LONG = ("long_bf16", "long_kv_fp8_e5m2", "long_stale_4")
-CUTS = (50, 100, 200, 494)
+LONG = {
+    "gpu_smol_long": "SmolLM2, bfloat16",
+    "long_bf16": "tiny, bfloat16",
+    "long_kv_fp8_e5m2": "tiny, coarse cache",
+    "long_stale_4": "tiny, old weights",
+}
+CUTS = (10, 50, 100, 500)
 RULES = {"±0.1 %": geometric(0.001), "product": preset("skyrl_product_mask")}
 
 
@@ -196,87 +331,118 @@ def first_tokens(batch, count):
     return TokenBatch.from_log_probs(batch.tensors()["old_log_probs"], batch.rollout_log_probs, mask)
 
 
+def steps_of(name):
+    return [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
+
+
 def kept_answers(name, config, count):
-    """Of both recorded steps, one answer after the other: 1 where it is kept."""
-    return torch.cat([correct(first_tokens(load(name, n), count), config).keep_mask.any(-1) for n in (0, 1)]).double()
+    """Return 1 for each kept answer of all recorded steps, else 0."""
+    return torch.cat([correct(first_tokens(b, count), config).keep_mask.any(-1) for b in recorded[name]]).double()
 
 
 def mean_over(prompts, values, counts):
-    """Of values (B,) that count so often; the bootstrap draws prompts."""
-    drawn = drawn_prompts(prompts) * counts
-    return interval_of((drawn * values).sum(-1) / drawn.sum(-1), signed=True)
+    """Return the mean of values (B,) that count so often; the bootstrap resamples prompts."""
+    weights = resampled_prompts(prompts) * counts
+    return interval_of((weights * values).sum(-1) / weights.sum(-1), signed=True)
 
 
+recorded = {name: steps_of(name) for name in LONG}
 show("share of the answers kept, first tokens", *CUTS[:-1], "all", "KL per token, ‰".rjust(20))
 falls, kl = {}, {}
-for name in LONG:
-    both = [load(name, n) for n in (0, 1)]
-    prompts = torch.cat([b.tensors()["prompt_ids"] for b in both])
-    mean_d = [masked_mean(correct(b, CorrectionConfig()).log_ratio, b.response_mask, -1) for b in both]
-    kl[name] = mean_over(prompts, -1000 * torch.cat(mean_d), torch.cat([b.response_mask.sum(-1) for b in both]))
-    for label, config in RULES.items():
-        kept = [kept_answers(name, config, cut) for cut in CUTS]
-        show(f"{name}, {label}", [float(x.mean()) for x in kept], bracketed(kl[name]).rjust(20), digits=2)
-        falls[name, label] = mean_over(prompts, kept[0] - kept[-1], torch.ones(len(prompts)))
-coarse, stale = (falls[name, "product"] for name in LONG[1:])
+for name, label in LONG.items():
+    prompts = torch.cat([b.tensors()["group_ids"] + 1000 * n for n, b in enumerate(recorded[name])])
+    mean_d = [masked_mean(correct(b, CorrectionConfig()).log_ratio, b.response_mask, -1) for b in recorded[name]]
+    tokens = torch.cat([b.response_mask.sum(-1) for b in recorded[name]])
+    kl[name] = mean_over(prompts, -1000 * torch.cat(mean_d), tokens)
+    for rule, config in RULES.items():
+        kept_at = [kept_answers(name, config, count) for count in CUTS]
+        show(f"{label}: {rule}", [float(x.mean()) for x in kept_at], bracketed(kl[name]).rjust(20), digits=2)
+        falls[name, rule] = mean_over(prompts, kept_at[0] - kept_at[-1], torch.ones(len(prompts)))
+SMOL, TINY, CACHE, OLD = LONG
 say(f"""
-    With the bfloat16 engine both rules keep nearly every answer. With the coarse cache and with old weights the KL is
-    above the bound of 1 ‰, {above(kl[LONG[1]], 1)} and {above(kl[LONG[2]], 1)}, and ±0.1 % keeps few answers at any
-    length. The share that the product keeps falls, from {CUTS[0]} tokens to all, by {above(coarse)} and {above(stale)}.
+    The tiny model in bfloat16 has a KL far below the bound of 1 ‰, and both rules keep nearly every answer. With the
+    coarse cache and with old weights the KL per token is above the bound, {above(kl[CACHE], 1)} and
+    {above(kl[OLD], 1)}, and ±0.1 % keeps few answers at any length. The real model in bfloat16 is healthy. Its KL is
+    near the bound, {untold(kl[SMOL], 1)}, and ±0.1 % keeps few of its answers, too.
+
+    The share that the product rule keeps falls from the first {CUTS[0]} tokens to the whole answer: by
+    {above(falls[SMOL, "product"])} with the real model, {above(falls[CACHE, "product"])} with the coarse cache and
+    {above(falls[OLD, "product"])} with old weights.
     """)
 
 # %% [markdown]
 # ## What our studies found
 #
-# Four studies compare whole trainings on the same seeds: stale weights or a coarse KV cache, short answers or long
-# ones. `token_cap` and `product_cap` are weights with a cap. `geometric_negative_50` leaves out answers with a
-# **negative advantage**, the smallest geometric mean first, until half of the tokens are left; the others leave out the
-# fifth that is furthest from 1. **Guess first:** which helps in all four?
+# Four studies with tiny models compare whole training runs on the same seeds: old weights or a coarse cache, short
+# answers or long ones. `token_cap` and `product_cap` are weights with a cap, for comparison. The other arms reject:
+#
+# - `geometric_negative_50` rejects answers with a **negative advantage**, those with the lowest geometric mean first,
+#   until half of the tokens remain;
+# - arms that end in `_80` reject the fifth of the tokens that is furthest from 1: whole answers by their geometric mean
+#   or their product, or single tokens.
+#
+# The dashed lines are the reward at the **start** of training, and the reward at the end of runs **without a
+# mismatch**, the control. For long answers no control was made. **Guess first:** which arm helps in all four? Then
+# **change the study, and look for** the arms above the start.
 
 # %% tags=["hide-input"]
-STUDIES = {name: read_study(name)[0] for name in ("decide_stale", "decide_cache", "decide_long_stale",
-                                                  "decide_long_cache")}  # fmt: skip
-less_nothing = {name: {p.arm: p.difference for p in against_nothing(rows)} for name, rows in STUDIES.items()}
-less_chance = {
-    name: {p.arm: p.difference for p in against_chance(rows, find_study(name).by_chance)}
-    for name, rows in STUDIES.items()
-}
-ARMS = ("token_cap", "product_cap", "geometric_negative_50", "geometric_80", "product_band_80", "token_band_80")
-show("reward at the end, less no correction", *(name.rjust(20) for name in STUDIES))
-for arm in ARMS:
-    show(arm, *(bracketed(less_nothing[name][arm]).rjust(20) for name in STUDIES))
-
-short_stale, short_cache, long_stale, long_cache = less_nothing.values()
 NEGATIVE = "geometric_negative_50"
-by_chance = [less_chance[name][NEGATIVE] for name in STUDIES]
-for study in (long_stale, long_cache):
+ARMS = ("none", "token_cap", "product_cap", NEGATIVE, "geometric_80", "product_band_80", "token_band_80")
+moving_picture("study", {label: end_dots(name, ARMS) for name, label in STUDIES.items()}, next(iter(STUDIES.values())))
+
+# %% tags=["hide-input"]
+minus_none = {name: {p.arm: p.difference for p in against_nothing(rows_of(name))} for name in STUDIES}
+minus_chance = {
+    name: {p.arm: p.difference for p in against_chance(rows_of(name), find_study(name).by_chance)} for name in STUDIES
+}
+show("reward at the end, minus that of none", *(name.rjust(20) for name in STUDIES))
+for arm in ARMS[1:]:
+    show(arm, *(bracketed(minus_none[name][arm]).rjust(20) for name in STUDIES))
+
+short_old, short_cache, long_old, long_cache = minus_none.values()
+by_chance = [minus_chance[name][NEGATIVE] for name in STUDIES]
+for study in (long_old, long_cache):
     assert {arm for arm, difference in study.items() if difference.tells} == {"token_cap"}
-assert {arm for arm, difference in short_stale.items() if difference.tells} == {"token_cap", "product_cap", NEGATIVE}
+assert {arm for arm, difference in short_old.items() if difference.tells} == {"token_cap", "product_cap", NEGATIVE}
 assert not any(difference.low > 0 for difference in short_cache.values())
-assert all(study["product_cap"].high < study["token_cap"].low for study in (long_stale, long_cache))
+above_start = {name: [arm for arm, end in ends(name).items() if end.value > start(name)] for name in STUDIES}
+real = find_study("smol_stale_6")
+on_smol = {(p.arm, p.against): p.difference for p in compare_endpoints(read_study(real.name)[0], real.endpoint)}
 say(f"""
-    None surely helps in all four. (In 95 % of such studies all intervals hold at once.)
+    No arm is significantly better than no correction in all four. (The intervals of a study are joint: in 95 % of such
+    studies all of them contain the true differences.)
 
-    - **Which rejection helps depends on the mismatch.** With short answers and stale weights `{NEGATIVE}` is
-      surely better than nothing, and than as many bad answers left out by chance, {above(by_chance[0])}. With the
-      coarse cache it is surely worse than both: {below(short_cache[NEGATIVE])} and {below(by_chance[1])}.
-    - **With long answers the token cap alone is surely better than nothing**, {above(long_stale["token_cap"])} and
-      {above(long_cache["token_cap"])}. The product cap cannot be told from nothing, {untold(long_stale["product_cap"])}
-      and {untold(long_cache["product_cap"])}; nor can any rejection, some with wide intervals.
+    - **Which rejection helps depends on the mismatch.** With short answers and old weights `{NEGATIVE}` is
+      significantly better than no correction. It is also better than rejecting as many bad answers by chance, by
+      {above(by_chance[0])}. With the coarse cache it is significantly worse than both: {below(short_cache[NEGATIVE])}
+      and {below(by_chance[1])}. There the runs without a correction end at {ends("decide_cache")["none"].value:.2f},
+      near the control's {control("decide_cache"):.2f}, so there is little to repair.
+    - **With long answers only the token cap is significantly better than no correction**, by
+      {above(long_old["token_cap"])} and {above(long_cache["token_cap"])}. With old weights this means that less is
+      destroyed: the runs start at {start("decide_long_stale"):.2f} and
+      {len(above_start["decide_long_stale"]) or "no"} arm ends above that. With the coarse cache
+      {len(above_start["decide_long_cache"])} of {len(ends("decide_long_cache"))} arms ends above the start.
+    - **No rejection rule can be distinguished from no correction on long answers.** Some intervals are wide, so they
+      may still help or harm.
 
-    All of this is two tasks, one learning rate, two small models.
+    These are two tasks, one learning rate and two small models. Between short and long answers the algorithm, the batch
+    and more differ as well (lesson 06), and without a control we cannot say what the learning rate alone does there.
+
+    On the real model, one arm of the study `{real.name}` rejects: a band on the geometric mean that keeps 95 % of the
+    tokens. It cannot be distinguished from no correction. The planned measure is the gain, the mean reward of the last
+    six steps minus that of the first six. Its difference is {untold(on_smol["geometric_95", "none"])}.
     """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# `moe_bf16` is a mixture of experts: nearly all tokens agree, and a few, for which another expert was chosen, are far
-# apart. **Write down a guess** for its last step:
+# `moe_bf16` is a mixture of experts. Nearly all of its tokens agree. A few, for which another expert was chosen, differ
+# by much. **Write down a guess** for its last step:
 #
 # 1. Which share of the answers do a narrow bound on the geometric mean (`decoupled_geo_rs`) and a wide one
 #    (`skyrl_geo_mask`) keep?
 # 2. How many **tokens** does IcePop, a band on each ratio, reject?
-# 3. How much of the mean k3 is then left: a half, a fifth, less than a tenth?
+# 3. How much of the mean k3 is left after IcePop: a half, a fifth, less than a tenth?
 
 # %%
 batch = load("moe_bf16")
@@ -295,47 +461,47 @@ kept_by_wide = 100 * float(wide[~narrow].double().mean())
 lost, left = int((mask & ~icepop).sum()), float(k3(d[icepop]).mean() / k3(d[mask]).mean())
 assert lost == 1
 say(f"""
-    IcePop drops **one** of {int(mask.sum())} tokens, and {100 * left:.0f} % of the mean k3 is left. The narrow bound
-    drops {100 * (1 - float(narrow.double().mean())):.0f} % of the answers; of these the wide one keeps
-    {kept_by_wide:.0f} %. Against a few tokens that are far off, reject single tokens, with bounds that
-    rounding does not reach.
+    IcePop rejects **one** of {int(mask.sum())} tokens, and {100 * left:.0f} % of the mean k3 is left. The narrow bound
+    rejects {100 * (1 - float(narrow.double().mean())):.0f} % of the answers; the wide one keeps {kept_by_wide:.0f} % of
+    these. If a few tokens differ by much, reject single tokens, with bounds that rounding does not reach.
     """)
 
 # %% [markdown]
 # ## Exercise 1: a rule on the geometric mean
 #
-# *6 minutes.* Return the mask of kept tokens, `(B, T)`, False on padding. An answer stays while the geometric mean of
-# its ratios, trainer over engine, lies in [`lower`, `upper`]. It is the fourth piece of `mini.py`, `kept`.
+# *6 minutes.* Return the mask of kept tokens, `(B, T)`, False on padding. An answer is kept if the geometric mean of
+# its ratios, trainer over engine, is in [`lower`, `upper`]; both ends belong to the interval. Keep your function: write
+# it into `mini.py`, below its line "Lesson 07".
 #
 # <details><summary>Hint 1</summary>The mean of d is the logarithm of the geometric mean.</details>
-# <details><summary>Hint 2</summary><code>over_sequence(log_ratio(…), mask, "mean")[:, None]</code> has shape (B,
+# <details><summary>Hint 2</summary><code>over_sequence(log_ratio(…), mask, "mean")[:, None]</code> has the shape (B,
 # 1).</details>
 
 
 # %%
-def geometric_rule(old_log_probs, rollout_log_probs, mask, lower, upper):
-    raise NotImplementedError("exercise 1: write geometric_rule, then run this cell and the next.")
+def kept(trainer_logp, engine_logp, mask, lower, upper):
+    raise NotImplementedError("exercise 1: write kept, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(geometric_rule, GEOMETRIC_RULE)
+check(kept, GEOMETRIC_RULE)
 
 
 # %% tags=["solution", "hide-input"]
-def geometric_rule_solution(old_log_probs, rollout_log_probs, mask, lower, upper):
-    mean = over_sequence(log_ratio(old_log_probs, rollout_log_probs, mask), mask, "mean")[:, None]
+def kept_solution(trainer_logp, engine_logp, mask, lower, upper):
+    mean = over_sequence(log_ratio(trainer_logp, engine_logp, mask), mask, "mean")[:, None]
     return mask & (mean >= math.log(lower)) & (mean <= math.log(upper))
 
 
-check(geometric_rule_solution, GEOMETRIC_RULE)
+check(kept_solution, GEOMETRIC_RULE)
 
 # %% [markdown]
 # ## Exercise 2: the distribution that is trained on
 #
-# *3 minutes.* Given the engine's probability `q` of each action and which actions are kept, return $q_m$; zeros if none
-# is.
+# *3 minutes.* Given the engine's probability `q` of each action and the truth value `keep` of each action, return
+# $q_m$. If no action is kept, return zeros.
 #
-# <details><summary>Hint 1</summary>Set the rejected ones to 0, then make it add up to 1.</details>
+# <details><summary>Hint 1</summary>Set the rejected ones to 0, then make the sum 1.</details>
 
 
 # %%
@@ -349,9 +515,9 @@ check(trained_distribution, TRAINED_DISTRIBUTION)
 
 # %% tags=["solution", "hide-input"]
 def trained_distribution_solution(q, keep):
-    kept = q.where(keep, 0)
-    total = kept.sum()
-    return kept / total if total > 0 else kept
+    kept_q = q.where(keep, 0)
+    total = kept_q.sum()
+    return kept_q / total if total > 0 else kept_q
 
 
 check(trained_distribution_solution, TRAINED_DISTRIBUTION)
@@ -359,10 +525,10 @@ check(trained_distribution_solution, TRAINED_DISTRIBUTION)
 # %% [markdown]
 # ## Exercise 3: two denominators
 #
-# *4 minutes.* Return the sum of `loss` over the kept tokens, divided by the number of real tokens (`denominator` is
-# "fixed") or of kept ones ("kept"); 0 where that is 0. `loss` is nan on padding.
+# *4 minutes.* Return the sum of `loss` over the kept tokens, divided by the number of real tokens if `denominator` is
+# "fixed", or by the number of kept ones if it is "kept". If that number is 0, return 0. `loss` is nan on padding.
 #
-# <details><summary>Hint 1</summary><code>loss[keep]</code> holds no nan; <code>.clamp(min=1)</code> the
+# <details><summary>Hint 1</summary><code>loss[keep]</code> contains no nan; use <code>.clamp(min=1)</code> on the
 # count.</details>
 
 
@@ -384,62 +550,70 @@ def masked_loss_solution(loss, mask, keep, denominator):
 check(masked_loss_solution, MASKED_LOSS)
 
 # %% [markdown]
-# ## mini.py, piece 5: `loss`
+# ## mini.py: the loss
 #
-# *6 minutes.* Return a number whose slope along every real log-prob of the `trainer` is $-wA/N$. `weights`, `(B, T)`,
-# are the ratios after cap and rejection, computed from the same log-probs; `advantage` is `(B,)`; $N$ counts the mask.
+# *6 minutes.* Return a number whose slope along every real log-prob `new_logp` is $-wA/N$. `weights`, `(B, T)`, are the
+# ratios after cap and rejection; a rejected token has the weight 0. They were computed from log-probs of the same
+# policy, and must not be differentiated. `advantage` is `(B,)`, one number per answer. $N$ is the number of real
+# tokens, rejected ones included: a fixed denominator. It is `loss` in `mini.py`.
 #
-# <details><summary>Hint 1</summary>An optimizer goes down.</details>
-# <details><summary>Hint 2</summary><code>weights.detach()</code> is a number to autograd;
-# <code>advantage[:, None]</code> stands beside every token.</details>
+# <details><summary>Hint 1</summary>An optimizer makes the loss smaller.</details>
+# <details><summary>Hint 2</summary><code>weights.detach()</code> is a constant for autograd;
+# <code>advantage[:, None]</code> has the shape (B, 1), so every token of an answer gets its advantage.</details>
 
 
 # %%
-def weighted_loss(trainer, weights, mask, advantage):
-    raise NotImplementedError("mini.py: write weighted_loss, then run this cell and the next.")
+def loss(new_logp, weights, mask, advantage):
+    raise NotImplementedError("mini.py: write loss, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(slope(weighted_loss), LOSS)
+check(slope(loss), LOSS)
 
 
 # %% tags=["solution", "hide-input"]
-def weighted_loss_solution(trainer, weights, mask, advantage):
-    return -(weights.detach() * advantage[:, None] * trainer.where(mask, 0)).sum() / mask.sum()
+def loss_solution(new_logp, weights, mask, advantage):
+    return -(weights.detach() * advantage[:, None] * new_logp.where(mask, 0)).sum() / mask.sum()
 
 
-check(slope(weighted_loss_solution), LOSS)
+check(slope(loss_solution), LOSS)
 
 # %% [markdown]
 # ## Check yourself
 #
-# **1. A rule keeps a token while k3 ≤ 1. Of one token $q=0.9$, $p=0.01$, of another the reverse. Which is kept?**
+# **1. A rule keeps a token if k3 ≤ 1. One token has q = 0.9 and p = 0.01, another q = 0.01 and p = 0.9. Which is
+# kept?**
 #
-# <details><summary>Neither: both are off by a factor of 90.</summary>Right: their k3 are 3.5 and 84.5.</details>
-# <details><summary>The first: k3 only looks at ratios above 1.</summary>No. Below 1 it grows too, like −d.</details>
-# <details><summary>The second: the trainer likes it.</summary>No. That is what k3 punishes most.</details>
+# <details><summary>Neither: both differ by a factor of 90.</summary>Right: their k3 are 3.5 and 84.5.</details>
+# <details><summary>The first: k3 only reacts to ratios above 1.</summary>No. Below 1 it grows, too, like −d.</details>
+# <details><summary>The second: the trainer gives it the higher probability.</summary>No. For such tokens k3 is
+# largest.</details>
 #
-# **2. A rule rejects 30 % of the tokens. The denominator is fixed, the optimizer is Adam. What happens to the step?**
+# **2. A rule rejects 30 % of the tokens at every step. The denominator is fixed, the optimizer is Adam. What happens to
+# the step?**
 #
 # <details><summary>It is 30 % shorter.</summary>In plain gradient descent. In Adam a constant factor
 # cancels.</details>
-# <details><summary>Nothing: the rejected tokens were wrong anyway.</summary>No. $q_m$ is another distribution, with
-# another direction.</details>
-# <details><summary>The gradient is multiplied by the kept share and turned; Adam undoes the factor, not the
-# turn.</summary>Yes, while the share stays the same.</details>
+# <details><summary>Nothing: the rejected tokens were wrong anyway.</summary>No. The kept tokens have another
+# distribution, so the direction changes.</details>
+# <details><summary>The gradient is multiplied by the kept share, and its direction changes. Adam cancels the scale
+# factor but not the change of direction.</summary>Yes, as long as the share stays the same.</details>
 #
-# **3. A bound of ±0.1 % on the geometric mean keeps 90 % of answers of 4 tokens. And of 4,000?**
+# **3. A bound of ±0.1 % on the geometric mean keeps 90 % of answers of 4 tokens. How many would it keep if all answers
+# were extremely long?**
 #
 # <details><summary>90 %: the geometric mean does not depend on the length.</summary>No. Its spread does.</details>
-# <details><summary>None: long answers leave every band.</summary>That holds for the product.</details>
-# <details><summary>All if the KL per token is well below 0.001, none if well above.</summary>Yes: the rule then tests
-# the engine.</details>
+# <details><summary>None: long answers leave every band.</summary>That is true of the product.</details>
+# <details><summary>All if the KL per token is well below 0.001, none if it is well above.</summary>Yes, in the limit:
+# then the rule tests the engine, not the answer. The answers of our runs are not long enough to show it. In the table
+# of long answers the kept share hardly changes with the length.</details>
 #
 # ## In the app
 #
 # Start it with `make app`, then open
 #
-# - [the bench](http://localhost:8501/bench?run=kv_fp8_e5m2&step=latest&preset=decoupled_geo_rs): drag both bounds;
+# - [the bench](http://localhost:8501/bench?run=gpu_smol_long&step=latest&preset=decoupled_geo_rs) on the real model:
+#   drag both bounds;
 # - [the Mismatch view](http://localhost:8501/mismatch?run=long_kv_fp8_e5m2&step=latest), with the regions of rules;
 # - [weights without and with
 #   rejection](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_seq_is&compare=preset&preset_b=decoupled_seq_is_rs);
@@ -447,11 +621,14 @@ check(slope(weighted_loss_solution), LOSS)
 #
 # ## Pitfalls
 #
-# - **Direction.** verl bounds $-\log r$, `rlcorr` $r$ itself: its bounds are the reciprocals of verl's.
-# - **Empty batches.** If all is rejected, the mean over nothing must be 0: one nan spoils every parameter.
-# - **Two-sided is not symmetric.** Of tokens drawn from $q$ at most one in $u$ has $r>u$ (Markov's inequality),
-#   so the upper bound does little.
-# - **Metrics after the rule.** What is kept looks healthy. Measure before the rule.
+# - **Direction.** verl puts bounds on $-\log r$, and `rlcorr` on $r$ itself: its bounds are the reciprocals of verl's.
+# - **Empty batches.** If everything is rejected, the loss must be 0. The mean over nothing is nan, and one nan makes
+#   every parameter nan.
+# - **Few tokens may matter most.** Of the tokens that the engine samples, at most one in $u$ has $r>u$ (Markov's
+#   inequality). So an upper bound rejects few tokens, but these have the largest weights and make most of the noise
+#   (lessons 02 and 05).
+# - **Metrics after the rule.** Kept tokens always look healthy. Measure before the rule.
+# - **Better than what?** Compare a rule with rejecting as many tokens by chance, with the start, and with a control.
 #
 # ## References
 #
@@ -464,85 +641,62 @@ check(slope(weighted_loss_solution), LOSS)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; the path does not need them.
+# Proofs and further checks. You do not need them to follow the lessons.
 #
 # ### The rules by name
 #
 # With the numbers of their presets:
 #
-# | rule | keeps a token while | level |
+# | rule | keeps a token if | level |
 # |---|---|---|
-# | MIS, masked importance sampling | $r$ in a band, and counts it by $r$ | token or sequence |
-# | [IcePop](https://arxiv.org/abs/2510.18855) | $0.5 \le r \le 5$, and counts it by $r$ | token |
-# | [KPop](https://ringtech.notion.site/kpop) | $\max(\mathrm{KL}(P\Vert Q), \mathrm{KL}(Q\Vert P)) \le 2$ | token |
+# | MIS, masked importance sampling | $r$ is in a band; the token has the weight $r$ | token or sequence |
+# | [IcePop](https://arxiv.org/abs/2510.18855) | $0.5 \le r \le 5$; the token has the weight $r$ | token |
+# | [KPop](https://ringtech.notion.site/kpop) | $\max(\mathrm{KL}_2(p\Vert q), \mathrm{KL}_2(q\Vert p)) \le 2$ | token |
 # | [DPPO](https://arxiv.org/abs/2602.04879), TV | $\lvert p - q\rvert \le 0.2$, or the update moves it back | token |
-# | DPPO, signed KL | $\mathrm{KL}(Q\Vert P)$ at most 0.05 | token |
-# | Geo-RS (`decoupled_geo_rs`) | geometric mean of the answer's ratios in $[0.999, 1.001]$ | sequence |
-# | k3 rule (`decoupled_k3_rs`) | mean k3 of the answer at most 0.01 | sequence |
-# | veto (`skyrl_outlier`) | every ratio of the answer in $[10^{-4}, 100]$ | sequence |
+# | DPPO, signed KL | $\mathrm{KL}_2(q\Vert p)$ is at most 0.05 | token |
+# | Geo-RS (`decoupled_geo_rs`) | the geometric mean of the answer's ratios is in $[0.999, 1.001]$ | sequence |
+# | k3 rule (`decoupled_k3_rs`) | the mean k3 of the answer is at most 0.01 | sequence |
+# | veto (`skyrl_outlier`) | every ratio of the answer is in $[10^{-4}, 100]$ | sequence |
 # | [OPSM](https://arxiv.org/abs/2512.02556) | mean $d \ge -0.5$, or the advantage is not negative | sequence |
 #
-# $P = (p, 1 - p)$ and $Q = (q, 1 - q)$ are the two probabilities of "this token or another".
+# ### The edges of the regions, as numbers
 #
-# ### Where a token rule keeps a token
-#
-# Across is $q$, up is $p$; a rule keeps what lies between its two lines. **Look for** three shapes: IcePop and k3 are
-# wedges with their tips in the corner, because they look at $r$ alone; DPPO is a strip of constant width; KPop is a fat
-# leaf.
+# For four probabilities of the engine, the smallest and the largest $p$ that a rule keeps, and how many tokens of the
+# last step of `kv_fp8_e5m2` it rejects on either side. "—" means that the rule has no bound on that side. Bounds on
+# ratios are strict for small probabilities, bounds on $|p-q|$ for large ones.
 
 # %% tags=["hide-input"]
-shown = {name: TOKEN_METHODS[name] for name in ("IcePop", "KPop", "DPPO", "k3")}
-grid = torch.cat(
-    [torch.linspace(0.001, 0.05, 8), torch.linspace(0.07, 0.93, 30), torch.linspace(0.95, 0.999, 8)]
-).double()
-traces = []
-for colour, (name, config) in zip(ACROSS, shown.items(), strict=False):
-    edges = region(config, grid.log())
-    y = [None if x != x else x for edge in (edges.lower, edges.upper) for x in [*edge.exp().tolist(), math.nan]]
-    x = [*grid.tolist(), None] * 2
-    traces.append({"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": {"color": colour}})
-axes = [{"title_text": f"probability in the {side}", "range": [0, 1]} for side in ("engine, q", "trainer, p")]
-picture(figure(traces, height=400, x=axes[0], y=axes[1], legend=True))
-
-# %% [markdown]
-# The same as numbers, and how many tokens of the last step of `kv_fp8_e5m2` each rule rejects on either side; "—" means
-# that no probability is out on that side. Bounds on ratios are strict where probabilities are small, bounds on $|p-q|$
-# where they are large.
-
-# %% tags=["hide-input"]
-places = torch.tensor([0.001, 0.1, 0.5, 0.9], dtype=torch.float64)
+at_q = torch.tensor([0.001, 0.1, 0.5, 0.9], dtype=torch.float64)
 batch = load("kv_fp8_e5m2")
 d, mask = correct(batch, CorrectionConfig()).log_ratio, batch.response_mask
-show("q", *[f"{x:g}" for x in places.tolist()], "", "r < 1", "r > 1")
-ends, sides = {}, {}
+show("q", *[f"{x:g}" for x in at_q.tolist()], "", "r < 1", "r > 1")
+edges_of, sides = {}, {}
 for name, config in shown.items():
-    accepted, result = region(config, places.log()), correct(batch, config)
+    accepted, result = region(config, at_q.log()), correct(batch, config)
     lost = mask & ~(result.keep_mask & (result.weights > 0))
-    ends[name] = accepted.lower.exp(), accepted.upper.exp()
+    edges_of[name] = accepted.lower.exp(), accepted.upper.exp()
     sides[name] = int((lost & (d < 0)).sum()), int((lost & (d > 0)).sum())
-    low, high = ([f"{x:.4f}" if x == x else "—" for x in end.tolist()] for end in ends[name])
+    low, high = ([f"{x:.4f}" if x == x else "—" for x in end.tolist()] for end in edges_of[name])
     show(f"{name}: smallest p; rejected", *low, "", *sides[name])
     show(f"{name}: largest p", *high)
 assert sides["IcePop"][1] == 0 < sides["IcePop"][0]
 say(f"""
-    Of a token that the engine writes once in a thousand, IcePop lets $p$ go up to {float(ends["IcePop"][1][0]):.3f}, a
-    ratio of {float(ends["IcePop"][1][0] / places[0]):.0f}, and DPPO up to {float(ends["DPPO"][1][0]):.3f}, a ratio of
-    {float(ends["DPPO"][1][0] / places[0]):.0f}. All {sides["IcePop"][0]} tokens that IcePop rejects here have $r < 1$:
-    its upper bound is never reached.
-    """)
+    If the engine writes a token once in a thousand, IcePop keeps it up to a $p$ of
+    {float(edges_of["IcePop"][1][0]):.3f}, a ratio of {float(edges_of["IcePop"][1][0] / at_q[0]):.0f}. DPPO keeps it up
+    to {float(edges_of["DPPO"][1][0]):.3f}, a ratio of {float(edges_of["DPPO"][1][0] / at_q[0]):.0f}. All
+    {sides["IcePop"][0]} tokens that IcePop rejects here have $r < 1$: no ratio reaches its upper bound. """)
 
 # %% [markdown]
 # ### Bounds that follow the batch, or an answer
 #
-# [M2PO](https://arxiv.org/abs/2510.01161) drops the tokens with the largest $d^2$ until the mean $d^2$ of the rest is
-# below 0.04: the rule `token_k2`, with a bound that `rlcorr.adaptive.m2po` finds for each batch.
-# [FlashREINFORCE](https://github.com/OpenRLHF/OpenRLHF/pull/1339) keeps an answer while the **mean** of its tokens'
-# $\mathrm{KL}(Q\|P)$ is at most 0.005; $Q$ and $P$ are engine's and trainer's probabilities of "this token or
-# another". **Look for** steps on which M2PO drops no token and FlashREINFORCE nearly half of the
-# answers.
+# [M2PO](https://arxiv.org/abs/2510.01161) rejects the tokens with the largest $d^2$ until the mean $d^2$ of the rest is
+# below 0.04. This is the rule `token_k2`, with a bound that `rlcorr.adaptive.m2po` computes for each batch.
+# [FlashREINFORCE](https://github.com/OpenRLHF/OpenRLHF/pull/1339) keeps an answer if the **mean** of its tokens'
+# $\mathrm{KL}_2(q\|p)$ is at most 0.005. **Look for** steps on which M2PO rejects no token and FlashREINFORCE nearly
+# half of the answers.
 
 # %%
-show("last step", "M2PO: |d| ≤", "drops", "of tokens", "FlashREINFORCE: answers kept")
+show("last step", "M2PO: |d| ≤", "rejects", "of tokens", "FlashREINFORCE: answers kept")
 for name in MISMATCHED:
     one = load(name)
     rule = m2po(one)
@@ -554,6 +708,8 @@ for name in MISMATCHED:
 # %% [markdown]
 # ### The bias of every rule on three actions
 
+# Both equations of the lesson, with symbols, for every non-empty set of kept actions.
+
 # %%
 P, Q, F = (sympy.symbols(f"{name}_X {name}_Y {name}_Z", positive=True) for name in "pqf")
 
@@ -562,8 +718,8 @@ def sum_over(actions, *factors):
     return sympy.Add(*(sympy.Mul(*(factor[a] for factor in factors)) for a in actions))
 
 
-for number in range(1, 8):  # every subset that is not empty
-    stays = [a for a in range(3) if number >> a & 1]
+for subset in range(1, 8):  # every subset that is not empty
+    stays = [a for a in range(3) if subset >> a & 1]
     r, share = [y / x for x, y in zip(Q, P, strict=True)], sum_over(stays, Q)
     assert sympy.simplify(sum_over(stays, Q, F) - share * sum_over(stays, [x / share for x in Q], F)) == 0
     lost = sum_over([a for a in range(3) if a not in stays], P, F)
@@ -572,8 +728,8 @@ for number in range(1, 8):  # every subset that is not empty
 # %% [markdown]
 # ### The gradient of whole answers
 #
-# `small_world` holds all answers of a few tokens, with random advantages, and two policies whose logits differ by
-# noise; `gradient_truth` sums over all of them, so there is no chance in it. First the two equations, spelled out with
+# `small_world` contains all answers of a few tokens, with random advantages, and two policies whose logits differ by
+# noise. `gradient_truth` sums over all answers, so nothing is sampled. The first cell checks the two equations with
 # autograd.
 
 # %% tags=["hide-input"]
@@ -587,7 +743,7 @@ summed = LossConfig(loss_agg_mode="token-sum")
 
 
 def score_sum(weights):
-    """Σ over answers of weight · A · ∇ log π."""
+    """Return Σ over answers of weight · A · ∇ log π."""
     theta = policies.theta.detach().requires_grad_()
     return toy.gradient_of((weights * advantages * toy.log_probs(where, theta).sum(-1)).sum(), theta)
 
@@ -609,8 +765,9 @@ assert torch.allclose(weighted.expectation - weighted.reference, -score_sum(p_an
 show("answers kept, their probability", int(stays.sum()), "of", len(stays), share)
 
 # %% [markdown]
-# Now move the bound. **Cosine** is that with the gradient that is wanted, **scale** the length along it; a step of
-# length 0 has a relative bias of 1.
+# Now the bound moves. **Cosine** is that between the expected gradient and the exact gradient $g^*$. **Scale** is the
+# component along $g^*$, and bias the distance from it, both in units of $\|g^*\|$ (lesson 05). A step of length 0 has
+# a bias of 1.
 
 # %% tags=["hide-input"]
 rows = []
@@ -628,16 +785,17 @@ for name, row in zip(names, zip(*rows, strict=True), strict=True):
     show(name, row, digits=3)
 assert rows[0][6] > 2 > 1.2 > rows[0][4] > 1
 say(f"""
-    Tight bounds do not make the gradient on-policy: they turn it away, to a cosine of {rows[1][2]:.2f} at ±5 % and
-    {rows[0][2]:.2f} at ±2 %. The kept denominator takes the wrong direction at full length, and at ±2 % its bias is
-    {rows[0][6]:.1f} times the gradient that is wanted, with the fixed one {rows[0][4]:.1f} times.
+    Tight bounds do not make the gradient on-policy. They change its direction: the cosine is {rows[1][2]:.2f} at ±5 %
+    and {rows[0][2]:.2f} at ±2 %. The kept denominator takes the wrong direction at full length. At ±2 % its bias is
+    {rows[0][6]:.1f} times the exact gradient's length, with the fixed denominator {rows[0][4]:.1f} times.
     """)
 
 # %% [markdown]
 # ### The factor, and the optimizer
 #
-# `lr_factor` on the last step of `stale_4`, in two ways of aggregating the loss; then how far a weight goes in twenty
-# steps under gradients of 1 that are all multiplied by a factor.
+# `lr_factor` is the factor by which a fixed denominator shortens the gradient. The first lines show it on the last step
+# of `stale_4`, for two ways of averaging the loss. The others show how far a weight moves in twenty steps, if all
+# gradients are 1 times a constant factor.
 
 # %% tags=["hide-input"]
 batch = load("stale_4")
@@ -669,71 +827,85 @@ for factor in (1.0, 0.5, 0.05):
 # %% [markdown]
 # ### A law for long answers, and why it is only roughly right
 #
-# Let $d$ have the mean $\mu < 0$ and the standard deviation $\sigma$ per token, and take its sum over $T$ tokens for
-# normal. A rule that bounds the sum by $\pm L$ keeps the share
+# Let $d$ have the mean $\mu < 0$ and the standard deviation $\sigma$ per token. Assume that its sum over $T$ tokens is
+# normal. A rule that bounds the sum by $\pm\omega$ then keeps the share
 #
-# $$ \Phi\!\Big(\frac{L - \mu T}{\sigma\sqrt{T}}\Big) - \Phi\!\Big(\frac{-L - \mu T}{\sigma\sqrt{T}}\Big), $$
+# $$ \Phi\!\Big(\frac{\omega - \mu T}{\sigma\sqrt{T}}\Big) - \Phi\!\Big(\frac{-\omega - \mu T}{\sigma\sqrt{T}}\Big), $$
 #
-# with $L = T\log u$ for the geometric mean and $L = \log u$ for the product. As $T$ grows, the second tends to 0, and
-# the first to 1 if $-\mu < \log u$, else to 0.
+# where $\Phi$ is the distribution function of the normal distribution, with $\omega = T\log u$ for the geometric mean
+# and $\omega = \log u$ for the product. As $T$ grows, the second share tends to 0. The first tends to 1 if
+# $-\mu < \log u$, and else to 0.
 
 # %% tags=["hide-input"]
 LIMITS = {"±0.1 %": lambda n: n * math.log(1.001), "product": lambda n: math.log(2)}
 gaps = {}
-for name in LONG[1:]:
-    both = [load(name, n) for n in (0, 1)]
+for name in (CACHE, OLD):
+    both = recorded[name]
     d = torch.cat([correct(b, CorrectionConfig()).log_ratio[b.response_mask] for b in both])
     lengths = torch.cat([b.response_mask.sum(-1) for b in both]).double()
     sums = torch.cat([over_sequence(correct(b, CorrectionConfig()).log_ratio, b.response_mask, "sum") for b in both])
     mean = float(d.mean())
     spread = float(((sums - mean * lengths).square().sum() / lengths.sum()).sqrt())
     for label, limit in LIMITS.items():
-        foretold = []
+        predicted = []
         for n in (lengths.clamp(max=cut) for cut in CUTS):
             high, low = (torch.special.ndtr((sign * limit(n) - mean * n) / (spread * n.sqrt())) for sign in (1, -1))
-            foretold.append(float((high - low).mean()))
+            predicted.append(float((high - low).mean()))
         shares = [float(kept_answers(name, RULES[label], cut).mean()) for cut in CUTS]
-        show(f"{name}, {label}: law", foretold, "kept", shares, digits=2)
-        gaps[name, label] = [a / b for a, b in zip(shares, foretold, strict=True)]
+        show(f"{name}, {label}: law", predicted, "kept", shares, digits=2)
+        gaps[name, label] = [a / b for a, b in zip(shares, predicted, strict=True)]
 sizes = d.abs().quantile(torch.tensor([0.5, 0.99], dtype=torch.float64)).exp()
 of_product = [gap for (_, label), of_run in gaps.items() if label == "product" for gap in of_run]
 say(f"""
-    The law has the direction, not the numbers: with the bound on the product the data keep {min(of_product):.1f} to
-    {max(of_product):.1f} times as many answers. The sum is not normal: in `{LONG[2]}` half of the tokens agree to
-    {100 * (float(sizes[0]) - 1):.2f} %, and one in a hundred is off by a factor of {float(sizes[1]):.1f} or more.
+    For the product, the law predicts the direction of the change and not the numbers: the kept share is
+    {min(of_product):.1f} to {max(of_product):.1f} times the predicted one. For the geometric mean it predicts that the
+    kept share grows, which the data do not show. The sum is not normal: in `{OLD}` half of the tokens agree to
+    {100 * (float(sizes[0]) - 1):.2f} %, and one in a hundred differs by a factor of {float(sizes[1]):.1f} or more.
     """)
 
 # %% [markdown]
 # ### The two studies with short answers, arm by arm
 #
 # A **budget** sets the bound of every batch so that a rule keeps a given percentage of the tokens, the number in an
-# arm's name. Beside it, as many are left out by chance. Green is surely better than no correction, orange surely worse,
-# grey not to be told. First stale weights:
+# arm's name. For comparison, the `random_` arms reject as many by chance. The pictures show the reward at the end minus
+# that without a correction. Green is significantly better, orange significantly worse, grey not significant. The dashed
+# lines show the reward at the start and that of the control, on the same scale: an arm to the left of "start" has lost
+# reward in training, whatever its colour. First old weights:
+
 
 # %%
-picture(differences(against_nothing(STUDIES["decide_stale"])))
+def with_lines(study):
+    """Draw the differences to no correction, with lines at the start and at the control."""
+    made, none = differences(against_nothing(rows_of(study))), ends(study)["none"].value
+    for label, reward, colour in (("start", start(study), REJECTED), ("no mismatch", control(study), ACROSS[2])):
+        made.add_shape(vertical_line(x=reward - none, colour=colour, dash="dash", width=2, label=label, side="left"))
+    return made
+
+
+picture(with_lines("decide_stale"))
 
 # %% [markdown]
 # Then the coarse cache:
 
 # %%
-picture(differences(against_nothing(STUDIES["decide_cache"])))
+picture(with_lines("decide_cache"))
 
 # %% tags=["hide-input"]
-for name, pairs in less_chance.items():
+for name, pairs in minus_chance.items():
     for arm, difference in pairs.items():
         if difference.tells:
-            show(f"{name}: {arm}, less chance", bracketed(difference).rjust(20))
+            show(f"{name}: {arm}, minus chance", bracketed(difference).rjust(20))
 halves = [arm for arm in short_cache if arm.endswith("_50")]
 worse = [arm for arm in halves if short_cache[arm].high < 0]
 tight = {"token_band_50", "token_band_80"}
-assert tight == {arm for arm, x in less_chance["decide_cache"].items() if x.high < 0} - {NEGATIVE}
-assert less_chance["decide_stale"]["geometric_50"].low > 0
-both_signs = [arm for arm in short_stale if arm.startswith(("token_band", "geometric_", "product_band"))]
-assert not any(short_stale[arm].tells for arm in both_signs if "negative" not in arm)
+assert tight == {arm for arm, x in minus_chance["decide_cache"].items() if x.high < 0} - {NEGATIVE}
+assert minus_chance["decide_stale"]["geometric_50"].low > 0
+both_signs = [arm for arm in short_old if arm.startswith(("token_band", "geometric_", "product_band"))]
+assert not any(short_old[arm].tells for arm in both_signs if "negative" not in arm)
 say(f"""
-    With the coarse cache {len(worse)} of {len(halves)} ways to leave out half are surely worse than no correction, and
-    a band on tokens is surely worse than chance at two budgets. With stale weights no rule for both signs of the
-    advantage can be told from no correction, at any budget; the geometric mean at half is surely better than chance
-    all the same.
-    """)
+    With the coarse cache {len(worse)} of {len(halves)} ways to reject half of the tokens are significantly worse than
+    no correction, and a band on tokens is significantly worse than chance at two budgets. With old weights no rule for
+    both signs of the advantage can be distinguished from no correction, at any budget. The geometric mean at half is
+    significantly better than chance all the same. {len(above_start["decide_stale"])} of {len(ends("decide_stale"))}
+    arms end above the start with old weights, {len(above_start["decide_cache"])} of {len(ends("decide_cache"))} with
+    the coarse cache. """)

@@ -1,11 +1,19 @@
 # %% [markdown]
 # # 08 · KL estimators: a value is not a gradient
 #
-# **Claim.** On average k1 and k3 are the KL, and k2 nearly so where the policies are close. As losses they pull apart:
-# on average k1 pulls nowhere, k2 along the gradient of the KL that was meant, and k3 along that of the other one.
+# **Claim.** As values, k1 and k3 average to the KL, and k2 nearly does if the policies are close. As losses they
+# differ: on average the gradient of k1 is 0, that of k2 is the gradient of the KL that is meant, and that of k3 is the
+# gradient of the KL in the other direction.
 #
-# *30 minutes · intermediate · any laptop; no GPU, no network.* You need the score (lesson 01) and weights (lesson 02).
-# Letters: [Notation](NOTATION.md).
+# *55 minutes · intermediate · any laptop; no GPU, no network.* You need the score (lesson 01), weights (lesson 02)
+# and the divergences of lesson 07. All letters are in [Notation](NOTATION.md).
+#
+# At the end you can
+#
+# - compute k1, k2 and k3 of a token, and say what each estimates;
+# - explain why a good estimate of a number can have a wrong gradient;
+# - say which penalty to use in the loss and which in the reward;
+# - repair a penalty on tokens that an older policy has sampled.
 
 # %% tags=["hide-input"]
 import warnings
@@ -17,7 +25,7 @@ from exercises.lesson_08 import MEAN_K3, OFF_POLICY, STRAIGHT_THROUGH
 from sentences import above, below, bracketed, say
 from show import moving_picture, picture, show
 
-from rlcorr.figures.gradients import kl_directions
+from rlcorr.figures.canvas import ACROSS, bars_with_errors, figure
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.kl_losses import kl_report
@@ -30,32 +38,61 @@ warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes depreca
 torch.set_num_threads(1)
 
 # %% [markdown]
-# ## A penalty, and what it is for
+# ## Warm-up
 #
-# Training for reward can carry a policy $\pi$ far from where it started. So one adds a penalty: stay near a
-# **reference**, usually the model before training. The distance is a **Kullback–Leibler divergence**, short **KL**:
+# Two questions about older lessons. Choose an answer, then open it.
+#
+# **1. (Lesson 01) What is the average of the score, the gradient of log π, over tokens that π itself samples?**
+#
+# <details><summary>The policy gradient.</summary>No. That is the average of advantage times score.</details>
+# <details><summary>0.</summary>Yes. The probabilities always sum to 1, so the gradient of their sum is 0. You will need
+# this below.</details>
+# <details><summary>It depends on the reward.</summary>No. The score does not contain the reward.</details>
+#
+# **2. (Lesson 07) A rule rejects 20 % of the tokens, and only bad answers. Is the gradient of the rest the trainer's
+# gradient?**
+#
+# <details><summary>Yes: only bad answers are missing.</summary>No. What the trainer would have learned from them is
+# missing as well.</details>
+# <details><summary>No. It is the gradient under the engine's distribution, restricted to what is kept.</summary>Yes.
+# </details>
+# <details><summary>Yes, if the denominator counts only kept tokens.</summary>No. The denominator changes the length,
+# not the direction.</details>
+
+# %% [markdown]
+# ## A penalty, and its purpose
+#
+# Training for reward can move a policy $\pi$ far away from where it started. A penalty keeps it near a **reference**,
+# usually the model before training. Its distance is measured by a **Kullback–Leibler divergence**, short **KL**. There
+# are two of them:
 #
 # $$ \mathrm{KL}(\pi\|\mathrm{ref})=\sum_a\pi(a)\,\log\frac{\pi(a)}{\mathrm{ref}(a)},\qquad
 # \mathrm{KL}(\mathrm{ref}\|\pi)=\sum_a\mathrm{ref}(a)\,\log\frac{\mathrm{ref}(a)}{\pi(a)} . $$
 #
-# These two differ. The first averages over what $\pi$ writes: it is the penalty that is meant. Nobody
-# sums over the vocabulary at every token; one has the token that was drawn, and two log-probs. Let
-# $\delta=\log\pi-\log\mathrm{ref}$. Schulman's estimators, `kl_penalty(log π, log ref, name)`:
+# The first one averages over the tokens that $\pi$ writes. It is the penalty that people mean. The second one averages
+# over the tokens that the reference would write.
 #
-# | name | of one token | in verl |
+# A program does not add up the whole vocabulary at every token. It has the one token that was sampled, and its two
+# log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$. Schulman's three estimators are functions of $\delta$. In the
+# library they are `kl_penalty(log π, log ref, name)`:
+#
+# | name | value for one token | name in verl |
 # |---|---|---|
 # | k1 | $\delta$ | kl |
 # | k2 | $\tfrac12\delta^2$ | mse |
 # | k3 | $e^{-\delta}-1+\delta$ | low_var_kl |
 #
-# They are those of lesson 07 with $d=-\delta$: here $\pi$ draws the token, there the engine. So $e^{-\delta}$ is
-# $\mathrm{ref}/\pi$; the policy that **drew** is the denominator.
+# They are the divergences of lesson 07 with $d=-\delta$. The sign differs because another policy has sampled the token:
+# there it was the engine, here it is $\pi$. The policy that **sampled** is always in the denominator of the ratio. So
+# here the ratio is $e^{-\delta}=\mathrm{ref}/\pi$.
 #
-# ## By hand: three actions
+# ## An example to compute by hand: three actions
 #
-# The policy writes X, Y, Z with 0.5, 0.4, 0.1, the reference with 0.4, 0.1, 0.5. So $\delta$ is 0.22, 1.39 and −1.61,
-# and k3 is 0.02, 0.64 and 2.39. Weighed by $\pi$, k3 averages to 0.505, the KL. Which actions must become rarer, so
-# that $\pi$ comes nearer to the reference?
+# The policy chooses X, Y and Z with the probabilities 0.5, 0.4 and 0.1, the reference with 0.4, 0.1 and 0.5. So
+# $\delta$ is $\log(0.5/0.4) = 0.22$ for X, 1.39 for Y and −1.61 for Z. The values of k3 are 0.02, 0.64 and 2.39. Their
+# average under $\pi$ is 0.5 · 0.02 + 0.4 · 0.64 + 0.1 · 2.39 = 0.505, and this is the KL.
+#
+# **Think first:** which actions must become less probable, so that $\pi$ comes closer to the reference?
 
 # %%
 pi = torch.tensor([0.5, 0.4, 0.1], dtype=torch.float64)
@@ -63,30 +100,39 @@ ref = torch.tensor([0.4, 0.1, 0.5], dtype=torch.float64)
 
 
 def mean_and_spread(probability, value):
-    """Average and standard deviation of one draw, both exact."""
+    """Mean and standard deviation of the value of one sample, both exact."""
     mean = (probability * value).sum(-1)
     return mean, ((probability * value.square()).sum(-1) - mean.square()).clamp(min=0).sqrt()
 
 
-show("", "X", "Y", "Z", "mean", "spread")
+show("", "X", "Y", "Z", "mean", "st. dev.")
 for name in ("k1", "k2", "k3"):
     value = kl_penalty(pi.log(), ref.log(), name)
     show(name, value, *mean_and_spread(pi, value), digits=3)
 
 # %% [markdown]
-# ## The equation
+# ## The equation: as values
 #
-# **As values.** Over draws of $\pi$ the ratios $\mathrm{ref}/\pi$ average to 1 (lesson 00), so
-# $\mathbb{E}_\pi[e^{-\delta}-1]=0$, and k3 has the mean of k1: both are **unbiased**. And
-# $e^{-\delta}-1+\delta=\tfrac12\delta^2-\tfrac16\delta^3+\dots$, so where $\delta$ is small k2 is nearly k3.
+# Over tokens that $\pi$ samples, the ratios $\mathrm{ref}/\pi = e^{-\delta}$ average to 1 (lesson 00). So
+# $\mathbb{E}_\pi[e^{-\delta}-1]=0$, and k3 has the same mean as k1. The mean of k1 is the KL by definition. Both are
+# **unbiased**.
 #
-# **As losses.** A program takes the mean of $k(\delta)$ over the drawn tokens and calls `backward()`. Nothing is
-# differentiated through the drawing. With the score $s=\nabla\log\pi=\nabla\delta$
+# For small $\delta$, $e^{-\delta}-1+\delta=\tfrac12\delta^2-\tfrac16\delta^3+\dots$ So k2 is nearly k3 there.
 #
-# $$ \text{the program gets}\quad\mathbb{E}_\pi[k'(\delta)\,s],\qquad\text{but}\qquad
-# \nabla\,\mathbb{E}_\pi[k(\delta)]=\mathbb{E}_\pi[k'(\delta)\,s]+\mathbb{E}_\pi[k(\delta)\,s] . $$
+# ## The equation: as losses
 #
-# The second half, how the drawing changes, is missing. What the gradient descends is another quantity:
+# A program takes the mean of $k(\delta)$ over the sampled tokens and calls `backward()`. Autograd differentiates
+# $k(\delta)$ of each token. It does not differentiate the sampling: a token stays the same token. Since
+# $\nabla\delta=\nabla\log\pi=s$, the score,
+#
+# $$ \text{the program computes}\quad\mathbb{E}_\pi[k'(\delta)\,s] . $$
+#
+# The true gradient of the mean has a second part, because a change of $\pi$ also changes which tokens are sampled
+# (lesson 01):
+#
+# $$ \nabla\,\mathbb{E}_\pi[k(\delta)]=\mathbb{E}_\pi[k'(\delta)\,s]+\mathbb{E}_\pi[k(\delta)\,s] . $$
+#
+# The program leaves out the second part. So what it descends is not the mean of $k$, but something else:
 #
 # | loss | $k'$ | $\mathbb{E}_\pi[k'\,s]$ is the gradient of |
 # |---|---|---|
@@ -94,13 +140,17 @@ for name in ("k1", "k2", "k3"):
 # | k2 | $\delta$ | $\mathrm{KL}(\pi\|\mathrm{ref})$ |
 # | k3 | $1-e^{-\delta}$ | $\mathrm{KL}(\mathrm{ref}\|\pi)$ |
 #
-# For k3 it is $-\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$, the gradient of imitating the reference; in the logits it is
-# $\pi-\mathrm{ref}$. A loss is descended, so a positive number makes an action rarer:
+# Why the last row? $\mathbb{E}_\pi[s] = 0$ leaves
+# $-\mathbb{E}_\pi[e^{-\delta} s] = -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. This is the gradient of imitating the
+# reference. In the logits it is $\pi-\mathrm{ref}$.
+#
+# The next cell computes these gradients in the logits. A loss is descended, so a positive number makes an action
+# less probable.
 
 
 # %%
 def expected_gradient(estimator, counted=pi):
-    """Σ counted · ∇k in the logits of π: how often each action is drawn, times its weight."""
+    """Σ counted · ∇k in the logits of π: how often each action is sampled, times its weight."""
     leaf = pi.log().requires_grad_()
     log_pi = leaf.log_softmax(-1)
     return torch.autograd.grad((counted * kl_penalty(log_pi, ref.log(), estimator)).sum(), leaf)[0]
@@ -111,64 +161,91 @@ for name in ("k1", "k2", "k3", "k3+"):
     show(name, expected_gradient(name), digits=3)
 
 # %% [markdown]
-# Look at X. The penalty that was meant makes it **more** probable, because its $\delta$ is below the average. k3 makes
-# it **rarer**, because $\pi$ is above the reference there. k1 and k3 report the same mean, and the gradients of k2 and
-# k3 have opposite signs. `k3+` is the repair, **straight-through**: it reports k3 and pulls like k2.
+# k2 and k3 agree about Y and Z: Y must become less probable and Z more probable. Look at X. The penalty that is meant,
+# in the row of k2, makes X **more** probable, because its $\delta$ is below the average of $\delta$. k3 makes X
+# **less** probable, because $\pi$ is above the reference there. So k1 and k3 have the same mean as values, and k2 and
+# k3 differ as losses, for X even in the sign.
+#
+# `k3+` is the repair, called **straight-through**: its value is k3, and its gradient is that of k2.
 #
 # ## On recorded runs
 #
-# A run keeps, at a few places of its last step, all next tokens with their probabilities and scores. A loss's expected
-# gradient is exact there; intervals are over places. **Look for** the losses whose green bar stands at 1: they follow
-# the KL that was meant ($\pi_\theta$ is $\pi$, the target is the reference). The number above is the length beside that
-# KL's gradient. k1, without a direction, is not drawn.
+# The last step of a recorded run contains, at a few positions of its answers, all next tokens with their probabilities
+# and scores. There the expected gradient of a loss is an exact sum. These are tiny models: for the vocabulary of a real
+# language model such a recording would be too large.
+#
+# The picture has two bars for each loss: the cosine of its expected gradient with the gradient of the KL that is meant,
+# and with that of the other KL. A cosine of 1 means the same direction. Error bars are 95 % intervals over positions.
+# k1 has no gradient, so it has no direction either. **Change the run, and look for** the losses whose first bar is at
+# 1.
 
 # %% tags=["hide-input"]
 SKETCHED = ("bf16", "control_fp32", "kv_fp8", "stale_4", "moe_bf16", "top_p", "async", "kv_fp8_e5m2", "moe_replay",
             "stale_head", "temperature_raw")  # fmt: skip
+MEANT, OTHER = "with the gradient of KL(π‖ref), which is meant", "with the gradient of KL(ref‖π), the other one"
 
 
-def places(run_name):
+def positions(run_name):
     run = runs.find_run(run_name)
-    at_places = sketch_files.read_sketch(run, sketch_files.last_sketch(run)).next_tokens
-    assert at_places is not None
-    return at_places
+    next_tokens = sketch_files.read_sketch(run, sketch_files.last_sketch(run)).next_tokens
+    assert next_tokens is not None
+    return next_tokens
 
 
-reports = {run: {name: kl_report(places(run), name) for name in ("k2", "k3", "k3+")} for run in SKETCHED}
-moving_picture("run", {run: kl_directions(reports[run]) for run in SKETCHED[:6]}, "bf16")
+def directions_of(of_run):
+    traces = [
+        bars_with_errors(MEANT, {name: one.cosine for name, one in of_run.items()}, ACROSS[0]),
+        bars_with_errors(OTHER, {name: one.reverse_cosine for name, one in of_run.items()}, ACROSS[2]),
+    ]
+    y = {"title_text": "cosine", "range": [-0.6, 1.1]}
+    made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
+    return made.update_layout(barmode="group", bargap=0.3)
+
+
+reports = {run: {name: kl_report(positions(run), name) for name in ("k2", "k3", "k3+")} for run in SKETCHED}
+moving_picture("run", {run: directions_of(reports[run]) for run in SKETCHED[:6]}, "bf16")
+show("length of the gradient, over that of ∇KL(π‖ref)", "k2", "k3", "k3+")
+for run in SKETCHED[:6]:
+    show(run, *(reports[run][name].length.value for name in ("k2", "k3", "k3+")), digits=2)
 
 # %% tags=["hide-input"]
 meant = {run: of["k3"].cosine for run, of in reports.items()}
-longest = max(float(kl_report(places(run), "k1").length.value) for run in SKETCHED)
+longest = max(float(kl_report(positions(run), "k1").length.value) for run in SKETCHED)
 assert longest < 0.01
 assert all(of["k2"].cosine.low > 0.999 < of["k3+"].cosine.low for of in reports.values())
 assert all(of["k3"].reverse_cosine.low > 0.99 for of in reports.values())
 far, quiet = reports["bf16"]["k3"], reports["bf16"]["k2"]
 assert far.noise.low > 100 * quiet.noise.high
 say(f"""
-    In all {len(SKETCHED)} runs k1's expected gradient vanishes, k2's and k3+'s lie on that of KL(π‖ref), and k3's on
-    that of KL(ref‖π). How far apart these are varies: k3's cosine with the KL that was meant lies between
-    {min(i.value for i in meant.values()):.2f} and {max(i.value for i in meant.values()):.2f}. In `bf16`, trained
-    longest, it is {below(meant["bf16"], 0.95)}, and k3's gradient is {above(far.length, 1)} times as long as k2's, so
-    a coefficient tuned for k2 is too large for k3. One token's k3 gradient is over a hundred times noisier.
+    In all {len(SKETCHED)} runs the expected gradient of k1 vanishes. Those of k2 and k3+ have the direction of
+    $\\nabla\\mathrm{{KL}}(\\pi\\|\\mathrm{{ref}})$, and that of k3 the direction of
+    $\\nabla\\mathrm{{KL}}(\\mathrm{{ref}}\\|\\pi)$. How far these two are apart differs from run to run: the cosine of
+    k3 with the KL that is meant is between {min(i.value for i in meant.values()):.2f} and
+    {max(i.value for i in meant.values()):.2f}.
+
+    `bf16` was trained longest. There this cosine is {below(meant["bf16"], 0.95)}, and the gradient of k3 is
+    {above(far.length, 1)} times as long as that of k2. So a coefficient that was tuned for k2 is too large for k3. And
+    the k3 gradient of a single token has more than a hundred times the noise of that of k2.
     """)
 
 # %% [markdown]
-# ## Values on drawn tokens
+# ## Values on sampled tokens
 #
-# Unbiased does not mean reliable. In `control_fp32` the engine computes like the trainer, so the drawn tokens are the
-# policy's own, and k1 and k3 have the same expectation.
+# Unbiased does not mean reliable. In `control_fp32` the engine computes like the trainer, so the policy itself has
+# sampled the tokens. Then k1 and k3 have the same expectation. Do their means over one batch agree?
 
 
 # %% tags=["hide-input"]
-def drawn_tokens(run_name):
-    """The last step's log π and log ref, (B, T), its mask, and how often each answer counts: row 0 is the sample
-    itself, the others draw prompts."""
+def sampled_tokens(run_name):
+    """Return log π and log ref of the last step, (B, T), its mask, and how often each answer counts.
+
+    Row 0 of the counts is the sample itself, the others resample prompts.
+    """
     run = runs.find_run(run_name)
     batch = runs.read_step(run, sketch_files.last_sketch(run)).batch
     log_pi, log_ref, prompts = (batch.tensors()[key] for key in ("old_log_probs", "ref_log_probs", "prompt_ids"))
-    _, place = prompts.unique(dim=0, return_inverse=True)
-    counts = resampled(int(place.max()) + 1, 400, 0).double()[:, place]
+    _, index = prompts.unique(dim=0, return_inverse=True)
+    counts = resampled(int(index.max()) + 1, 400, 0).double()[:, index]
     return log_pi.double(), log_ref.double(), batch.response_mask, counts
 
 
@@ -177,82 +254,89 @@ def mean_over_tokens(value, mask, counts):
     return interval_of(sums, signed=True)
 
 
-log_pi, log_ref, mask, counts = drawn_tokens("control_fp32")
+log_pi, log_ref, mask, counts = sampled_tokens("control_fp32")
 k1, k3 = (kl_penalty(log_pi.where(mask, 0), log_ref.where(mask, 0), name) for name in ("k1", "k3"))
-exact = places("control_fp32")
+exact = positions("control_fp32")
 assert exact.ref_log_probs is not None
 square = exact.log_probs.exp() * kl_penalty(exact.log_probs, exact.ref_log_probs, "k3").square()
 rare = float(square[exact.log_probs.exp() < 1e-4].sum() / square.sum())
 say(f"""
-    On its {int(mask.sum())} drawn tokens k1 averages to {bracketed(mean_over_tokens(k1, mask, counts))}, and k1 less k3
-    to {above(mean_over_tokens(k1 - k3, mask, counts))}: an interval that excludes the true difference, 0. At the places
-    where all next tokens are known, {100 * rare:.0f} % of k3's mean square sit on tokens to which π gives less than 1
-    in 10,000, and the reference far more. Hardly any was drawn, so neither mean nor interval knows of them. Far
-    from the reference k3 **underestimates quietly**, until such a token is drawn and it jumps.
+    On its {int(mask.sum())} sampled tokens the mean of k1 is {bracketed(mean_over_tokens(k1, mask, counts))}. The
+    difference of the two means, k1 minus k3, is {above(mean_over_tokens(k1 - k3, mask, counts))}: a 95 % interval that
+    excludes the true difference, 0. How can that be?
+
+    At the positions where all next tokens are known, {100 * rare:.0f} % of the mean square of k3 comes from tokens to
+    which π gives a probability of less than 1 in 10,000, and the reference a much larger one. Almost none of them is in
+    the sample, so both the mean and its interval miss them. This is the blind spot of lesson 05 once more. Far from the
+    reference k3 is **usually too small**, until such a token is sampled and it jumps.
     """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# Nine actions stand in a row. The reference has two hills, a larger and a smaller one. The policy is one hill; only its
-# place can move. It starts near the smaller one. We descend the penalty alone, with exact averages.
-# **Write down a guess:**
+# Nine actions are arranged in a row. The probabilities of the reference have two hills, a larger and a smaller one. The
+# policy has one hill of fixed width, and only its position can change. It starts near the smaller hill. We descend the
+# penalty alone, with exact averages. **Write down a guess:**
 #
-# 1. With which losses does it climb the near hill, move away from it, or stand still?
-# 2. While k3's gradient is descended, does the reported k3 fall?
+# 1. With which of the losses k1, k2, k3 and k3+ does the policy climb the near hill, move away from it, or stay?
+# 2. While the policy follows the gradient of k3: does the value of k3 fall?
 #
-# **Look for** the hill on which each ends.
+# **Look for** the hill at which each policy ends.
 
 # %%
 place = torch.arange(-4, 5, dtype=torch.float64)
 two_hills = (0.6 * (-((place + 2) ** 2) / 2).softmax(-1) + 0.4 * (-((place - 2) ** 2) / 2).softmax(-1)).log()
-ends, reported = {}, {}
+ends, values_of = {}, {}
 for name in ("k1", "k2", "k3", "k3+"):
-    middle, reported[name] = torch.tensor(1.5, dtype=torch.float64, requires_grad=True), []
+    middle, values_of[name] = torch.tensor(1.5, dtype=torch.float64, requires_grad=True), []
     for _ in range(300):
         log_pi = (-((place - middle) ** 2) / 2).log_softmax(-1)
         loss = (log_pi.detach().exp() * kl_penalty(log_pi, two_hills, name)).sum()
         (slope,) = torch.autograd.grad(loss, middle)
         middle = (middle - 0.3 * slope).detach().requires_grad_()
-        reported[name].append(float(loss.detach()))
+        values_of[name].append(float(loss.detach()))
     ends[name] = log_pi.detach().exp()
-    show(
-        f"{name}: ends at, loss before, after", float(middle.detach()), reported[name][0], reported[name][-1], digits=3
-    )
+    show(f"{name}: position, loss before, after", float(middle.detach()), values_of[name][0], values_of[name][-1])
 
 # %% tags=["hide-input"]
-shapes = {"reference": two_hills.exp(), "k2, k3+": ends["k2"], "k3": ends["k3"], "k1, start": ends["k1"]}
+shapes = {"reference": two_hills.exp(), "end with k2 or k3+": ends["k2"], "end with k3": ends["k3"],
+          "end with k1, and start": ends["k1"]}  # fmt: skip
 lines = {name: shape.tolist() for name, shape in shapes.items()}
 picture(curves(place.tolist(), lines, x_name="action", y_name="probability"))
-assert reported["k3"][-1] > reported["k3"][0]
-assert reported["k2"][-1] < reported["k2"][0]
+assert values_of["k3"][-1] > values_of["k3"][0]
+assert values_of["k2"][-1] < values_of["k2"][0]
 assert torch.allclose(ends["k2"], ends["k3+"], rtol=0, atol=1e-6)
 say("""
-    k1 stands still. k2 and k3+ climb the near hill: KL(π‖ref) only asks that π writes nothing that the reference would
-    not (**mode seeking**). k3 walks off, to between the hills: KL(ref‖π) asks that π can write all that the reference
-    would (**mass covering**). On its way **its own reported loss rises**: the number and the gradient belong to two
-    quantities.
+    **1.** With k1 the policy stays where it is. With k2 and k3+ it climbs the near hill:
+    $\\mathrm{KL}(\\pi\\|\\mathrm{ref})$ only asks that $\\pi$ writes nothing that the reference would not write. This
+    is called **mode seeking**. With k3 it moves away, to a position between the hills:
+    $\\mathrm{KL}(\\mathrm{ref}\\|\\pi)$ asks that $\\pi$ can write everything that the reference would write. This is
+    called **mass covering**.
+
+    **2.** No: the value of k3 **rises**. The value estimates one KL, and the gradient is that of the other.
     """)
 
 # %% [markdown]
 # ## In the reward, or in the loss?
 #
-# The other place for a penalty is the reward: every token pays $\beta\,\delta$. There k1 is right, because a reward
-# multiplies the score: that is the half $\mathbb{E}_\pi[k\,s]$ that a loss misses. A token's score is then multiplied
-# by all penalties **from it on**, since it also decides where the answer goes. k2 in the loss counts its own alone:
+# A penalty can also be subtracted from the reward: every token pays $\beta\,\delta$. In the reward **k1 is right**. A
+# reward multiplies the score, which gives $\mathbb{E}_\pi[k\,s]$: exactly the part that a loss leaves out.
+#
+# A token also decides where the answer goes. So its score is multiplied by the penalties of all tokens **from it on**.
+# k2 in the loss multiplies the score of a token by its own $\delta$ alone:
 #
 # $$ \nabla\,\mathrm{KL}\big(\text{answers}\big)=\mathbb{E}_\pi\Big[\sum_t\Big(\sum_{t'\ge t}\delta_{t'}\Big)s_t\Big],
 # \qquad\text{k2 in the loss:}\quad\mathbb{E}_\pi\Big[\sum_t\delta_t\,s_t\Big] . $$
 #
-# In GRPO a penalty in the reward is also divided by the group's deviation, so
-# the same $\beta$ is another strength.
+# In GRPO, a penalty in the reward is also divided by the standard deviation of the group. So the same $\beta$ has
+# another strength there.
 #
-# ## Stale tokens: none of it holds
+# ## Tokens that an older policy has sampled
 #
-# All of this used that the tokens come from $\pi$. The engine's come from $q$. Then $\mathbb{E}_q[s]=
-# -\nabla\mathrm{KL}(q\|\pi)$ is not 0, and k1 as a loss drives $\pi$ **away from the engine**, wherever the reference
-# is. Weights repair every line (lesson 02): count each token by $\pi/q$. Look at X again: on the
-# engine's tokens even k2 makes it rarer.
+# Everything so far used that $\pi$ itself has sampled the tokens. If the engine has sampled them, with $q$, the average
+# of the score is not 0 any more: $\mathbb{E}_q[s]=-\nabla\mathrm{KL}(q\|\pi)$. Descending k1 then moves $\pi$ **away
+# from the engine**, wherever the reference is. Weights repair every row of the table (lesson 02): count each token by
+# $\pi/q$. Look at X once more in the next table: on the engine's tokens, even k2 makes it less probable.
 
 # %%
 q = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
@@ -264,11 +348,12 @@ for name in ("k1", "k2", "k3"):
 # %% [markdown]
 # ## Exercise 1: k3 of a batch
 #
-# *5 minutes.* From the log-probs of the drawn tokens in the policy and in the reference, `(B, T)`, and the mask, return
-# the mean k3 over the real tokens.
+# *5 minutes.* The log-probs of the sampled tokens in the policy and in the reference are given, `(B, T)`, and the mask.
+# The policy has sampled the tokens. Return the mean k3 over the real tokens.
 #
-# <details><summary>Hint 1</summary>The policy that drew the tokens is the denominator.</details>
-# <details><summary>Hint 2</summary>Take the differences where the mask is True, and only then exponentials.</details>
+# <details><summary>Hint 1</summary>The policy that sampled the tokens is in the denominator of the ratio.</details>
+# <details><summary>Hint 2</summary>First take the differences where the mask is True, and only then
+# exponentials.</details>
 
 
 # %%
@@ -291,11 +376,12 @@ check(mean_k3_solution, MEAN_K3)
 # %% [markdown]
 # ## Exercise 2: the value of k3, the gradient of k2
 #
-# *7 minutes.* Return a penalty per token that **is** k3 when it is read and k2 when it is differentiated. `log_probs`
-# requires a gradient; `x.detach()` is x without one. The check looks at both.
+# *7 minutes.* Return one penalty per token. Its **value** is that of k3, and its **gradient** is that of k2.
+# `log_probs` requires a gradient; `x.detach()` has the value of x and no gradient. The check compares the value and the
+# gradient.
 #
-# <details><summary>Hint 1</summary>x − x.detach() is 0 and has the gradient of x.</details>
-# <details><summary>Hint 2</summary>Add to that something that has the right value and no gradient.</details>
+# <details><summary>Hint 1</summary>x − x.detach() has the value 0 and the gradient of x.</details>
+# <details><summary>Hint 2</summary>Add to it something that has the right value and no gradient.</details>
 
 
 # %%
@@ -317,13 +403,15 @@ def straight_through_solution(log_probs, ref_log_probs):
 check(straight_through_solution, STRAIGHT_THROUGH)
 
 # %% [markdown]
-# ## Exercise 3: stale tokens
+# ## Exercise 3: tokens of an older policy
 #
-# *5 minutes.* The tokens were drawn by the engine, $q$. What must multiply each token's score, so that the average is
-# $\nabla\mathrm{KL}(\pi\|\mathrm{ref})$? You get three log-probs per token; return one number per token.
+# *5 minutes.* The engine has sampled the tokens, with $q$. By what must the score of each token be multiplied, so that
+# the average is $\nabla\mathrm{KL}(\pi\|\mathrm{ref})$? Three log-probs per token are given; return one number per
+# token.
 #
-# <details><summary>Hint 1</summary>For tokens of π it is δ.</details>
-# <details><summary>Hint 2</summary>Lesson 02: count each token by the wanted policy over the one that drew.</details>
+# <details><summary>Hint 1</summary>For tokens that π has sampled, it is δ.</details>
+# <details><summary>Hint 2</summary>Lesson 02: weight each token by the policy that is wanted over the policy that
+# sampled.</details>
 
 
 # %%
@@ -345,31 +433,32 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 # %% [markdown]
 # ## Check yourself
 #
-# **1. A trainer adds `0.001 * k1.mean()` to its loss, on its own fresh tokens. What does the penalty do?**
+# **1. A trainer adds `0.001 * k1.mean()` to its loss, on tokens that its own policy has just sampled. What does the
+# penalty do?**
 #
-# <details><summary>It holds the policy near the reference: k1 is unbiased.</summary>No. Its value is. Its gradient is
-# the mean score, 0 on average.</details>
-# <details><summary>On average nothing; in the reward it would have worked.</summary>Yes. There it multiplies the
-# score, the half that a loss misses.</details>
+# <details><summary>It holds the policy near the reference: k1 is unbiased.</summary>No. Its value is unbiased. Its
+# gradient is the mean score, which is 0 on average.</details>
+# <details><summary>On average nothing. In the reward it would have worked.</summary>Yes. There it multiplies the score,
+# which is the part that a loss leaves out.</details>
 # <details><summary>It pushes away from the reference, because k1 can be negative.</summary>No. Its slope is 1 on every
-# token, and the reference drops out.</details>
+# token, and the reference does not occur in it.</details>
 #
-# **2. You change the loss from k2 to k3 and keep the coefficient. The logged KL hardly changes. Is it the same
-# training?**
+# **2. You change the loss from k2 to k3 and keep the coefficient. The logged KL hardly changes. Is it the same training
+# run?**
 #
-# <details><summary>Yes: near the reference k2 and k3 agree.</summary>There they do, in gradient too. But a policy that
-# learns does not stay near.</details>
-# <details><summary>No. It follows KL(ref‖π) now, and the logged number cannot show it.</summary>Yes. They are two
-# things.</details>
-# <details><summary>No: k3 is biased.</summary>The value of k3 is unbiased, that of k2 is not.</details>
+# <details><summary>Yes: near the reference k2 and k3 agree.</summary>Near the reference they do, in the gradient too.
+# But a policy that learns does not stay there.</details>
+# <details><summary>No. Its gradient is now that of KL(ref‖π), and the logged value cannot show it.</summary>Yes. Value
+# and gradient are two things.</details>
+# <details><summary>No: k3 is biased.</summary>The value of k3 is unbiased. That of k2 is not.</details>
 #
-# **3. Each batch is used for four updates. The penalty is k2 in the loss. What is true of the fourth?**
+# **3. Each batch is used for four updates. The penalty is k2 in the loss. What is true of the fourth update?**
 #
-# <details><summary>k2 is still ∇KL(π‖ref): only log π and log ref occur in it.</summary>No. Who drew the tokens occurs
-# in the average.</details>
-# <details><summary>It needs the weight of π over the policy that drew.</summary>Yes: exercise 3.</details>
-# <details><summary>Better take k1 then.</summary>Worst: off-policy it drives the policy away from what drew the
-# tokens.</details>
+# <details><summary>k2 still has the gradient of KL(π‖ref): only log π and log ref occur in it.</summary>No. The average
+# is over the tokens, and an older policy has sampled them.</details>
+# <details><summary>It needs a weight: π over the policy that sampled.</summary>Yes: exercise 3.</details>
+# <details><summary>k1 would be better there.</summary>No, it is the worst choice: off-policy it drives the policy away
+# from the one that sampled the tokens.</details>
 #
 # ## In the app
 #
@@ -377,12 +466,13 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 #
 # - [the gradient view of bf16](http://localhost:8501/gradient?run=bf16&step=400);
 # - [that of control_fp32](http://localhost:8501/gradient?run=control_fp32&step=40), with an exact engine;
-# - [top_p](http://localhost:8501/gradient?run=top_p&step=40), whose tokens are not the policy's own.
+# - [top_p](http://localhost:8501/gradient?run=top_p&step=40), whose tokens the policy itself has not sampled.
 #
 # ## Pitfalls
 #
 # - **Names.** verl's `low_var_kl` in the loss is k3; its `k3+` is the repair.
-# - **Clamps.** A clamp on the value of k3 switches it off where $\pi$ has drifted most. Use k3+.
+# - **Clamps.** A clamp on the value of k3 removes its gradient where $\pi$ has moved furthest. Use k3+ (appendix).
+# - **A small logged KL.** The mean of k3 over one batch is usually too small if $\pi$ is far from the reference.
 #
 # ## References
 #
@@ -395,12 +485,13 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
 #
-# Proofs and further checks; the path does not need them.
+# Proofs and further checks. You do not need them to follow the lessons.
 #
-# ### How noisy one token is, from near to far
+# ### The noise of one token, from near to far
 #
-# Training carries $\pi$ away from the reference, on twenty actions. The picture divides the spread of each estimator by
-# the KL itself; at 1 one token tells the KL to within its own size. **Look for** the side on which k3 wins.
+# Training moves $\pi$ away from the reference, here on twenty actions. The picture divides the standard deviation of
+# each estimator for one token by the KL itself. At 1, one token estimates the KL to within its own size. **Look for**
+# the side on which k3 has the lowest line.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(8)
@@ -414,19 +505,19 @@ for size in torch.logspace(-2, 0.9, 25, dtype=torch.float64):
         noise[name].append(float(spread) / exact_kl[-1])
         if name == "k2":
             k2_share.append(float(mean) / exact_kl[-1])
-picture(curves(exact_kl, noise, x_name="KL(π‖ref), nats", y_name="spread of one token / KL", log="xy"))
+picture(curves(exact_kl, noise, x_name="KL(π‖ref), nats", y_name="standard deviation of one token / KL", log="xy"))
 assert max(noise["k2"][0], noise["k3"][0]) < noise["k1"][0] / 10
 assert noise["k3"][-1] > noise["k1"][-1] * 10
 say(f"""
-    Near the reference k2 and k3 are far quieter than k1. Far from it k3 is the noisiest: $e^{{-\\delta}}$ grows without
-    limit on a token that π has nearly given up. k2 is quiet on both sides, but biased: its mean is
-    {k2_share[0]:.2f} of the KL at the left end and {k2_share[-1]:.2f} at the right.
-    """)
+    Near the reference k2 and k3 have far less noise than k1. Far from it k3 has the most: $e^{{-\\delta}}$ grows
+    without limit on a token that π has nearly given up. k2 has little noise on both sides, but it is biased. Its mean
+    is {k2_share[0]:.2f} of the KL at the left end and {k2_share[-1]:.2f} at the right. """)
 
 # %% [markdown]
 # ### The table of losses, with symbols
 #
-# $\pi_a=x_a/\sum x$ with $x=e^{\text{logit}}$, so that a derivative by a logit is $x\,\partial/\partial x$.
+# The cells prove the table of losses for three actions. Write $\pi_a=x_a/\sum x$ with $x=e^{\text{logit}}$. Then the
+# derivative by a logit is $x\,\partial/\partial x$.
 
 # %%
 X = sympy.symbols("x_X x_Y x_Z", positive=True)
@@ -463,7 +554,7 @@ goals = {
 
 # %%
 def program(c, j, probability=pi_of):
-    """E[c s], component j."""
+    """Return E[c s], component j."""
     return sum(probability[a] * c[a] * score[a][j] for a in actions)
 
 
@@ -475,14 +566,15 @@ for j in actions:
         assert is_zero(whole - program(slopes[name], j) - program(k, j))
         assert is_zero(program(slopes[name], j) - by_logit(goals[name], j))
     assert is_zero(program(slopes["k3"], j) - (pi_of[j] - reference[j]))
-    away = sum(engine[a] * -log_pi_of[a] for a in actions)  # KL(q‖π), but for what does not move
+    away = sum(engine[a] * -log_pi_of[a] for a in actions)  # KL(q‖π), without the part that does not depend on π
     assert is_zero(program([1, 1, 1], j, engine) + by_logit(away, j))
 
 # %% [markdown]
 # ### Answers of several tokens
 #
-# A random policy and reference, all answers enumerated. Each loss beside the gradients of the KL of the next token;
-# then k1 in the reward beside that of the KL of whole answers.
+# A random policy and a random reference, with all answers enumerated. The cell compares the expected gradient of each
+# loss with the gradients of both KLs of the next token, and k1 in the reward with the gradient of the KL of whole
+# answers.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)
@@ -495,7 +587,7 @@ def cosine(a, b):
 
 
 def in_the_reward(where, theta, ref, gamma):
-    """E_π[Σ_t (Σ_{t' ≥ t} γ^(t'−t) δ_t') s_t], over all answers."""
+    """Return E_π[Σ_t (Σ_{t' ≥ t} γ^(t'−t) δ_t') s_t], over all answers."""
     delta = kl_penalty(toy.log_probs(where, theta), toy.log_probs(where, ref), "k1")
     pays = returns_to_go(torch.where(where.mask, delta, 0), where.mask, gamma)
     leaf = theta.clone().requires_grad_()
@@ -512,7 +604,7 @@ assert torch.allclose(in_the_reward(where, theta, far_ref, 1.0), whole, rtol=0, 
 assert torch.allclose(in_the_reward(where, theta, far_ref, 0.0), of_k2, rtol=0, atol=1e-13)
 show("answers", len(where.tokens))
 show(
-    "k2 in the loss, beside ∇KL of answers",
+    "k2 in the loss, against ∇KL of answers",
     "length",
     float(of_k2.norm() / whole.norm()),
     "cosine",
@@ -520,11 +612,11 @@ show(
 )
 
 # %% [markdown]
-# ### Stale tokens, in a toy and on a run
+# ### Tokens of an older policy, in a toy and on a run
 #
-# First an engine that moves away from the policy: what is left of k2's and k3's direction. Then `top_p`, whose engine
-# never writes a token outside the most probable ones. (No weight can repair that: what is never written cannot be
-# counted.)
+# First an engine whose logits move away from those of the policy: how far do k2 and k3 keep their directions? Then
+# `top_p`, whose engine never writes a token outside of the most probable ones. (No weight can repair that: a token that
+# is never written cannot be weighted.)
 
 # %% tags=["hide-input"]
 show("KL(q‖π), cosine of k2, of k3", digits=3)
@@ -534,21 +626,22 @@ for size in (0.0, 0.1, 0.3, 1.0):
     show(f"  engine moved by {size}", float(toy.kl(where, moved, theta)), cosine(off["k2"], forward),
          cosine(off["k3"], backward), digits=3)  # fmt: skip
 
-stale = {name: kl_report(places("top_p"), name, on_policy=False) for name in ("k2", "k3")}
-from_engine = kl_report(places("moe_bf16"), "k1", "rollout", on_policy=False).reverse_cosine
+stale = {name: kl_report(positions("top_p"), name, on_policy=False) for name in ("k2", "k3")}
+from_engine = kl_report(positions("moe_bf16"), "k1", "rollout", on_policy=False).reverse_cosine
 assert from_engine.high < -0.999
 say(f"""
-    On the engine's tokens of `top_p` k2 has a cosine of {below(stale["k2"].cosine, 0.995)} with the KL that was meant,
-    where it had 1, and k3 one of {below(stale["k3"].reverse_cosine, 0.97)} with the other KL. In `moe_bf16` k1 on the
-    engine's tokens points straight away from the engine: a cosine of {from_engine.value:.2f} with ∇KL(q‖π).
+    On the engine's tokens of `top_p`, the cosine of k2 with the KL that is meant is
+    {below(stale["k2"].cosine, 0.995)}; on the policy's own tokens it was 1. The cosine of k3 with the other KL is
+    {below(stale["k3"].reverse_cosine, 0.97)}. In `moe_bf16`, k1 on the engine's tokens points straight away from the
+    engine: its cosine with ∇KL(q‖π) is {from_engine.value:.2f}.
     """)
 
 # %% [markdown]
 # ### One rare token
 #
-# By hand: π has given a token up, $\delta=-10$. Its k3 is 22,015, with a slope of −22,025; k2 has 50 and −10. Some
-# systems cut the **value** of k3 at 10. A value that is cut has no gradient, so from the $\delta$ on at which k3 is 10
-# such a loss does nothing. k3+ needs no cut: its slope is $\delta$.
+# By hand: π has nearly given up a token, $\delta=-10$. Its k3 is 22,015 and the slope of k3 is −22,025. Its k2 is 50
+# with a slope of −10. Some systems clamp the **value** of k3 at 10. A clamped value has no gradient, so beyond the
+# $\delta$ at which k3 is 10 such a loss does nothing. k3+ needs no clamp: its slope is $\delta$.
 
 # %%
 edge = -sympy.LambertW(-sympy.exp(-11), -1) - 11  # where e^x − x − 1 is 10

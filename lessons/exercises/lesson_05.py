@@ -1,4 +1,4 @@
-"""What lesson 05 asks for."""
+"""Check the exercises of lesson 05."""
 
 import math
 
@@ -47,11 +47,11 @@ WEIGHTS = Exercise(
     mistakes=(
         Mistake(
             lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper),
-            "Padding has a weight too. It must be 0 there, whatever the log-probs hold.",
+            "Padding got a weight, too. Its weight must be 0, whatever the log-probs contain there.",
         ),
         Mistake(
             lambda old, rollout, mask, lower, upper: _bounded(rollout, old, mask, lower, upper),
-            "Upside down: the ratio is trainer over engine.",
+            "Your ratio is engine over trainer. It must be trainer over engine.",
         ),
         Mistake(
             lambda old, rollout, mask, lower, upper: _ratios(old, rollout, mask).where(
@@ -62,6 +62,10 @@ WEIGHTS = Exercise(
         Mistake(
             lambda old, rollout, mask, lower, upper: (old - rollout).clamp(lower, upper).exp().where(mask, 0),
             "The bounds are on r, and you compared d = log r with them. Exponentiate first, or take their logarithms.",
+        ),
+        Mistake(
+            lambda old, rollout, mask, lower, upper: _ratios(old, rollout, mask).clamp(lower, upper),
+            "You set padding to 0 and then applied the bounds: the lower bound lifts these zeros. Apply the mask last.",
         ),
         Mistake(
             lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, None, upper),
@@ -105,7 +109,7 @@ TRUNCATION_BIAS = Exercise(
     mistakes=(
         Mistake(
             lambda p, q, f, cap: (q * (p / q - cap).clamp(min=0) * f).sum(),
-            "The sign is turned: a cap takes this much away.",
+            "The sign is wrong: a cap takes this much away, so the bias is minus this sum.",
         ),
         Mistake(
             lambda p, q, f, cap: abs(_bias(p, q, f, cap)),
@@ -125,7 +129,7 @@ TRUNCATION_BIAS = Exercise(
         ),
         Mistake(
             lambda p, q, f, cap: (q * (p / q).clamp(max=cap) * f).sum(),
-            "This is the truncated average itself. The bias is what it lacks to the trainer's average.",
+            "This is the truncated average itself. The bias is this average minus the trainer's average.",
         ),
     ),
     equivalents=(
@@ -168,7 +172,7 @@ SQUARED_ERROR = Exercise(
             lambda p, q, f, cap, draws: (
                 _bias(p, q, f, cap) ** 2 + (q * ((p / q).clamp(max=cap) * f).square()).sum() / draws
             ),
-            "That is the average of the squares. The variance is that less the square of the average.",
+            "That is the average of the squares. The variance is that minus the square of the average.",
         ),
         Mistake(
             lambda p, q, f, cap, draws: math.sqrt(_error(p, q, f, cap, draws)),

@@ -1,4 +1,4 @@
-"""What lesson 06 asks for."""
+"""Check the exercises of lesson 06."""
 
 import math
 
@@ -63,8 +63,22 @@ PREFIX_WEIGHTS = Exercise(
             "The token's own ratio is missing: the product goes up to t and includes it.",
         ),
         Mistake(
+            lambda old, rollout, mask: _d(old, rollout, mask).flip(-1).cumsum(-1).flip(-1).exp().where(mask, 0),
+            "That is the suffix: the product from t to the end. The prefix begins at the first token and ends with t.",
+        ),
+        Mistake(
+            lambda old, rollout, mask: (
+                (_d(old, rollout, mask).cumsum(-1) / torch.arange(1, mask.shape[1] + 1)).exp().where(mask, 0)
+            ),
+            "That is the geometric mean of the first t ratios. The product has no root: do not divide by t.",
+        ),
+        Mistake(
+            lambda old, rollout, mask: _d(old, rollout, mask).cumsum(-1).where(mask, 0),
+            "That is the logarithm of the product. Exponentiate it.",
+        ),
+        Mistake(
             lambda old, rollout, mask: _prefixes(rollout, old, mask),
-            "Upside down: it is trainer over engine.",
+            "Your ratio is engine over trainer. It must be trainer over engine.",
         ),
     ),
     equivalents=(

@@ -1,4 +1,4 @@
-"""What lesson 07 asks for."""
+"""Check the exercises of lesson 07."""
 
 import math
 from collections.abc import Callable
@@ -50,6 +50,17 @@ def _arithmetic_mean(ratios: list[float], lower: float, upper: float) -> list[bo
     return [lower <= mean <= upper] * len(ratios)
 
 
+def _strict(at_lower: bool, at_upper: bool) -> Rule:
+    """Return the rule on the geometric mean that rejects an answer exactly at a bound, at one of them or at both."""
+
+    def rule(ratios: list[float], lower: float, upper: float) -> list[bool]:
+        mean = math.prod(ratios) ** (1 / len(ratios)) if ratios else 1.0
+        inside = lower <= mean <= upper
+        return [inside and not (at_lower and mean == lower) and not (at_upper and mean == upper)] * len(ratios)
+
+    return rule
+
+
 def _each(ratios: list[float], lower: float, upper: float) -> list[bool]:
     return [lower <= r <= upper for r in ratios]
 
@@ -73,6 +84,14 @@ def _padded_cases(seed: int) -> tuple[Tensor, Tensor, Tensor, float, float]:
     return torch.where(mask, old, NAN), torch.where(mask, rollout, NAN), mask, 0.8, 1.1
 
 
+_AT_ONE = (
+    _logs([[0.5, 0.4], [0.6, 0.6], [0.4, 0.4]]),
+    _logs([[0.5, 0.4], [0.5, 0.5], [0.5, 0.5]]),
+    torch.ones(3, 2, dtype=torch.bool),
+)
+"""The geometric mean of the first answer is 1, without a rounding error."""
+EXACTLY_AT_A_BOUND = "An answer exactly at a bound stays: the interval is [lower, upper]. Compare with >= and <=."
+
 GEOMETRIC_RULE = Exercise(
     expected=_rule(_geometric_mean),
     cases=(
@@ -85,6 +104,8 @@ GEOMETRIC_RULE = Exercise(
         ),
         _padded_cases(7),
         (_logs([[0.5, 0.5]]), _logs([[0.25, 0.25]]), torch.tensor([[True, False]]), 0.4, 1.0),
+        (*_AT_ONE, 1.0, 1.3),
+        (*_AT_ONE, 0.7, 1.0),
     ),
     mistakes=(
         Mistake(
@@ -93,7 +114,8 @@ GEOMETRIC_RULE = Exercise(
         ),
         Mistake(
             _rule(_inverse),
-            "Upside down: the bounds are on trainer over engine. (verl's k1 is −log r, so it does just this.)",
+            "Your ratio is engine over trainer. The bounds are on trainer over engine. (verl's k1 is −log r, so its "
+            "bounds are on the ratio that you took.)",
         ),
         Mistake(
             _rule(_arithmetic_mean),
@@ -103,6 +125,7 @@ GEOMETRIC_RULE = Exercise(
             _rule(_each),
             "That looks at each token alone. A rule on the answer keeps or drops all of its tokens.",
         ),
+        *(Mistake(_rule(_strict(*ends)), EXACTLY_AT_A_BOUND) for ends in ((True, True), (True, False), (False, True))),
         Mistake(_whole_width, "The mean runs over the padded width. Divide by the number of real tokens of each row."),
         Mistake(
             lambda old, rollout, mask, lower, upper: _vectorised(old, rollout, mask, lower, upper).any(-1),
@@ -132,7 +155,10 @@ TRAINED_DISTRIBUTION = Exercise(
         (_q(0.6, 0.4), torch.tensor([False, False])),
     ),
     mistakes=(
-        Mistake(lambda q, keep: q * keep, "It does not add up to 1. Divide by what was kept, Z."),
+        Mistake(
+            lambda q, keep: q * keep,
+            "It does not add up to 1. Divide by the kept share, which is the sum of what you have.",
+        ),
         Mistake(
             lambda q, keep: q / q.sum(),
             "Rejected actions still have a probability. Multiply by the mask before you sum.",
@@ -151,11 +177,11 @@ TRAINED_DISTRIBUTION = Exercise(
         ),
         Mistake(
             lambda q, keep: q * keep / keep.sum().clamp(min=1),
-            "You divided by the number of actions that are kept. Divide by their probability, Z.",
+            "You divided by the number of kept actions. Divide by the sum of their probabilities.",
         ),
         Mistake(
             lambda q, keep: q * keep / (q * keep).sum(),
-            "Right as long as something is kept. Where nothing is, Z = 0: return zeros, not nan.",
+            "Right if something is kept. If nothing is, the kept share is 0: return zeros, not nan.",
         ),
     ),
     equivalents=(lambda q, keep: q.where(keep, 0) / max(float(q[keep].sum()), 1e-300),),
@@ -204,8 +230,7 @@ MASKED_LOSS = Exercise(
         ),
         Mistake(
             lambda loss, mask, keep, denominator: loss[keep].sum() / (mask if denominator == "fixed" else keep).sum(),
-            "Where nothing is kept, a denominator of 0 makes nan, and the optimizer spreads it over every weight. "
-            "Return 0.",
+            "If nothing is kept, the denominator is 0 and the loss nan, and one step makes every weight nan. Return 0.",
         ),
         Mistake(
             lambda loss, mask, keep, denominator: (
@@ -227,63 +252,115 @@ MASKED_LOSS = Exercise(
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def slope(of_loss: Loss) -> Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]:
-    """The slope of a loss along every log-prob of the trainer; its weights min(p/q, cap) are made of the same."""
+def slope(of_loss: Loss) -> Callable[[Tensor, Tensor, Tensor, Tensor, float, float], Tensor]:
+    """Return the slope of a loss along every log-prob of the trainer.
 
-    def along_log_probs(trainer: Tensor, engine: Tensor, mask: Tensor, advantage: Tensor, cap: float) -> Tensor:
+    The weights are made of the same log-probs: p/q, at most `cap`, and 0 where p/q is above `reject_above`.
+    """
+
+    def along_log_probs(
+        trainer: Tensor, engine: Tensor, mask: Tensor, advantage: Tensor, cap: float, reject_above: float
+    ) -> Tensor:
         trainer = trainer.clone().requires_grad_()
-        weights = (trainer - engine).where(mask, -math.inf).exp().clamp(max=cap)
+        r = (trainer - engine).where(mask, -math.inf).exp()
+        weights = r.clamp(max=cap).where(r <= reject_above, 0)
         return torch.autograd.grad(of_loss(trainer, weights, mask, advantage), trainer)[0]
 
     return along_log_probs
 
 
-def _coefficients(trainer: Tensor, engine: Tensor, mask: Tensor, advantage: Tensor, cap: float) -> Tensor:
+def _coefficients(
+    trainer: Tensor, engine: Tensor, mask: Tensor, advantage: Tensor, cap: float, reject_above: float
+) -> Tensor:
     slopes = torch.zeros(mask.shape, dtype=torch.float64)
     for row, column in mask.nonzero().tolist():
-        weight = min(math.exp(float(trainer[row, column] - engine[row, column])), cap)
+        r = math.exp(float(trainer[row, column] - engine[row, column]))
+        weight = min(r, cap) if r <= reject_above else 0.0
         slopes[row, column] = -weight * float(advantage[row]) / int(mask.sum())
     return slopes
 
 
+def _summed(log_p: Tensor, w: Tensor, mask: Tensor, a: Tensor) -> Tensor:
+    return -(w.detach() * a[:, None] * log_p.where(mask, 0)).sum()
+
+
+_RANDOM = _padded_cases(8)
+_ADVANTAGE = torch.arange(6, dtype=torch.float64) - 2.5
+
 LOSS = Exercise(
     expected=_coefficients,
     cases=(
-        (
+        (  # the ratios are 2 and 1/2, and 1 and padding: the cap changes the first, nothing is rejected
             _logs([[0.8, 0.4], [0.4, 0.9]]),
             _logs([[0.4, 0.8], [0.4, 0.3]]),
             torch.tensor([[True, True], [True, False]]),
             _q(1.0, -2.0),
             1.5,
+            9.0,
         ),
-        (*_padded_cases(8)[:3], torch.arange(6, dtype=torch.float64) - 2.5, 1.2),
+        (  # the ratio 4 is rejected, so the sum has two terms and N is 3
+            _logs([[0.8, 0.4], [0.4, 0.9]]),
+            _logs([[0.2, 0.8], [0.4, 0.3]]),
+            torch.tensor([[True, True], [True, False]]),
+            _q(1.0, -2.0),
+            1.5,
+            3.0,
+        ),
+        (*(x[:5] for x in _RANDOM[:3]), _ADVANTAGE[:5], 1.2, 1.4),
+        (*_RANDOM[:3], _ADVANTAGE, 1.2, 1.4),
     ),
     mistakes=(
         Mistake(
             slope(lambda log_p, w, mask, a: -(w * a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
-            "The weights have a slope of their own, and it came along: detach them.",
+            "The weights were computed from the same log-probs, so they were differentiated too: detach them.",
         ),
         Mistake(
-            slope(lambda log_p, w, mask, a: (w.detach() * a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
-            "The sign is turned. An optimiser goes down, and reward is to go up.",
+            slope(lambda log_p, w, mask, a: -_summed(log_p, w, mask, a) / mask.sum()),
+            "The sign is wrong. An optimizer makes the loss smaller, and the reward must become larger.",
         ),
         Mistake(
-            slope(lambda log_p, w, mask, a: -(w.detach() * a[:, None] * log_p.where(mask, 0)).mean()),
-            "You divided by all places, padding included. Divide by the number of real tokens.",
+            slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / mask.numel()),
+            "You divided by all positions, padding included. Divide by the number of real tokens.",
         ),
         Mistake(
-            slope(lambda log_p, w, mask, a: -(w.detach() * a[:, None] * log_p.where(mask, 0)).sum()),
+            slope(_summed),
             "This is a sum. Divide by the number of real tokens.",
         ),
         Mistake(
+            slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / (w > 0).sum()),
+            "You divided by the tokens with a weight above 0. N counts the mask: rejected tokens are in it, too.",
+        ),
+        Mistake(
+            slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / w.detach().sum()),
+            "You divided by the sum of the weights. N is the number of real tokens: count the mask.",
+        ),
+        Mistake(
+            slope(
+                lambda log_p, w, mask, a: (
+                    -((w.detach() * a[:, None] * log_p.where(mask, 0)).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
+                )
+            ),
+            "You averaged each answer first, so tokens of short answers count more. Sum over all tokens, then divide.",
+        ),
+        Mistake(
+            slope(
+                lambda log_p, w, mask, a: (
+                    -(w.detach() * (a if len(a) == w.shape[1] else a[:, None]) * log_p.where(mask, 0)).sum()
+                    / mask.sum()
+                )
+            ),
+            "`advantage` has one number per answer. In a square batch torch takes it for one number per position: "
+            "write advantage[:, None].",
+        ),
+        Mistake(
             slope(lambda log_p, w, mask, a: -(a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
-            "The weights are missing: this trains on the engine's tokens as if they were the trainer's.",
+            "The weights are missing: this trains on the engine's tokens as if the trainer had drawn them.",
         ),
         Mistake(
             slope(
                 lambda log_p, w, mask, a: -(w.detach() * a[:, None]).sum() / mask.sum() - 0 * log_p.where(mask, 0).sum()
             ),
-            "It has no slope: log p must stand in it, times weight and advantage.",
+            "The slope is 0: multiply weight and advantage by the log-prob of the trainer.",
         ),
     ),
     equivalents=(

@@ -1,4 +1,4 @@
-"""What lesson 08 asks for."""
+"""Check the exercises of lesson 08."""
 
 import math
 from typing import Any
@@ -42,7 +42,7 @@ MEAN_K3 = Exercise(
     mistakes=(
         Mistake(
             lambda policy, ref, mask: (((policy - ref).exp() - 1 - (policy - ref))[mask]).mean(),
-            "Upside down: the policy that drew the tokens is the denominator, so the ratio is ref / π.",
+            "Your ratio is π / ref. The policy that drew the tokens is the denominator, so the ratio is ref / π.",
         ),
         Mistake(
             lambda policy, ref, mask: _over(policy, ref, mask, lambda d: d).mean(),
@@ -83,14 +83,13 @@ def _leaf(node: Any) -> Tensor | None:
     return next((leaf for before, _ in node.next_functions if (leaf := _leaf(before)) is not None), None)
 
 
-def value_and_gradient(penalty: Any) -> Any:
-    """What a penalty reports, and what its sum gives as gradient of the log-probs that it was made of."""
+def value_and_gradient(penalty: Any) -> dict[str, Any]:
+    """Return the value of a penalty, and the gradient of its sum in the log-probs that it was computed from."""
     if not isinstance(penalty, Tensor):
-        return penalty
+        return {"value": penalty, "gradient": torch.zeros(())}
     leaf = _leaf(penalty.grad_fn)
-    if leaf is None:
-        return penalty.detach(), torch.zeros_like(penalty)
-    return penalty.detach(), torch.autograd.grad(penalty.sum(), leaf)[0]
+    gradient = torch.zeros_like(penalty) if leaf is None else torch.autograd.grad(penalty.sum(), leaf)[0]
+    return {"value": penalty.detach(), "gradient": gradient}
 
 
 def _k2(log_probs: Tensor, ref: Tensor) -> Tensor:
@@ -130,11 +129,11 @@ STRAIGHT_THROUGH = Exercise(
         Mistake(_k2, "That is plain k2: the gradient is right, and the value is not k3."),
         Mistake(
             lambda log_probs, ref: _k3(log_probs, ref).detach(),
-            "The value is right, but nothing is left to differentiate: detach cut the whole of it.",
+            "The value is right, but everything is detached, so the gradient is 0.",
         ),
         Mistake(
             lambda log_probs, ref: _k3(log_probs, ref) - _k3(log_probs, ref).detach() + _k2(log_probs, ref).detach(),
-            "The other way round: this reports k2 and pulls like k3.",
+            "The other way round: this has the value of k2 and the gradient of k3.",
         ),
         Mistake(
             lambda log_probs, ref: _k2(log_probs, ref) - _k2(log_probs, ref).detach(),
@@ -146,7 +145,7 @@ STRAIGHT_THROUGH = Exercise(
         ),
         Mistake(
             lambda log_probs, ref: _k2(log_probs, ref) - _k2(log_probs, ref).detach() + _k3(log_probs, ref),
-            "The value is right, but k3 must be detached too: you pull along both at once.",
+            "The value is right, but k3 must be detached too: now both gradients are added.",
         ),
     ),
     equivalents=(
@@ -183,7 +182,7 @@ OFF_POLICY = Exercise(
         ),
         Mistake(
             lambda log_probs, ref, rollout: (rollout - log_probs).exp() * (log_probs - ref),
-            "The weight is upside down: the policy that drew is the denominator.",
+            "The weight is q/π. The policy that drew the tokens is the denominator: π/q.",
         ),
         Mistake(
             lambda log_probs, ref, rollout: (log_probs - rollout).exp() * (1 - (ref - log_probs).exp()),
@@ -195,7 +194,7 @@ OFF_POLICY = Exercise(
         ),
         Mistake(
             lambda log_probs, ref, rollout: log_probs - rollout,
-            "The reference is missing: this pulls towards the engine, which is lesson 09.",
+            "The reference is missing: this is the coefficient of a penalty towards the engine (lesson 09).",
         ),
     ),
     equivalents=(

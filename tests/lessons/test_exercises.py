@@ -61,3 +61,20 @@ def test_no_answer_is_no_success() -> None:
     for name, exercise in EXERCISES.items():
         assert problem(not_yet, exercise) == "Not yet: write it", name
         assert problem(lambda *_: None, exercise) == "Nothing came back: is there a return?", name
+
+
+def test_a_message_names_the_inputs_and_the_part_that_is_wrong() -> None:
+    """The reference of this exercise is a function whose parameters have no names; the learner's have."""
+    sentence = problem(lambda log_probs, ref_log_probs: log_probs - 2 * ref_log_probs, EXERCISES["08-STRAIGHT_THROUGH"])
+    assert sentence is not None
+    assert "\n  log_probs     = [" in sentence
+    assert "\n  ref_log_probs = [" in sentence
+    assert "\nat ['value'], " in sentence
+
+
+def test_a_loss_that_counts_the_kept_tokens_is_refused() -> None:
+    """Rejected tokens have a weight of 0 and stay in the denominator of the fifth piece of mini.py (lesson 07)."""
+    exercises = importlib.import_module("exercises.lesson_07")
+    kept = exercises.slope(lambda trainer, w, mask, a: -(w.detach() * a[:, None] * trainer.where(mask, 0)).sum()
+                           / (w > 0).sum())  # fmt: skip
+    assert "rejected tokens are in it, too" in str(problem(kept, EXERCISES["07-LOSS"]))
