@@ -26,10 +26,10 @@ const makeNote = () => {
 const newPart = (root) => {
   const part = {
     sliders: make("div", "rl-sliders"), resets: make("div", "rl-resets"), numbers: make("div", "rl-numbers"), rows: make("div", "rl-rows"),
-    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"),
+    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"), said: make("p", "rl-said"),
     sliderOf: new Map(), resetOf: new Map(), numberOf: new Map(), pictureOf: new Map(), noteOf: new Map(),
   }
-  root.append(make("div", "rl-live", part.sliders, part.resets, part.answer, part.numbers, part.rows, part.refused, part.notes))
+  root.append(make("div", "rl-live", part.sliders, part.resets, part.answer, part.said, part.numbers, part.rows, part.refused, part.notes))
   return part
 }
 
@@ -107,6 +107,7 @@ const showAll = (part, data) => {
   showNotes(part, data.notes)
   put(part.refused, data.refused)
   put(part.answer, "")
+  putHtml(part.said, data.said)
   const numbers = Object.fromEntries(data.numbers.map(({ label, text, beside }) => [label, { text, beside }]))
   write(part, { ...data, numbers })
   showPictures(part, data.rows)
