@@ -25,10 +25,10 @@ STUDIES = {
 def ends(run: Path, *kinds: str) -> StudyEnds | None:
     """Return the end of the first study of the run's mismatch that has all these kinds of corrections."""
     mismatch = _mismatch(run)
-    known = studies.all_studies() if mismatch else {}
+    finished = studies.all_studies() if mismatch else {}
     for name in STUDIES[mismatch] if mismatch else ():
         path = study.study_path(name)
-        if name in known and path.is_file():
+        if name in finished and path.is_file():
             ended = _ends(name, str(path), recorded.stamp(path))
             if {NOTHING, *kinds} <= ended.by_kind.keys():
                 return ended

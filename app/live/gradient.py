@@ -104,7 +104,7 @@ def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
         report.cosine, report.scale, report.ess,
     )  # fmt: skip
     return {
-        label: Number(say.short(interval.value), help, f"{say.short(interval.low)} to {say.short(interval.high)}")
+        label: Number(say.short(interval.value), help, say.ends(interval))
         for (label, help), interval in zip(say.NUMBERS.items(), shown, strict=True)
     }
 

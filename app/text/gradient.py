@@ -72,6 +72,7 @@ CANNOT_TELL = (
     "These {count:,} {kind} cannot tell which {what} is best, or whether any is better than no correction. {needed}"
 )
 CANNOT_TELL_WHICH = "These {count:,} {kind} cannot tell which {what} is best. They tell that some are better than none."
+UNKNOWN = "unknown from these data"
 NEEDED = "That would take {needed}."
 BEST_THRESHOLDS_TITLE = "Best threshold for each batch size"
 BEST_THRESHOLDS = (
@@ -191,6 +192,13 @@ def short(value: float) -> str:
     if value != value:
         return "–"
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def ends(interval: Interval) -> str:
+    """Return the ends of an interval, or that the data do not determine its value."""
+    if interval.value != interval.value:  # NaN
+        return UNKNOWN
+    return f"{short(interval.low)} to {short(interval.high)}"
 
 
 def measured_on(batch: TokenBatch, sketch: Sketch) -> str:

@@ -56,7 +56,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
         _bars("kept", np.log(weights[weights > 0]), (-span, span), colours=_SIDES),
         _bars("rejected", rejected, (-span, span), colours=REJECTED) | {"showlegend": bool(config.rollout_rs)},
         _outline("before the bounds" if config.rollout_is else "token ratios", before, span),
-        *legend_keys({"below 1": COOL, "1": KEPT, "above 1": WARM}),
+        *legend_keys({"below 1": COOL, "about 1": KEPT, "above 1": WARM}),
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
     return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, legend=True)

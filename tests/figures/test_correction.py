@@ -103,8 +103,8 @@ def test_legends_have_only_what_is_possible() -> None:
     capped = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
     ruled = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k3", upper=0.01),))
     for config, fates, weights in (
-        (capped, ["kept", "above bound"], ["before the bounds", "below 1", "1", "above 1"]),
-        (ruled, ["kept", "rejected"], ["rejected", "token ratios", "below 1", "1", "above 1"]),
+        (capped, ["kept", "above bound"], ["before the bounds", "below 1", "about 1", "above 1"]),
+        (ruled, ["kept", "rejected"], ["rejected", "token ratios", "below 1", "about 1", "above 1"]),
     ):
         result = correct(SMALL, config)
         assert legend(correction.fate_mask(correction.token_fates(SMALL, result, config), config)) == fates
