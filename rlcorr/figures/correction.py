@@ -35,6 +35,8 @@ from rlcorr.types import CorrectionResult, TokenBatch
 BINS = 81
 """Odd, so that the middle bar contains ratio 1 and no bar mixes warm and cool."""
 
+CLOSE = 1 / 20
+"""Two lines are closer than this share of the axis if their labels would touch."""
 FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 """Ordered by severity. If several tokens share a cell, it shows the most severe one."""
 
@@ -260,7 +262,10 @@ def _bounds(lower: float | None, upper: float, ends: tuple[float, float], is_str
     """Return lines for the bounds on a ratio."""
     finite = [b for b in (lower, upper) if b is not None and math.isfinite(b)]
     positions = [float(stretched(math.log(b))) if is_stretched else math.log(b) for b in finite]
-    return [_bound(x, b, ends, REJECTED) for x, b in zip(positions, finite, strict=True)]
+    marks = [_bound(x, b, ends, REJECTED) for x, b in zip(positions, finite, strict=True)]
+    if len(marks) == 2 and positions[1] - positions[0] < (ends[1] - ends[0]) * CLOSE:
+        marks = [mark | {"label": mark["label"] | {"padding": 8}} for mark in marks]  # else the labels touch
+    return marks
 
 
 def _bound(x: float, bound: float, ends: tuple[float, float], colour: str) -> Part:

@@ -231,7 +231,8 @@ def test_the_best_bound_is_said(committed: None) -> None:
     best = next(shape for shape in curve["layout"]["shapes"] if shape["line"].get("dash") == "dash")
     line = next(trace for trace in curve["data"] if trace["name"] == "progress")
     assert best["x0"] == max(zip(line["y"], line["x"], strict=True))[1]
-    low, high = re.search(r"The best threshold is between ([\d.]+) and ([\d.]+)\.", said(at)).groups()
+    (ends,) = re.findall(r"The best threshold is between ([\d.]+) and ([\d.]+)\.", said(at))
+    low, high = ends
     assert float(low) == pytest.approx(sweep.best[0].low, rel=0.3)
     assert float(high) == pytest.approx(sweep.best[0].high, rel=0.3)
     assert max(len(end.replace(".", "").lstrip("0")) for end in (low, high)) <= 3

@@ -94,6 +94,20 @@ def test_close_bounds_of_a_geometric_mean_are_far_apart() -> None:
     assert {"0.5", "0.99", "1", "1.01", "2"} <= {*figure.layout.xaxis.ticktext}
 
 
+def test_labels_of_close_bounds_are_apart() -> None:
+    """0.97 and 1.05 are 0.08 apart on an axis of ± log 3: so their labels keep away."""
+    batch = batch_of([[math.log(3), 0.0, -math.log(3)]])
+    for bounds, padding in (((0.97, 1.05), 8), ((0.5, 2.0), None)):
+        lower, upper = bounds
+        config = CorrectionConfig(
+            rollout_is="token", rollout_is_threshold_lower=lower, rollout_is_threshold=upper, rollout_is_mode="mask"
+        )
+        figure: Any = correction.weight_histogram(batch, correct(batch, config), config)
+        lines = [shape for shape in figure.layout.shapes if shape.x0 == shape.x1 and shape.xref != "paper"]
+        assert [line.label.padding for line in lines] == [padding, padding]
+        assert [line.label.xanchor for line in lines] == ["right", "left"], "outwards"
+
+
 def legend(figure: Any) -> list[str]:
     return [t.name for t in figure.data if t.showlegend is not False and t.type != "heatmap"]
 
