@@ -89,6 +89,8 @@ class LiveContent:
     """Name → plain text, for sliders and notes; the one named `ANSWER` is shown above the numbers."""
     tables: Mapping[str, str] = field(default_factory=dict)
     """Name → HTML, for notes."""
+    said: str = ""
+    """Markdown below the answer that does not change with a bound."""
     notes: Sequence[Note] = ()
     """Shown side by side, at the end."""
 
@@ -117,6 +119,7 @@ def part_data(
         "numbers": [{"label": label, **vars(number)} for label, number in content.numbers.items()],
         "rows": [[_picture_data(key, shown, source) for key, shown in row.items()] for row in content.rows],
         "refused": content.refused,
+        "said": inline(content.said),
         "texts": dict(content.texts),
         "tables": dict(content.tables),
         "notes": [{"lead": inline(note.lead), "text": note.text} for note in content.notes],

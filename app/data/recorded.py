@@ -19,9 +19,9 @@ from rlcorr.records.verify import Report, verify
 STALLED_AFTER = 60.0
 """Seconds without a changed file after which a run whose manifest says running counts as stopped."""
 
-EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "kv_fp8_e5m2"
-"""The committed runs to show first: a real language model with a mismatch that all presets act on, and a run with a
-sketch of the gradient."""
+EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "stale_4"
+"""The committed runs to show first: a real language model with a mismatch that all presets act on, and a run whose
+sketch of the gradient shows which threshold is best."""
 
 AVERAGED_STEPS = 10
 """Steps at each end of a run that `first_and_last` averages."""

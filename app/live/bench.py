@@ -121,7 +121,7 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     for rule in config.rollout_rs[:1]:
         figure = correction.statistic_histogram(batch, result, rule)
         pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", phrases.STATISTIC)
-    figure = correction.fate_mask(correction.token_fates(batch, result, config))
+    figure = correction.fate_mask(correction.token_fates(batch, result, config), config)
     return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
 
 

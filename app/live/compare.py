@@ -26,7 +26,7 @@ Report = dict[str, float]
 def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig) -> LiveContent:
     """Return the comparison of two corrections of one batch. Raises `UsageError` if a correction does."""
     (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
-    shared = comparison.mask_map(batch, result_a, result_b)
+    shared = comparison.mask_map(batch, result_a, result_b, (a, b))
     weights = {
         f"weights_{name}": Picture(
             correction.weight_histogram(batch, result, config), say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS
@@ -37,10 +37,10 @@ def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig)
     explained = {EXPLAINED[name]: f"{name}. {config.explain()}" for name, config in (("A", a), ("B", b))}
     return LiveContent(
         numbers=_agreement(masks),
-        rows=[{"shared": Picture(shared, say.TOKENS, say.MASKS)}, weights],
+        rows=[weights | {"shared": Picture(shared, say.TOKENS, say.MASKS)}],
         texts=explained | {ANSWER: say.answer(masks)},
         tables={HEADLINES: _headlines(report_a, report_b)},
-        notes=[_METRICS],
+        notes=[*(Note("", text) for text in EXPLAINED.values()), _METRICS],
     )
 
 

@@ -12,7 +12,7 @@ from text import gradient as say
 from live import strips
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.figures import gradients
+from rlcorr.figures import bias_noise, gradients
 from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.decomposition import Decomposition
@@ -49,7 +49,7 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
     if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
     reports = dict(zip(PRESETS, sketches.all_presets(shown.measured).reports, strict=True))
-    plane = gradients.bias_noise_plane(reports, shown.batch_size, marked=shown.preset, shown=report)
+    plane = bias_noise.bias_noise_plane(reports, shown.batch_size, marked=shown.preset, shown=report)
     parts = _parts(sketches.decomposed(shown.measured, config))
     below = {
         "plane": Picture(plane, say.PLANE_TITLE, say.PLANE.format(size=shown.batch_size)),
@@ -63,14 +63,38 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
             curves = _curves(shown, sweep, bounds[0])
     except UsageError as error:
         refused = str(error)
-    rows = [row for row in (curves, {"ranking": _ranked(shown, report)}, below) if row]
+    if len(curves) == 1:  # two pictures side by side
+        curves["plane"] = below.pop("plane")
+    rows = [row for row in (curves, below, {"ranking": _ranked(shown, report)}) if row]
     return LiveContent(numbers(report, shown.size_index), rows, refused, texts={ANSWER: answer(shown, report, sweep)})
 
 
 def answer(shown: Shown, report: GradientReport, sweep: GradientSweep | None) -> str:
-    """Return a sentence about the progress of a step, and about the best threshold if there is a sweep."""
-    best, tried = (None, []) if sweep is None else (sweep.best[shown.size_index], sweep.thresholds)
-    return say.answer(report.progress[shown.size_index], shown.batch_size, best, tried)
+    """Return sentences about the progress of a step and, if there is a sweep, about the best threshold.
+
+    If the data do not show which threshold is best, this is the only sentence.
+    """
+    gains = say.gains(report.progress[shown.size_index], shown.batch_size)
+    if sweep is None:
+        return gains
+    if not sweep.shows_best(shown.size_index):
+        return _cannot_tell(shown.measured, sweep.ranking.choices[shown.size_index], "threshold")
+    return gains + say.best_between(sweep.best[shown.size_index], of_ratio=sweep.of_ratio)
+
+
+def over_nothing(shown: Shown, config: CorrectionConfig) -> Interval | None:
+    """Return the progress of the best threshold minus that of no correction; None without a threshold to move."""
+    try:
+        bounds = bounds_of(config)
+        sweep = sketches.swept(shown.measured, config, bounds[0].id) if bounds else None
+    except UsageError:  # every ratio is 1
+        return None
+    return None if sweep is None else sweep.ranking.choices[shown.size_index].over_nothing
+
+
+def _cannot_tell(measured: Sketched, choice: Choice, what: str) -> str:
+    units = sampled_units(measured.batch, measured.sketch)
+    return say.cannot_tell(what, choice.over_nothing, units, units_needed(units.count, choice.over_nothing))
 
 
 def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
@@ -80,26 +104,24 @@ def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
         report.cosine, report.scale, report.ess,
     )  # fmt: skip
     return {
-        label: Number(say.short(interval.value), help, f"{say.short(interval.low)} to {say.short(interval.high)}")
+        label: Number(say.short(interval.value), help, say.ends(interval))
         for (label, help), interval in zip(say.NUMBERS.items(), shown, strict=True)
     }
 
 
 def _curves(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
-    size = shown.batch_size
-    best, choice = sweep.best[shown.size_index], sweep.ranking.choices[shown.size_index]
-    lead = lead_sentence(shown.measured, choice.over_nothing, say.NO_CORRECTION)
-    curve = gradients.progress_curves(sweep, size, at=b.value)
-    return {
-        "gradient_curves": Picture(
-            curve, say.CURVE_TITLE, f"{say.CURVE} {say.BEST.format(best=best.value, lead=lead)}"
-        ),
-        "best_bounds": Picture(
-            gradients.best_thresholds(sweep, batch_size=size),
-            say.BEST_THRESHOLDS_TITLE,
-            say.BEST_THRESHOLDS,
-        ),
+    """Return the curve over the threshold, and the best threshold over the batch size if any size shows one."""
+    size, choice = shown.batch_size, sweep.ranking.choices[shown.size_index]
+    caption = say.CURVE
+    if sweep.shows_best(shown.size_index):
+        caption += f" {say.CURVE_BEST} {lead_sentence(shown.measured, choice.over_nothing, say.NO_CORRECTION)}"
+    pictures = {
+        "gradient_curves": Picture(gradients.progress_curves(sweep, size, at=b.value), say.CURVE_TITLE, caption)
     }
+    if any(sweep.shows_best(index) for index in range(len(sweep.best))):
+        best = gradients.best_thresholds(sweep, batch_size=size)
+        pictures["best_bounds"] = Picture(best, say.BEST_THRESHOLDS_TITLE, say.BEST_THRESHOLDS)
+    return pictures
 
 
 def _ranked(shown: Shown, report: GradientReport) -> Picture:
@@ -111,8 +133,10 @@ def _ranked(shown: Shown, report: GradientReport) -> Picture:
 
 
 def best_preset_sentence(measured: Sketched, choice: Choice) -> str:
-    """Return, in Markdown, which preset makes the most progress, and how far it is ahead."""
+    """Return, in Markdown, which preset makes the most progress, and how far it is ahead; or that this is unknown."""
     names = list(PRESETS)
+    if not choice.over_nothing.tells:
+        return say.with_size(choice.batch_size, _cannot_tell(measured, choice, "preset"))
     second = [index for group in choice.groups for index in group][1]
     return " ".join(
         (
@@ -153,7 +177,7 @@ def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values:
     shapes = gradients.ranking_shapes(sketches.all_presets(shown.measured), size, reports)
     pictures = {
         "ranking": PictureStrip(shapes=shapes),
-        "plane": PictureStrip(shapes=[gradients.bias_noise_cross(report, size) for report in reports]),
+        "plane": PictureStrip(shapes=[bias_noise.bias_noise_cross(report, size) for report in reports]),
         "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in measurements]),
     }
     sweep = None

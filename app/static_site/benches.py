@@ -87,7 +87,8 @@ def gradient_package(run: Path, step: int, preset: str) -> Package:
     numbers = [live_gradient.numbers(reports[value], shown.size_index) for value in values]
     texts = {ANSWER: [live_gradient.answer(shown, reports[value], sweep) for value in values]}
     strip = strips.package({}, numbers, texts, pictures)
-    content = replace(content, rows=content.rows[:1])
+    pictures = {key: shown for key, shown in content.rows[0].items() if key != "plane"}  # nothing moves it here
+    content = replace(content, rows=[pictures])
     return _with_part(strip, content, _bound_slider(b, values), recorded.source(run, step))
 
 

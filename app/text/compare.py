@@ -18,13 +18,13 @@ EXPLAIN = (
 CONFIGURATIONS, RUNS = "two configurations", "two runs"
 MODE = "Compare"
 SWAP = "Swap A and B"
-HEADING = {"A": "##### A", "B": "##### B"}
 
 SAME_TOKENS = "A and B train on the same tokens."
 OTHER_TOKENS = "A and B differ on {share} of the tokens."
-MORE = "With {size:,} answers in a batch, {better} makes more progress (η, B − A: {difference})."
+MORE = "With {size:,} answers in a batch, {better} makes more progress: its η is {difference} above that of {other}."
 NOT_SIGNIFICANT = (
-    "With {size:,} answers in a batch, A and B do not differ significantly in progress (η, B − A: {difference})."
+    "With {size:,} answers in a batch, A and B do not differ significantly in progress: η of B minus η of A is "
+    "{difference}."
 )
 SAME_PROGRESS = "With {size:,} answers in a batch, A and B make the same progress (η)."
 
@@ -41,8 +41,8 @@ MASKS = (
     "(masking sets weights to 0). If several tokens share a cell, it shows a difference first."
 )
 WEIGHTS = (
-    "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Orange: the weight in B is larger. "
-    "Blue: the weight in A is larger. The outermost cells contain everything beyond the axes."
+    "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Purple: the weight in A is larger. "
+    "Ochre: the weight in B is larger. The outermost cells contain everything beyond the axes."
 )
 HEADLINES = (
     "kept_fraction", "rollout_rs_seq_masked_fraction", "trained_eff_sample_size", "trained_is_mean",
@@ -116,12 +116,14 @@ def advice(progress: Interval, size: int) -> str:
 
     `progress` is B − A, with `size` answers in a batch.
     """
-    difference = interval(progress, sign=True)
     if progress.low == progress.high == 0:
         return SAME_PROGRESS.format(size=size)
     if not progress.tells:
-        return NOT_SIGNIFICANT.format(size=size, difference=difference)
-    return MORE.format(size=size, better="B" if progress.value > 0 else "A", difference=difference)
+        return NOT_SIGNIFICANT.format(size=size, difference=interval(progress, sign=True))
+    if progress.value > 0:
+        return MORE.format(size=size, better="B", other="A", difference=interval(progress))
+    above = Interval(-progress.value, -progress.high, -progress.low)
+    return MORE.format(size=size, better="A", other="B", difference=interval(above))
 
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[ExplainedRow]:

@@ -57,20 +57,27 @@ NUMBERS = {
 CURVE_TITLE = "Progress of this step at each threshold"
 CURVE = (
     "Progress over the first threshold, with a 95 % band. Dotted: the present value; you can drag this line. Grey "
-    "line: no correction. Green: the threshold with the most progress. Grey background: the best threshold is here in "
-    "95 % of the bootstrap samples."
+    "line: no correction."
+)
+CURVE_BEST = (
+    "Dashed: the threshold with the most progress. Grey background: the best threshold is here in 95 % of the "
+    "bootstrap samples."
 )
 MADE = (
     "With {size:,} answers in a batch, one step gains {value} % of what an exact, noise-free step gains (95 %: {low} "
     "to {high} %)."
 )
-MOST = " The best threshold is between {low} and {high}, most likely {best}."
-TOO_NOISY = " These data are too noisy to choose a threshold."
-BEST = "Best threshold: {best:.4g}. {lead}"
+MOST = " The best threshold is between {low} and {high}."
+CANNOT_TELL = (
+    "These {count:,} {kind} cannot tell which {what} is best, or whether any is better than no correction. {needed}"
+)
+CANNOT_TELL_WHICH = "These {count:,} {kind} cannot tell which {what} is best. They tell that some are better than none."
+UNKNOWN = "unknown from these data"
+NEEDED = "That would take {needed}."
 BEST_THRESHOLDS_TITLE = "Best threshold for each batch size"
 BEST_THRESHOLDS = (
     "The threshold with the most progress, and its 95 % interval from bootstrap samples. Dotted: the present batch "
-    "size. If the band covers the whole height, these data are too noisy to choose a threshold."
+    "size. If the band covers the whole height, these data cannot tell which threshold is best."
 )
 NO_BOUND = "This configuration has no bound to move."
 TOY_FOLDED = "The same on a toy where everything is exact"
@@ -83,14 +90,14 @@ TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
 RANKING = "All presets by their progress"
 RANKED = (
     "Every preset by its progress, with 95 % bars. Bars with the same background and shade are statistically tied with "
-    "the first of them, by the difference on the same bootstrap samples."
+    "the first of them, by the difference on the same samples."
 )
 MARKED = "Orange bar: the preset with its own numbers. Orange line and band: with the present bounds."
 PLANE_TITLE = "Bias and noise of all presets"
 PLANE = (
-    "Each point is a preset on this step. Horizontal: noise with {size:,} answers in a batch. Vertical: bias. Both are "
-    "in units of the on-policy gradient. A larger batch moves all points to the left, but none down. Orange cross: the "
-    "correction with the present bounds."
+    "Each point is a preset; point at it for its name. Horizontal: noise with {size:,} answers in a batch. Vertical: "
+    "bias. Both are in units of the on-policy gradient. A larger batch moves all points to the left by the same "
+    "distance, but none down. Orange cross: the correction with the present bounds, and its 95 % intervals."
 )
 PARTS_TITLE = "Where the bias comes from"
 PARTS = ("weights", "truncation", "rejection", "denominator")
@@ -142,22 +149,42 @@ NOT_SIGNIFICANT = (
 MANY = 10**6
 
 
-def answer(progress: Interval, size: int, best: Interval | None, tried: Sequence[float]) -> str:
-    """Return, in plain text, what one step gains, and the best threshold.
+def gains(progress: Interval, size: int) -> str:
+    """Return, in plain text, what one step with `size` answers in a batch gains."""
+    ends = {"value": _share(progress.value), "low": _share(progress.low), "high": _share(progress.high)}
+    return MADE.format(size=size, **ends)
+
+
+def best_between(best: Interval, *, of_ratio: bool) -> str:
+    """Return a sentence about the range of the best threshold."""
+    low, high = (threshold(end, of_ratio=of_ratio) for end in (best.low, best.high))
+    return MOST.format(low=low, high=high)
+
+
+def threshold(value: float, *, of_ratio: bool) -> str:
+    """Format a threshold with two significant digits; the threshold of a ratio near 1 with two of its distance from 1.
+
+    >>> [threshold(x, of_ratio=True) for x in (0.023456, 0.9991234, 1.002345, 2.5534, 12345.0)]
+    ['0.023', '0.99912', '1.0023', '2.6', '12000']
+    """
+    if of_ratio and 0.5 < value < 10:
+        return f"{1 + float(f'{value - 1:.2g}'):.12g}"
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def cannot_tell(what: str, over_nothing: Interval, units: SampledUnits, needed: int | None) -> str:
+    """Return why the data show no best threshold, or no best preset (`what`).
 
     Args:
-        progress: η of the shown correction.
-        size: Number of answers in a batch.
-        best: The best threshold with its interval; None if there is no threshold to move.
-        tried: The thresholds that were tried.
+        what: threshold or preset.
+        over_nothing: The progress of the best minus that of no correction.
+        units: The units that were sampled.
+        needed: How many of them would make this difference significant; None if it is 0 or unknown.
     """
-    ends = {"value": _share(progress.value), "low": _share(progress.low), "high": _share(progress.high)}
-    sentence = MADE.format(size=size, **ends)
-    if best is None:
-        return sentence
-    if best.low <= min(tried) and best.high >= max(tried):
-        return sentence + TOO_NOISY
-    return sentence + MOST.format(low=f"{best.low:.4g}", high=f"{best.high:.4g}", best=f"{best.value:.4g}")
+    if over_nothing.tells:
+        return CANNOT_TELL_WHICH.format(count=units.count, kind=units.kind, what=what)
+    more = "" if needed is None else NEEDED.format(needed=_rounded(needed, units.count))
+    return CANNOT_TELL.format(count=units.count, kind=units.kind, what=what, needed=more).strip()
 
 
 def short(value: float) -> str:
@@ -165,6 +192,13 @@ def short(value: float) -> str:
     if value != value:
         return "–"
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def ends(interval: Interval) -> str:
+    """Return the ends of an interval, or that the data do not determine its value."""
+    if interval.value != interval.value:  # NaN
+        return UNKNOWN
+    return f"{short(interval.low)} to {short(interval.high)}"
 
 
 def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
@@ -190,6 +224,11 @@ def of_these_prompts(noise: Interval) -> str:
 def little_covered(coverage: dict[str, float]) -> str:
     """Return a warning if the measured answers cover little of the probability; else an empty text."""
     return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < ENOUGH_COVERED else ""
+
+
+def with_size(size: int, sentence: str) -> str:
+    """Return a sentence that holds for this number of answers in a batch."""
+    return f"With {size:,} answers in a batch, {sentence[0].lower()}{sentence[1:]}"
 
 
 def best_preset(choice: Choice, names: Sequence[str]) -> str:

@@ -18,8 +18,8 @@ EXPLAIN = (
 )
 
 COLOURS = (
-    "Orange: ratio above 1, or weight above its bound. Blue: ratio below 1, or weight below its bound. Green: ratio "
-    "near 1, or kept. Grey: rejected. Blank: padding."
+    "Orange: ratio above 1. Blue: ratio below 1. Green: ratio near 1, or kept. Purple: weight cut at a bound. Grey: "
+    "rejected. Blank: padding."
 )
 
 WEIGHTS = (

@@ -1,5 +1,6 @@
 """The Compare view: two configurations on one batch, or one configuration on two batches."""
 
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -11,13 +12,15 @@ from controls.configuration import StripOf, bound_sliders, bounded, preset_name,
 from controls.drag import show_live
 from controls.pickers import pick_second, picked_record, record_of
 from controls.segments import choose_one
-from data import corrections, recorded, sketches
+from data import corrections, recorded, sketches, study_ends
 from data.sketches import Sketched
 from live import compare as live_compare
 from live import strips
 from state import address, fields, notices, session
+from streamlit.delta_generator import DeltaGenerator
 from text import compare as say
 from text import phrases
+from text import study_ends as say_study
 from text.formatting import plain
 from text.gradient import NOISE_REFERENCE
 
@@ -26,34 +29,45 @@ from rlcorr.analysis.comparison import MetricPair, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.records.step_files import StepRecord
+from rlcorr.records.study_ends import kind_of
 
 SECOND_PRESET = "decoupled_geo_rs_token_tis"
 Identities = tuple[corrections.Identity, corrections.Identity]
 
 
 def show(selection: session.Selection) -> None:
-    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
-        st.write(say.EXPLAIN)
+    above = st.container()
+    left, right = st.columns([1, 3], gap="medium")
     modes = [say.CONFIGURATIONS, say.RUNS]
-    mode = choose_one(say.MODE, modes, modes[0], "compare", hide_label=True)
+    with left:
+        mode = choose_one(say.MODE, modes, modes[0], "compare", hide_label=True)
     fields.show_second(mode == say.CONFIGURATIONS)
     record = picked_record(selection)
     if record is None:
         return
-    (_configurations if mode == say.CONFIGURATIONS else _runs)(selection, record)
+    if mode == say.CONFIGURATIONS:
+        _configurations(selection, record, above, left, right)
+    else:
+        _runs(selection, record)
+    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
+        st.write(say.EXPLAIN)
 
 
 # --- two configurations of one batch ---
 
 
-@address.fragment
-def _configurations(selection: session.Selection, record: StepRecord) -> None:
-    """Show the controls of A and B, and next to them the live part."""
+def _configurations(
+    selection: session.Selection,
+    record: StepRecord,
+    above: DeltaGenerator,
+    left: DeltaGenerator,
+    right: DeltaGenerator,
+) -> None:
+    """Show the controls of A and B on the left, the live part on the right, and what is wrong in the URL above."""
     batch_size.take()
-    above = st.container()
-    left, right = st.columns([1, 3], gap="medium")
     with left:
         a = _picked("A", "preset", session.DEFAULT_PRESET, fields.FIRST)
         with st.container(key="second"):
@@ -76,7 +90,6 @@ def _sketched(selection: session.Selection, step: int) -> Sketched | str:
 
 
 def _picked(name: str, key: str, default: str, slot: str) -> CorrectionConfig:
-    st.markdown(say.HEADING[name])
     return settings(PRESETS[preset_name(f"Preset of {name}", key, default, slot)].config, slot)
 
 
@@ -94,19 +107,17 @@ def _live(
     sliders = [
         *bound_sliders(
             a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
-            slider_values=partial(useful_slider_values, [(identity, batch)], a), text=live_compare.EXPLAINED["A"],
+            slider_values=partial(useful_slider_values, [(identity, batch)], a),
         ),
         *bound_sliders(
             b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
             slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=fields.SECOND,
-            text=live_compare.EXPLAINED["B"],
         ),
     ]  # fmt: skip
     gradients, refused = _compared(measured, a, b, size), ""
-    if not isinstance(gradients, str):
-        st.markdown(f"##### {plain(say.advice(gradients.progress[0], size))}")
+    progress = None if isinstance(gradients, str) else gradients.progress[0]
     try:
-        content = live_compare.two_corrections(batch, a, b)
+        content = replace(live_compare.two_corrections(batch, a, b), said=_verdict(selection, a, b, progress, size))
     except UsageError as error:
         content, refused = LiveContent({}, []), str(error)
     show_live(sliders, content, key="compared", resets=resets())
@@ -121,6 +132,17 @@ def _live(
         _others(metric_pairs(report_a, report_b))
     with right:
         _gradients(gradients, size)
+
+
+def _verdict(
+    selection: session.Selection, a: CorrectionConfig, b: CorrectionConfig, progress: Interval | None, size: int
+) -> str:
+    """Return, in Markdown, which of the two makes more progress, and how training runs with such corrections ended."""
+    sentences = [] if progress is None else [f"**{say.advice(progress, size)}**"]
+    kind_a, kind_b = kind_of(a), kind_of(b)
+    if kind_a and kind_b and (ended := study_ends.ends(selection.run, kind_a, kind_b)):
+        sentences.append(say_study.of_two(ended, kind_a, kind_b, progress))
+    return " ".join(sentences)
 
 
 def _strips(identity: corrections.Identity, batch: TokenBatch, name: str, fixed: CorrectionConfig) -> StripOf:

@@ -11,13 +11,14 @@ from controls.bounds import bounds_of
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
 from controls.drag import show_live
 from controls.pickers import show_step
-from data import sketches
+from data import sketches, study_ends
 from data.sketches import Sketched
 from live import gradient as live_gradient
 from live import strips
 from state import address, notices, session
 from text import gradient as say
 from text import phrases
+from text import study_ends as say_study
 from text.formatting import plain, table
 
 from rlcorr import PRESETS, CorrectionConfig
@@ -27,6 +28,7 @@ from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records import runs
+from rlcorr.records.study_ends import kind_of
 
 
 @address.fragment
@@ -41,7 +43,15 @@ def gradient(measured: Sketched) -> None:
         st.warning(plain(sentence))
     with right:
         live(measured, name, config)
+    measured_on(measured)
     _kl(measured)
+
+
+def measured_on(measured: Sketched) -> None:
+    """Show what the numbers are measured on, below them."""
+    st.caption(say.measured_on(measured.batch, measured.sketch))
+    if isinstance(measured.sketch, ExactSketch) and measured.sketch.finite_population_factor:
+        st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
 
 
 @address.fragment
@@ -70,6 +80,7 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
         content = live_gradient.gradient(shown, config)
     except UsageError as error:
         content, refused = LiveContent({}, []), str(error)
+    content = replace(content, said=_study(shown, config))
     show_live(sliders, content, key="gradient", resets=resets())
     if refused:
         st.warning(plain(refused))
@@ -81,6 +92,13 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
     if expander.open and bounds_of(config):
         with expander:
             _toy(shown, config)
+
+
+def _study(shown: live_gradient.Shown, config: CorrectionConfig) -> str:
+    """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
+    kind = kind_of(config)
+    ended = study_ends.ends(session.selection().run, kind) if kind else None
+    return say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)) if ended and kind else ""
 
 
 def _toy(shown: live_gradient.Shown, config: CorrectionConfig) -> None:
@@ -133,13 +151,8 @@ def show(selection: session.Selection) -> None:
         for step in runs.list_sketches(selection.run):
             st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=show_step, args=(step,))
         return
-    sketch = measured.sketch
-    st.caption(say.measured_on(measured.batch, sketch))
-    if isinstance(sketch, ExactSketch):
-        if sketch.finite_population_factor:
-            st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
-        if little := say.little_covered(sketch.answers.coverage):
-            st.warning(plain(little))
+    if isinstance(measured.sketch, ExactSketch) and (little := say.little_covered(measured.sketch.answers.coverage)):
+        st.warning(plain(little))
     gradient(measured)
 
 

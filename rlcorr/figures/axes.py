@@ -12,6 +12,9 @@ from rlcorr.ratios import SAFETY_BOUND
 SMALLEST_POSITION = 1e-12
 SMALLEST_GAP = 0.09
 """Smallest distance between two labels, as a share of the axis."""
+FEW_DECADES = 2
+NEAR_ONE = 2e-4
+"""A stretched axis is linear for |log r| below this, and logarithmic in |log r| above it."""
 RATIO_TICKS = (*(1 + 10.0**-k for k in range(5, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
 
 
@@ -31,6 +34,29 @@ def ratio_axis(span: float) -> dict[str, Any]:
     ticks = ratio_ticks(span)
     positions, labels = [math.log(t) for t in ticks], [f"{t:g}" for t in ticks]
     return {"range": [-span * 1.02, span * 1.02], "tickvals": positions, "ticktext": labels, "read": "exp"}
+
+
+def stretched(log_ratios: np.ndarray | float) -> np.ndarray:
+    """Return the positions of log-ratios on a stretched axis, on which 0.999, 1 and 1.001 are far apart.
+
+    >>> stretched(np.log([0.999, 1, 1.001, 10])).round(1).tolist()  # from 1 to 1.001 it is a fifth of the way to 10
+    [-2.3, 0.0, 2.3, 10.0]
+    """
+    return np.arcsinh(np.asarray(log_ratios) / NEAR_ONE)
+
+
+def stretched_axis(span: float) -> dict[str, Any]:
+    """Return the axis for positions from `stretched`, for log-ratios within ± `span`."""
+    end, least = float(stretched(span)), 0.0
+    ticks = [1.0]
+    for distance in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 9.0, 99.0, 9999.0, 1e8 - 1):
+        position = float(stretched(math.log1p(distance)))
+        if position <= end and position >= least + 3 * SMALLEST_GAP * end:
+            ticks += [1 - distance if distance < 1 else 1 / (1 + distance), 1 + distance]
+            least = position
+    positions = stretched(np.log(np.array(sorted(ticks)))).tolist()
+    labels = [f"{tick:.6g}" for tick in sorted(ticks)]
+    return {"range": [-end * 1.02, end * 1.02], "tickvals": positions, "ticktext": labels, "read": "exp of sinh"}
 
 
 def threshold_scale(thresholds: Sequence[float], *, of_ratio: bool) -> tuple[Callable[[float], float], dict[str, Any]]:
@@ -82,7 +108,7 @@ def _one_sided_axis(
         if first <= x <= last and (not ticks or x >= ticks[-1][0] * factor):
             ticks.append((x, bound))
     return {
-        "title_text": "threshold",
+        "title_text": "threshold (log scale of its distance from 1)" if of_ratio else "threshold",
         "type": "log",
         "range": [math.log10(first), math.log10(last)],
         "read": ("exp of −" if below else "exp") if of_ratio else ("−" if below else ""),
@@ -92,8 +118,15 @@ def _one_sided_axis(
 
 
 def power_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis of whole decades around low and high, with about four labels, all powers of ten."""
+    """Return a logarithmic axis of whole decades around low and high.
+
+    More than two decades have about four labels, all powers of ten. Fewer have labels at 1, 2 and 5 of each power.
+    """
     span = [math.floor(math.log10(low)), math.floor(math.log10(high)) + 1]
+    if span[1] - span[0] <= FEW_DECADES:
+        ticks = [(digit, power) for power in range(*span) for digit in (1, 2, 5)] + [(1, span[1])]
+        labels = [f"{d * 10.0**power:g}" if -4 <= power < 5 else f"{d}e{power}" for d, power in ticks]
+        return {"type": "log", "tickvals": [d * 10.0**power for d, power in ticks], "ticktext": labels, "range": span}
     step = max(1, round((span[1] - span[0]) / 4))
     return {"type": "log", "exponentformat": "power", "dtick": step, "range": span}
 

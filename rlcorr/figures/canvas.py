@@ -1,8 +1,8 @@
 """The parts of all figures: colours, layout, lines and notes. The only file that imports plotly.
 
-Colours have one meaning everywhere: ratio > 1 warm, ratio < 1 cool, kept green, rejected grey, padding blank. Fills are
-translucent, so that figures work on light and on dark pages. A figure is built from plain dicts in one call, because
-plotly's update_* and add_* methods take longer than the arithmetic behind the figure.
+Colours have one meaning everywhere: ratio > 1 warm, ratio < 1 cool, kept green, rejected grey, cut at a bound purple,
+padding blank. Fills are translucent, so that figures work on light and on dark pages. A figure is built from plain
+dicts in one call, because plotly's update_* and add_* methods take longer than the arithmetic behind the figure.
 """
 
 import base64
@@ -17,7 +17,7 @@ from plotly.graph_objects import Figure
 
 from rlcorr.gradients.bootstrap import Interval
 
-WARM, COOL, KEPT, REJECTED = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97"
+WARM, COOL, KEPT, REJECTED, CUT = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97", "#9a6cb4"
 BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets. They are different from the colours of the two sides of ratio 1."""
@@ -66,6 +66,12 @@ def _axis(axis: Part) -> Part:
     title = {"text": axis.get("title_text", ""), "standoff": 6, "font": {"size": 12}}
     rest = {key: value for key, value in axis.items() if key not in ("read", "title_text")}
     return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | rest
+
+
+def legend_keys(colours: Mapping[str, str]) -> list[Part]:
+    """Return traces that draw nothing and give each of these names its colour in the legend."""
+    key = {"type": "scatter", "x": [None], "y": [None], "mode": "markers"}
+    return [key | {"name": n, "marker": {"symbol": "square", "size": 9, "color": c}} for n, c in colours.items()]
 
 
 def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = "", side: str = "left") -> Part:
@@ -153,7 +159,8 @@ def _value_range(trace: Any) -> tuple[float, float]:
 
 def digest(figure: Figure) -> str:
     """Describe the figure in numbers: per trace its name, kind, size, sum, mean, smallest and largest value."""
-    traces: list[Any] = list(figure.data)
+    everything: list[Any] = list(figure.data)
+    traces = [trace for trace in everything if trace.x is None or list(trace.x) != [None]]  # no keys of the legend
     return "\n".join(f"{trace.name} ({trace.type}, {_digest_of(trace)}" for trace in traces)
 
 

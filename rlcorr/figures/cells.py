@@ -4,7 +4,7 @@ Several figures consist of these parts.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 import numpy as np
@@ -24,6 +24,7 @@ from rlcorr.figures.canvas import (
     Parts,
     fade,
     figure,
+    legend_keys,
 )
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -73,17 +74,24 @@ def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, spa
 
 
 def density(
-    x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side: np.ndarray, *, faintest: float = 0.12
+    x_edges: np.ndarray,
+    y_edges: np.ndarray,
+    counts: np.ndarray,
+    side: np.ndarray,
+    *,
+    faintest: float = 0.12,
+    colours: tuple[str, str, str] = (COOL, WARM, KEPT),
 ) -> Part:
     """Draw counts as a heatmap, with log(1 + count) as the strength of the colour.
 
-    z is in −1 … 0 … 1 on the two sides, and in 2 … 3 on the line itself.
+    The colours are those below the line, above it, and on it. z is in −1 … 0 … 1 on the two sides, and in 2 … 3 on the
+    line itself.
     """
     strength = np.log1p(counts)
     strength /= max(float(strength.max()), 1.0)
     z = np.where(side == 0, 2 + strength, side * strength)
-    cool, warm, green = ([fade(c, a) for a in (faintest, 1)] for c in (COOL, WARM, KEPT))
-    scale = [[0, cool[1]], [0.25, cool[0]], [0.2501, warm[0]], [0.5, warm[1]], [0.75, green[0]], [1, green[1]]]
+    below, above, on = ([fade(c, a) for a in (faintest, 1)] for c in colours)
+    scale = [[0, below[1]], [0.25, below[0]], [0.2501, above[0]], [0.5, above[1]], [0.75, on[0]], [1, on[1]]]
     return {
         "type": "heatmap",
         "name": "tokens",
@@ -101,10 +109,12 @@ def density(
     }
 
 
-def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str]) -> Figure:
+def token_map(
+    name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str], possible: Collection[str] | None = None
+) -> Figure:
     """Draw codes, (B, T) uint8, as cells. Code 0 is blank; code k has the k-th colour and name.
 
-    If several tokens share a cell, it shows the highest code.
+    If several tokens share a cell, it shows the highest code. The legend has the names in `possible`; by default all.
     """
     down, across = block_of(codes.shape)
     kinds = len(colours) + 1
@@ -124,9 +134,7 @@ def token_map(name: str, codes: np.ndarray, names: Sequence[str], colours: Seque
         "meta": {"z": ", ".join(f"{code} {meaning}" for code, meaning in enumerate(("padding", *names)))},
         "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
-    key = {"type": "scatter", "x": [None], "y": [None], "mode": "markers"}
-    marker = {"symbol": "square", "size": 9}
-    keys = [key | {"name": n, "marker": marker | {"color": c}} for n, c in zip(names, colours, strict=True)]
+    keys = legend_keys({n: c for n, c in zip(names, colours, strict=True) if possible is None or n in possible})
     x = {"title_text": "token", "showgrid": False}
     y = {"title_text": "sequence", "showgrid": False, "autorange": "reversed"}
     return figure([cells, *keys], height=300, x=x, y=y, legend=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlcorr.analysis.comparison import SHARED, shared, trained_on
+from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import ratio_axis, span_of
 from rlcorr.figures.canvas import (
     ACROSS,
@@ -29,21 +30,39 @@ _CELLS = 96  # on each side
 _LEAST_SPAN = 0.02  # an axis for weights that are all 1
 
 
-def mask_map(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
+def mask_map(
+    batch: TokenBatch,
+    a: CorrectionResult,
+    b: CorrectionResult,
+    configs: tuple[CorrectionConfig, CorrectionConfig] | None = None,
+) -> Figure:
     """Draw which tokens both corrections, one or neither train on: rows are sequences, columns are tokens.
 
-    Padding is blank. If tokens share a cell, a difference is shown before agreement. Raises `UsageError` if the results
-    are of another batch.
+    Padding is blank. If tokens share a cell, a difference is shown before agreement. The legend has the outcomes that
+    are possible with the two configurations; by default all. Raises `UsageError` if the results are of another batch.
     """
     codes = shared(batch, a, b).cpu().numpy()
-    return token_map("shared", codes, SHARED[1:], (fade(KEPT, 0.3), REJECTED, *COLOURS.values()))
+    possible = None
+    if configs is not None:
+        a_drops, b_drops = (_may_drop(config) for config in configs)
+        possible = [
+            name
+            for name, is_possible in zip(SHARED[1:], (True, a_drops and b_drops, b_drops, a_drops), strict=True)
+            if is_possible
+        ]
+    return token_map("shared", codes, SHARED[1:], (fade(KEPT, 0.3), REJECTED, *COLOURS.values()), possible)
+
+
+def _may_drop(config: CorrectionConfig) -> bool:
+    """Check whether a correction may leave tokens out: by a rule, or by a weight of 0."""
+    return bool(config.rollout_rs) or (config.rollout_is is not None and config.rollout_is_mode == "mask")
 
 
 def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Figure:
     """Draw the weight in B over the weight in A of the tokens that both train on, counted in cells of logarithmic axes.
 
-    Above the diagonal, where B has the larger weight, cells are warm; below it they are cool. A note counts the tokens
-    that are left out.
+    Above the diagonal, where B has the larger weight, cells have the colour of B; below it that of A. A note counts the
+    tokens that are left out.
     """
     both = batch.response_mask & trained_on(a) & trained_on(b)
     log_a, log_b = (np.log(result.weights[both].double().cpu().numpy()) for result in (a, b))
@@ -51,7 +70,9 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
     box = ((-span, span), (-span, span))
     counts, edges, _ = np.histogram2d(log_b.clip(-span, span), log_a.clip(-span, span), bins=_CELLS + 1, range=box)
     rows, columns = np.indices(counts.shape)
-    cells = density(edges, edges, counts, np.sign(rows - columns), faintest=0.3)
+    cells = density(
+        edges, edges, counts, np.sign(rows - columns), faintest=0.3, colours=(COLOURS["A"], COLOURS["B"], KEPT)
+    )
     cells["hovertemplate"] = "%{customdata} tokens near (%{x:.2g}, %{y:.2g}) in log w<extra></extra>"
     diagonal = {"type": "scatter", "x": [-span, span], "y": [-span, span], "mode": "lines", "name": "equal"}
     diagonal |= {"hoverinfo": "skip", "line": {"color": REJECTED, "width": 1}}

@@ -7,9 +7,10 @@ import torch
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import log_weights
-from rlcorr.figures.axes import decades, ratio_axis, span_of, token_axis
+from rlcorr.figures.axes import decades, ratio_axis, span_of, stretched, stretched_axis, token_axis
 from rlcorr.figures.canvas import (
     COOL,
+    CUT,
     KEPT,
     REJECTED,
     WARM,
@@ -18,6 +19,7 @@ from rlcorr.figures.canvas import (
     Parts,
     fade,
     figure,
+    legend_keys,
     moving_note,
     vertical_line,
 )
@@ -33,6 +35,8 @@ from rlcorr.types import CorrectionResult, TokenBatch
 BINS = 81
 """Odd, so that the middle bar contains ratio 1 and no bar mixes warm and cool."""
 
+CLOSE = 1 / 20
+"""Two lines are closer than this share of the axis if their labels would touch."""
 FATES = ("padding", "kept", "below bound", "above bound", "rejected")
 """Ordered by severity. If several tokens share a cell, it shows the most severe one."""
 
@@ -52,8 +56,9 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     marks = weight_marks(config, int((weights == 0).sum()), span)
     traces = [
         _bars("kept", np.log(weights[weights > 0]), (-span, span), colours=_SIDES),
-        _bars("rejected", rejected, (-span, span), colours=REJECTED),
+        _bars("rejected", rejected, (-span, span), colours=REJECTED) | {"showlegend": bool(config.rollout_rs)},
         _outline("before the bounds" if config.rollout_is else "token ratios", before, span),
+        *legend_keys({"below 1": COOL, "about 1": KEPT, "above 1": WARM}),
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
     return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, legend=True)
@@ -62,7 +67,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
 def weight_marks(config: CorrectionConfig, zeros: int, span: float) -> list[Part]:
     """Return the bounds of the weights as lines, and a note with the number of tokens with weight 0."""
     bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
-    marks = _bounds(*bounds, span) if config.rollout_is else []
+    marks = _bounds(*bounds, (-span, span)) if config.rollout_is else []
     if zeros:
         marks.append(moving_note(f"{zeros:,} tokens have weight 0", x=1, y=0.92, side="right", xref="paper"))
     return marks
@@ -91,23 +96,39 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
 
 def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     titles = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
-    traces, span = _two_sided(kept, rejected)
-    x = {"title_text": f"{titles.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}", **ratio_axis(span)}
-    return traces, x, rule_marks(rule, (-span, span))
+    title = f"{titles.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}"
+    if not _is_stretched(rule):
+        traces, span = _two_sided(kept, rejected, "1")
+        return traces, {"title_text": title, **ratio_axis(span)}, rule_marks(rule, (-span, span))
+    span = span_of(np.concatenate([kept, rejected]))
+    traces, end = _two_sided(stretched(kept), stretched(rejected), "1", float(stretched(span)))
+    return (
+        traces,
+        {"title_text": "geometric mean, stretched near 1", **stretched_axis(span)},
+        rule_marks(rule, (-end, end)),
+    )
 
 
 def _signed_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
     """Draw a divergence with a sign on a linear axis around 0."""
-    traces, span = _two_sided(kept, rejected)
+    traces, span = _two_sided(kept, rejected, "0")
     x = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": [-span, span]}
     return traces, x, rule_marks(rule, (-span, span))
 
 
-def _two_sided(kept: np.ndarray, rejected: np.ndarray) -> tuple[list[Part], float]:
-    """Return bars on both sides of 0, and half the width of their axis."""
-    span = span_of(np.concatenate([kept, rejected]))
+def _is_stretched(rule: RejectionRule) -> bool:
+    """Check whether the rule bounds a geometric mean, whose bounds are too close to 1 for an axis of all ratios."""
+    return rule.divergence == "k1" and rule.reduce == "mean"
+
+
+def _two_sided(
+    kept: np.ndarray, rejected: np.ndarray, neutral: str, span: float | None = None
+) -> tuple[list[Part], float]:
+    """Return bars on both sides of 0 with their legend, and half the width of their axis."""
+    span = span_of(np.concatenate([kept, rejected])) if span is None else span
     groups = (("inside", kept, _SIDES), ("outside", rejected, REJECTED))
-    return [_bars(name, group, (-span, span), colours=colours) for name, group, colours in groups], span
+    bars = [_bars(name, group, (-span, span), colours=colours) for name, group, colours in groups]
+    return [*bars, *legend_keys({f"inside, below {neutral}": COOL, f"above {neutral}": WARM})], span
 
 
 def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
@@ -130,7 +151,7 @@ def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.nd
 def rule_marks(rule: RejectionRule, ends: tuple[float, float]) -> list[Part]:
     """Return the bounds of a rule as lines on the axis of `on_axis`, which has these ends."""
     if rule.divergence == "k1":
-        return _bounds(rule.lower, rule.upper, ends[1])
+        return _bounds(rule.lower, rule.upper, ends, _is_stretched(rule))
     if rule.divergence in SIGNED:
         return [_bound(b, b, ends, REJECTED) for b in (rule.lower, rule.upper) if b is not None]
     return [_bound(math.log10(rule.upper), rule.upper, ends, REJECTED)]
@@ -139,8 +160,12 @@ def rule_marks(rule: RejectionRule, ends: tuple[float, float]) -> list[Part]:
 def on_axis(rule: RejectionRule, values: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Return the positions of a rule's statistic on its axis, and the ends of the axis.
 
-    log r and differences have an axis around 0, other divergences one of whole decades.
+    log r and differences have an axis around 0, which is stretched for geometric means. Other divergences have one of
+    whole decades.
     """
+    if _is_stretched(rule):
+        end = float(stretched(span_of(values)))
+        return stretched(values), -end, end
     if rule.divergence in SIGNED:
         span = span_of(values)
         return values, -span, span
@@ -161,12 +186,24 @@ def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     return fates.masked_fill(mask & ~result.keep_mask, 4).cpu().numpy()
 
 
-def fate_mask(fates: np.ndarray) -> Figure:
+def fate_mask(fates: np.ndarray, config: CorrectionConfig | None = None) -> Figure:
     """Draw the fate of every token: rows are sequences, columns are tokens, padding is blank.
 
-    In large batches a cell shows the most severe fate of its tokens.
+    In large batches a cell shows the most severe fate of its tokens. The legend has the fates that are possible under
+    `config`; by default all.
     """
-    return token_map("fate", fates, FATES[1:], (fade(KEPT, 0.3), COOL, WARM, REJECTED))
+    colours = (fade(KEPT, 0.3), fade(CUT, 0.5), CUT, REJECTED)
+    return token_map("fate", fates, FATES[1:], colours, None if config is None else _possible_fates(config))
+
+
+def _possible_fates(config: CorrectionConfig) -> list[str]:
+    is_possible = (
+        True,
+        config.rollout_is is not None and config.rollout_is_threshold_lower is not None,
+        config.rollout_is is not None and math.isfinite(config.rollout_is_threshold),
+        bool(config.rollout_rs),
+    )
+    return [fate for fate, possible in zip(FATES[1:], is_possible, strict=True) if possible]
 
 
 # --- parts ---
@@ -221,10 +258,14 @@ def bin_of(values: np.ndarray, low: float, high: float) -> np.ndarray:
         return np.minimum(((values.clip(low, high) - low) * (BINS / (high - low))).astype(np.int32), BINS - 1)
 
 
-def _bounds(lower: float | None, upper: float, span: float) -> list[Part]:
+def _bounds(lower: float | None, upper: float, ends: tuple[float, float], is_stretched: bool = False) -> list[Part]:
     """Return lines for the bounds on a ratio."""
     finite = [b for b in (lower, upper) if b is not None and math.isfinite(b)]
-    return [_bound(math.log(b), b, (-span, span), WARM if b >= 1 else COOL) for b in finite]
+    positions = [float(stretched(math.log(b))) if is_stretched else math.log(b) for b in finite]
+    marks = [_bound(x, b, ends, REJECTED) for x, b in zip(positions, finite, strict=True)]
+    if len(marks) == 2 and positions[1] - positions[0] < (ends[1] - ends[0]) * CLOSE:
+        marks = [mark | {"label": mark["label"] | {"padding": 8}} for mark in marks]  # else the labels touch
+    return marks
 
 
 def _bound(x: float, bound: float, ends: tuple[float, float], colour: str) -> Part:

@@ -1,4 +1,4 @@
-"""Figures of gradients: progress over a threshold, presets ranked and placed between bias and noise, and KL losses."""
+"""Figures of gradients: progress over a threshold, presets ranked, and KL losses."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,6 @@ from rlcorr.figures.axes import threshold_scale
 from rlcorr.figures.canvas import (
     ACROSS,
     BLANK,
-    COOL,
     KEPT,
     REJECTED,
     WARM,
@@ -41,8 +40,8 @@ Band = tuple[float, float, float]
 def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float | None = None) -> Figure:
     """Draw η(B) over the threshold with its 95 % band, and η(B) of no correction as a grey line.
 
-    The range that may contain the best threshold is shaded, the best one is dashed, and `at` draws a cursor. Raises
-    `UsageError` for a batch size that the sweep lacks.
+    If the data show which threshold is best, it is dashed, and the range that may contain it is shaded. `at` draws a
+    cursor. Raises `UsageError` for a batch size that the sweep lacks.
     """
     size = size_index(batch_size, sweep.ranking.reports[0])
     progress = [report.progress[size] for report in sweep.ranking.reports]
@@ -53,7 +52,7 @@ def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float 
     level = {"type": "scatter", "mode": "lines", "name": "no correction", "x": [x[0], x[-1]], "y": [without] * 2}
     level |= {"line": {"color": REJECTED, "width": 2}}
     traces = [*banded("progress", x, list(map(astuple, progress)), KEPT), level]
-    shapes = _marks(sweep, sweep.best[size], position, at)
+    shapes = _marks(sweep, size, position, at)
     y = {"title_text": PROGRESS, "rangemode": "tozero"}
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
@@ -61,8 +60,8 @@ def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float 
 def progress_cursors(sweep: GradientSweep, batch_size: int, at: Sequence[float]) -> list[list[Part]]:
     """Return the lines and shaded areas of `progress_curves` for each cursor position; nothing else changes."""
     position, _ = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
-    best = sweep.best[size_index(batch_size, sweep.ranking.reports[0])]
-    return [_marks(sweep, best, position, value) for value in at]
+    size = size_index(batch_size, sweep.ranking.reports[0])
+    return [_marks(sweep, size, position, value) for value in at]
 
 
 def best_thresholds(sweep: GradientSweep, *, batch_size: int | None = None) -> Figure:
@@ -84,7 +83,7 @@ def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> F
     """Draw exact progress, bias and noise over the threshold, without bands."""
     position, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [position(threshold) for threshold in toy.thresholds]
-    lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, WARM), ("noise", toy.noise, COOL))
+    lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, ACROSS[1]), ("noise", toy.noise, ACROSS[2]))
     look = {"type": "scatter", "mode": "lines", "x": x}
     traces = [look | {"name": name, "y": y, "line": {"color": colour, "width": 2}} for name, y, colour in lines]
     best = x[max(range(len(x)), key=toy.progress.__getitem__)]
@@ -123,52 +122,10 @@ def ranking_shapes(ranking: Ranking, batch_size: int, shown: Sequence[GradientRe
     return [_over_the_bars(ranking.choices[size].groups, [one], size) for one in shown]
 
 
-def bias_noise_plane(
-    reports: Mapping[str, GradientReport],
-    batch_size: int = USUAL,
-    *,
-    marked: str = "",
-    shown: GradientReport | None = None,
-) -> Figure:
-    """Draw one point per preset: its noise in batches of B answers on x and its bias on y, with 95 % bars.
-
-    Equal presets share a point. Noise can be averaged away, by a larger batch or over steps; bias cannot. Both also
-    depend on the length of the step: a shorter one has less noise, whether or not it learns as much. η shows which one
-    learns more. A warm cross is the correction `shown`, and its arms are the intervals.
-    """
-    points = {
-        name: (report.noise[size_index(batch_size, report)], report.relative_bias) for name, report in reports.items()
-    }
-    crossed = [] if shown is None else bias_noise_cross(shown, batch_size)
-    same_point: dict[tuple[float, float], list[str]] = {}
-    for name, (noise, bias) in points.items():
-        if name != marked:
-            same_point.setdefault((noise.value, bias.value), []).append(name)
-    others = {", ".join(names): points[names[0]] for names in same_point.values()}
-    right, top = (1.15 * max((pair[i].value for pair in points.values()), default=1.0) or 1.0 for i in (0, 1))
-    traces = [_crosses("presets", others, ACROSS[0])]
-    if marked in points:
-        inwards = "top right" if points[marked][0].value < right / 2 else "top left"
-        traces.append(_crosses(marked, {marked: points[marked]}, WARM, name_at=inwards))
-    x = {"title_text": f"noise, {UNIT}", "range": [0, right]}
-    y = {"title_text": f"bias, {UNIT}", "range": [0, top]}
-    return figure(traces, height=380, x=x, y=y, shapes=crossed)
-
-
-def bias_noise_cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
-    """Return noise and bias of this correction with their intervals, as lines for `bias_noise_plane`."""
-    noise, bias = shown.noise[size_index(batch_size, shown)], shown.relative_bias
-    line = {"type": "line", "line": {"color": WARM, "width": 3}}
-    return [
-        line | {"x0": noise.low, "x1": noise.high, "y0": bias.value, "y1": bias.value},
-        line | {"x0": noise.value, "x1": noise.value, "y0": bias.low, "y1": bias.high},
-    ]
-
-
 def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
     """Draw one bar per part with its 95 % interval."""
     bars = bars_with_errors("parts", parts, ACROSS[0])
-    return figure([bars], height=380, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
+    return figure([bars], height=320, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
 
 
 def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
@@ -181,7 +138,7 @@ def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     reverse = {name: report.reverse_cosine for name, report in reports.items()}
     traces = [
         bars_with_errors("with ∇KL(π_θ‖target)", forward, KEPT),
-        bars_with_errors("with ∇KL(target‖π_θ)", reverse, WARM),
+        bars_with_errors("with ∇KL(target‖π_θ)", reverse, ACROSS[6]),
     ]
     lengths = [{"x": name, "text": f"×{report.length.value:.2g}", "y": 1} for name, report in reports.items()]
     made = figure(
@@ -207,27 +164,14 @@ def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, o
 # --- parts ---
 
 
-def _crosses(name: str, points: Mapping[str, tuple[Interval, Interval]], colour: str, *, name_at: str = "") -> Part:
-    """Draw points with bars in both directions. Names are next to the points (`name_at`) or only under the mouse.
-
-    All points are one trace, because one trace per preset takes four times as long to draw.
-    """
-    across, up = ([pair[i] for pair in points.values()] for i in (0, 1))
-    return {
-        "type": "scatter", "name": name, "x": [end.value for end in across], "y": [end.value for end in up],
-        "mode": "markers+text" if name_at else "markers", "text": list(points), "textposition": name_at or "top right",
-        "marker": {"color": colour, "size": 8},
-        "error_x": error_bars(across, fade(colour, 0.35)), "error_y": error_bars(up, fade(colour, 0.35)),
-        "hovertemplate": "%{text}: noise %{x:.2f}, bias %{y:.2f}<extra></extra>",
-    }  # fmt: skip
-
-
-def _marks(sweep: GradientSweep, best: Interval, position: Callable[[float], float], at: float | None) -> list[Part]:
-    """Return the range of the best threshold, the best threshold itself, and the cursor."""
-    middle, low, high = (position(end) for end in (best.value, best.low, best.high))
+def _marks(sweep: GradientSweep, size: int, position: Callable[[float], float], at: float | None) -> list[Part]:
+    """Return the range of the best threshold and the best threshold itself, if the data show them, and the cursor."""
+    cursor = _cursor([position(threshold) for threshold in sweep.thresholds], position, at)
+    if not sweep.shows_best(size):
+        return cursor
+    middle, low, high = (position(end) for end in astuple(sweep.best[size]))
     shaded = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
     shaded |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
-    cursor = _cursor([position(threshold) for threshold in sweep.thresholds], position, at)
     return [shaded, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *cursor]
 
 

@@ -8,13 +8,12 @@ from torch import Tensor
 
 from rlcorr.analysis.bound_curve import BoundCurve
 from rlcorr.figures.axes import power_axis, threshold_scale
-from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, CUT, KEPT, REJECTED, Figure, Part, figure, vertical_line
 
-_PURPLE = "#9a6cb4"
 SHARES = {
     "kept tokens": ("kept_fraction", KEPT),
-    "effective sample size": ("trained_eff_sample_size", COOL),
-    "weights cut": ("rollout_is_oob_ratio", WARM),
+    "effective sample size": ("trained_eff_sample_size", ACROSS[2]),
+    "weights cut": ("rollout_is_oob_ratio", CUT),
 }
 """Name on the page → metric, colour."""
 
@@ -36,13 +35,13 @@ def mismatch_over(curve: BoundCurve, *, of_weights: bool, of_ratio: bool, at: fl
     """Draw what the correction leaves. Rule: k3 of the kept tokens and χ² of their ratios. Weights: χ², which is noise,
     and how far the mean weight is below 1, which is bias. A logarithmic axis leaves out values ≤ 0."""
     if of_weights:
-        lines = {"missing to a mean weight of 1": 1 - curve.mean_weight, "χ² of the weights": curve.kept_chi2}
+        lines = {"bias: 1 − mean weight": 1 - curve.mean_weight, "noise: χ² of the weights": curve.kept_chi2}
     else:
         lines = {"k3 of the kept tokens": curve.kept_k3, "χ² of the kept ratios": curve.kept_chi2}
     values = torch.cat(list(lines.values()))
     drawn = values[values.isfinite() & (values > 1e-12)]
     y = power_axis(float(drawn.min()), float(drawn.max())) if len(drawn) else power_axis(1e-6, 1)
-    return _over(lines, dict(zip(lines, (REJECTED, _PURPLE), strict=True)), curve.thresholds, of_ratio, at, y)
+    return _over(lines, dict(zip(lines, (ACROSS[0], ACROSS[6]), strict=True)), curve.thresholds, of_ratio, at, y)
 
 
 def _over(

@@ -207,7 +207,7 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
     return moved
 
 
-def _short(name: str, longest: int = 16) -> str:
+def _short(name: str, longest: int = 18) -> str:
     """Shorten a name that is too long by its first words: names of one family differ at their ends."""
     if len(name) <= longest:
         return _literal(name)

@@ -29,6 +29,16 @@ class GradientSweep:
     """For each batch size, the threshold with the most progress and the range that contains it in 95 % of the bootstrap
     samples."""
 
+    def shows_best(self, size_index: int) -> bool:
+        """Check whether the data show at which thresholds the progress is largest, at one of the batch sizes.
+
+        They do if the best threshold makes significantly more progress than no correction, and if its range does not
+        contain all thresholds.
+        """
+        best = self.best[size_index]
+        contains_all = best.low <= min(self.thresholds) and best.high >= max(self.thresholds)
+        return self.ranking.choices[size_index].over_nothing.tells and not contains_all
+
 
 def gradient_sweep(
     batch: TokenBatch,

@@ -134,7 +134,10 @@ def expected_headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
         "Cosine": reported.cosine, "Step length": reported.scale, "Sequence ESS": reported.ess,
     }  # fmt: skip
     texts = {label: [written(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
-    return {label: (value, f"{low} to {high}") for label, (value, low, high) in texts.items()}
+    return {
+        label: (value, "unknown from these data" if value == "–" else f"{low} to {high}")
+        for label, (value, low, high) in texts.items()
+    }
 
 
 def written(value: float) -> str:

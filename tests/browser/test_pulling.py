@@ -73,12 +73,16 @@ def any_number_can_be_typed(page: Page) -> None:
     page.wait_for_url("**seq_mean_k1_lower=0.98765**")
     settled(page)
     assert typed.input_value() == "0.98765"
-    for wrong in ("7", "much", ""):
+    slider = page.locator(".rl-slider", has=typed)
+    for wrong, said in (("7", "7 is out of range."), ("much", "“much” is not a number."), ("", "")):
         typed.fill(wrong)
         typed.press("Enter")
-        assert typed.evaluate("(input) => input.validationMessage") != ""
+        expect(slider.get_by_role("alert")).to_have_text(f"{said} Type a number from 0.49975 to 1.".strip())
         typed.blur()
         assert typed.input_value() == "0.98765"
+        expect(slider.get_by_role("alert")).to_be_visible()  # until something else is typed
+    typed.fill("0.9")
+    expect(slider.get_by_role("alert")).to_be_hidden()
 
 
 def test_the_first_picture_moves_by_itself_once(page: Page, another_page: Page, url: str) -> None:

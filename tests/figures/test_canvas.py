@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from rlcorr.figures import correction
-from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, threshold_scale
+from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, stretched_axis, threshold_scale
 from rlcorr.figures.canvas import Figure, digest, figure, text_summary
 
-UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v}
+UNDONE = {
+    "exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v,
+    "exp of sinh": lambda v: math.exp(2e-4 * math.sinh(v)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -17,6 +20,9 @@ UNDONE = {"exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v
     [
         ratio_axis(0.3),
         ratio_axis(9.0),
+        stretched_axis(1e-3),
+        stretched_axis(2.3),
+        stretched_axis(20.0),
         threshold_scale(list(RATIO_TICKS), of_ratio=True)[1],
         threshold_scale([1 / t for t in RATIO_TICKS], of_ratio=True)[1],
         threshold_scale([0.2, 1.0, 7.0], of_ratio=True)[1],
@@ -38,9 +44,17 @@ def test_labels_of_thresholds_are_apart() -> None:
 
 
 def test_powers_of_ten_hold_the_values_and_are_few() -> None:
-    for low, high, span, every in ((0.003, 0.03, [-3, -1], 1), (0.02, 0.05, [-2, -1], 1), (1e-9, 3e6, [-9, 7], 4)):
+    for low, high, span, every in ((0.003, 0.3, [-3, 0], 1), (1e-9, 3e6, [-9, 7], 4)):
         axis = power_axis(low, high)
         assert (axis["range"], axis["dtick"]) == (span, every)
+
+
+def test_one_or_two_decades_have_labels_between_the_powers() -> None:
+    """The gradient norm of a calm run lies within one decade, and its axis once had a single label."""
+    axis = power_axis(0.02, 0.05)
+    assert (axis["range"], axis["ticktext"]) == ([-2, -1], ["0.01", "0.02", "0.05", "0.1"])
+    assert axis["tickvals"] == pytest.approx([0.01, 0.02, 0.05, 0.1])
+    assert power_axis(2e-6, 3e-5)["ticktext"] == ["1e-6", "2e-6", "5e-6", "1e-5", "2e-5", "5e-5", "0.0001"]
 
 
 def test_only_figures_with_relabelled_axes_say_how_to_read_them() -> None:
@@ -69,6 +83,7 @@ def test_digest() -> None:
     assert digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
         "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
     )
+    assert "\n" not in digest(correction.fate_mask(np.array([[1, 4]], np.uint8))), "the keys of a legend draw nothing"
 
 
 def test_a_figure_says_how_far_its_lines_and_bars_reach() -> None:

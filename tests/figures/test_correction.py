@@ -1,14 +1,15 @@
 """Against numbers counted by hand or with plain numpy."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from figure_parts import SMALL, trace
+from figure_parts import SMALL, batch_of, trace
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.figures import canvas, cells, correction
+from rlcorr.figures import canvas, cells, correction, thresholds
 
 
 def test_weight_histogram_counts_every_kept_token_once() -> None:
@@ -76,6 +77,61 @@ def test_a_large_mask_shows_the_most_severe_fate_of_each_cell() -> None:
     assert np.argwhere(cells == 4).tolist() == [[1, 1]]
     assert (cells[:, 225:] == 0).all()
     assert (cells[0, :225] == 1).all()
+
+
+def test_close_bounds_of_a_geometric_mean_are_far_apart() -> None:
+    """Among answers with means from 1/10 to 10, 0.999 and 1.001 are 2·asinh(0.001/2e-4) = 4.6 of 20 apart."""
+    batch = batch_of([[math.log(0.1)], [0.0], [math.log(10)]])
+    rule = RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)
+    config = CorrectionConfig(rollout_rs=(rule,))
+    figure: Any = correction.statistic_histogram(batch, correct(batch, config), rule)
+    lower, upper = (shape.x0 for shape in figure.layout.shapes)
+    low, high = figure.layout.xaxis.range
+    assert (upper - lower) / (high - low) == pytest.approx(
+        4.62 / (2.04 * math.asinh(1.1 * math.log(10) / 2e-4)), rel=0.01
+    )
+    assert (trace(figure, "inside").y.sum(), trace(figure, "outside").y.sum()) == (1, 2)
+    assert {"0.5", "0.99", "1", "1.01", "2"} <= {*figure.layout.xaxis.ticktext}
+
+
+def test_labels_of_close_bounds_are_apart() -> None:
+    """0.97 and 1.05 are 0.08 apart on an axis of ± log 3: so their labels keep away."""
+    batch = batch_of([[math.log(3), 0.0, -math.log(3)]])
+    for bounds, padding in (((0.97, 1.05), 8), ((0.5, 2.0), None)):
+        lower, upper = bounds
+        config = CorrectionConfig(
+            rollout_is="token", rollout_is_threshold_lower=lower, rollout_is_threshold=upper, rollout_is_mode="mask"
+        )
+        figure: Any = correction.weight_histogram(batch, correct(batch, config), config)
+        lines = [shape for shape in figure.layout.shapes if shape.x0 == shape.x1 and shape.xref != "paper"]
+        assert [line.label.padding for line in lines] == [padding, padding]
+        assert [line.label.xanchor for line in lines] == ["right", "left"], "outwards"
+
+
+def legend(figure: Any) -> list[str]:
+    return [t.name for t in figure.data if t.showlegend is not False and t.type != "heatmap"]
+
+
+def test_legends_have_only_what_is_possible() -> None:
+    """A rule alone cuts no weight, a cap alone rejects nothing."""
+    capped = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
+    ruled = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k3", upper=0.01),))
+    for config, fates, weights in (
+        (capped, ["kept", "above bound"], ["before the bounds", "below 1", "about 1", "above 1"]),
+        (ruled, ["kept", "rejected"], ["rejected", "token ratios", "below 1", "about 1", "above 1"]),
+    ):
+        result = correct(SMALL, config)
+        assert legend(correction.fate_mask(correction.token_fates(SMALL, result, config), config)) == fates
+        assert legend(correction.weight_histogram(SMALL, result, config)) == weights
+
+
+def test_a_colour_has_one_meaning() -> None:
+    """The colours of the two sides of ratio 1 are on no other picture of the bench."""
+    mask: Any = correction.fate_mask(np.array([[1, 2, 3, 4]], np.uint8))
+    fates = {t.name: t.marker.color for t in mask.data if t.type == "scatter"}
+    shares = {colour for _, colour in thresholds.SHARES.values()}
+    assert not {canvas.WARM, canvas.COOL} & ({*fates.values()} | shares)
+    assert fates["above bound"] == thresholds.SHARES["weights cut"][1] == canvas.CUT
 
 
 @pytest.mark.parametrize(("rows", "width"), [(0, 0), (2, 0), (3, 5)])

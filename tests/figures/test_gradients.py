@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.figures import gradients
+from rlcorr.figures import bias_noise, gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.progress import Choice
@@ -75,6 +75,18 @@ def test_progress_at_another_batch_size() -> None:
     assert best.x0 == pytest.approx(math.log(4))
     with pytest.raises(UsageError, match=r"measured for batches of 256, 4096 answers; got 300"):
         gradients.progress_curves(sweep, 300)
+
+
+def test_a_best_threshold_that_the_data_do_not_show_is_not_drawn() -> None:
+    """With a lead over no correction whose interval contains 0, or with a range that contains every threshold."""
+    sweep = sweep_of([1.001, 1.1, 4.0], of_ratio=True)
+    assert not sweep.shows_best(0), "its range is from the first threshold to the last"
+    assert sweep.shows_best(1)
+    figure: Any = gradients.progress_curves(sweep, 256, at=1.1)
+    assert [shape.line.dash for shape in figure.layout.shapes] == ["dot"]
+    unknown = replace(sweep.ranking.choices[1], over_nothing=Interval(0.2, -0.1, 0.5))
+    ranking = replace(sweep.ranking, choices=(sweep.ranking.choices[0], unknown))
+    assert not replace(sweep, ranking=ranking).shows_best(1)
 
 
 def test_progress_over_a_divergence() -> None:
@@ -153,25 +165,34 @@ def test_what_is_shown_lies_over_the_bars() -> None:
 
 
 def test_the_plane() -> None:
-    """Noise of the batch to the right, bias upwards, bars to the ends of both."""
+    """Noise of the batch to the right, bias upwards, both logarithmic; the intervals are in the hover texts."""
     a = report_of(relative_bias=0.3, noise=2.0)
     reports = {"a": a, "b": report_of(), "c": report_of()}
-    figure: Any = gradients.bias_noise_plane(reports, marked="b")
+    figure: Any = bias_noise.bias_noise_plane(reports, marked="b")
     others, marked = figure.data
     assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
-    assert list(others.error_y.array) == pytest.approx([0.03, 0.1])
-    assert list(others.error_x.arrayminus) == pytest.approx([0.2, 0.1])
-    assert (list(marked.text), others.mode, marked.mode) == (["b"], "markers", "markers+text")
-    assert marked.textposition == "top right"  # at 1 of 2.3
-    assert (figure.layout.xaxis.range[1], figure.layout.yaxis.range[1]) == pytest.approx((2.3, 1.15))
-    larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
+    assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
+    assert (marked.name, list(marked.text), others.mode, marked.mode) == ("b", ["b"], "markers", "markers")
+    assert figure.layout.showlegend, "it names the marked one, so no name is on an axis"
+    assert list(figure.layout.xaxis.range) == pytest.approx([-0.1, math.log10(2) + 0.1])
+    assert list(figure.layout.yaxis.range) == pytest.approx([math.log10(0.3) - 0.1, 0.1])
+    larger: Any = bias_noise.bias_noise_plane(reports, 4096, marked="a")
     assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
-    assert larger.data[1].textposition == "top left"  # it stands at 1 of 1.15, and its name must not be cut off
     assert not figure.layout.shapes
-    crossed: Any = gradients.bias_noise_plane(reports, shown=a)
+    crossed: Any = bias_noise.bias_noise_plane(reports, shown=a)
     across, up = crossed.layout.shapes
     assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
     assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
+
+
+def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:
+    """A logarithmic axis has no 0. It ends a tenth of a decade below 1/1000 of the largest bias, 2."""
+    reports = {"a": report_of(relative_bias=0.0), "b": report_of(relative_bias=2.0)}
+    figure: Any = bias_noise.bias_noise_plane(reports, shown=reports["a"])
+    edge = math.log10(0.002) - 0.1
+    assert figure.layout.yaxis.range[0] == pytest.approx(edge)
+    assert list(figure.data[0].y) == pytest.approx([10**edge, 2])
+    assert all(end > 0 for shape in figure.layout.shapes for end in (shape.x0, shape.y0))
 
 
 def test_parts_of_the_bias() -> None:

@@ -60,7 +60,7 @@ def test_what_a_cap_takes_and_leaves() -> None:
     thresholds = [1.0, 4.0]
     curve = bound_curve(batch(), CorrectionConfig(rollout_is="token"), thresholds)
     figure: Any = sweep_plots.mismatch_over(curve, of_weights=True, of_ratio=True)
-    missing, spread = (list(trace(figure, name).y) for name in ("missing to a mean weight of 1", "χ² of the weights"))
+    missing, spread = (list(trace(figure, name).y) for name in ("bias: 1 − mean weight", "noise: χ² of the weights"))
     assert missing[0] == pytest.approx(0.1)
     assert spread[1] == pytest.approx(3.45)
     assert math.isnan(missing[1])

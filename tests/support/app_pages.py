@@ -78,7 +78,7 @@ def said(at: AppTest) -> str:
     """Everything the page says, without the escapes that keep Markdown out."""
     parts = [part.value for part in (*at.warning, *at.error, *at.info, *at.caption, *at.markdown)]
     for part in live_parts(at):
-        parts += [part["refused"], *part["texts"].values(), *part["tables"].values()]
+        parts += [part["refused"], _text(part["said"]), *part["texts"].values(), *part["tables"].values()]
         parts += [_text(note["lead"]) for note in part["notes"]]
         parts += [_text(shown[of]) for row in part["rows"] for shown in row for of in ("above", "heading", "caption")]
     return "\n".join(parts).replace("\\", "")

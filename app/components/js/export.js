@@ -3,10 +3,12 @@
 import { unpacked } from "./unpacking.js"
 
 // `read` of an axis converts its values as the tick labels do: log-ratios, for example, become ratios in the CSV.
+const NEAR_ONE = 2e-4  // as in rlcorr/figures/axes.py
 const READ = {
-  exp: Math.exp, "exp of −": (v) => Math.exp(-v), "10^": (v) => 10 ** v, "−": (v) => -v, "": (v) => v,
+  exp: Math.exp, "exp of −": (v) => Math.exp(-v), "10^": (v) => 10 ** v,
+  "exp of sinh": (v) => Math.exp(NEAR_ONE * Math.sinh(v)), "−": (v) => -v, "": (v) => v,
 }
-const STAMP = 18, LINE = 12  // px
+const STAMP = 18, LINE = 12, LEGEND = 34  // px
 
 const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" }[c]))
 
@@ -57,12 +59,15 @@ const pointsOf = (trace) => {
   return points.filter((point) => isThere(point.x) && isThere(point.y))
 }
 
+// Plotly reads names as HTML.
+export const unescaped = (name) => name.replace(/&(lt|gt|quot|#x27|amp);/g, (entity) => ENTITIES[entity])
+
 const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&amp;": "&" }
 
-// Plotly reads names as HTML, a table does not. A spreadsheet would read a text that begins with = as a formula.
+// A spreadsheet would read a text that begins with = as a formula.
 const quoted = (value) => {
   if (typeof value === "number") return Number.isNaN(value) ? "" : String(value)
-  const plain = isThere(value) ? String(value).replace(/&(lt|gt|quot|#x27|amp);/g, (entity) => ENTITIES[entity]) : ""
+  const plain = isThere(value) ? unescaped(String(value)) : ""
   const text = /^[=+@\t-]/.test(plain) ? `'${plain}` : plain
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
 }
@@ -97,6 +102,11 @@ const ground = (element) => {
 const imageOf = async (box, kind, title) => {
   const room = 26, layout = structuredClone(box.layout)
   layout.paper_bgcolor = ground(box)
+  if (box.legend.length) {
+    layout.showlegend = true
+    layout.margin.t += LEGEND
+    layout.height += LEGEND
+  }
   layout.margin.t += room
   layout.height += room
   const top = { yref: "container", y: 1, yanchor: "top", pad: { t: 8 } }

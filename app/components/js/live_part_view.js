@@ -26,10 +26,12 @@ const makeNote = () => {
 const newPart = (root) => {
   const part = {
     sliders: make("div", "rl-sliders"), resets: make("div", "rl-resets"), numbers: make("div", "rl-numbers"), rows: make("div", "rl-rows"),
-    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"),
+    controls: make("div", "rl-controls"),
+    refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"), said: make("p", "rl-said"),
     sliderOf: new Map(), resetOf: new Map(), numberOf: new Map(), pictureOf: new Map(), noteOf: new Map(),
   }
-  root.append(make("div", "rl-live", part.sliders, part.resets, part.answer, part.numbers, part.rows, part.refused, part.notes))
+  part.controls.append(part.sliders, part.resets)
+  root.append(make("div", "rl-live", part.controls, part.answer, part.said, part.numbers, part.rows, part.refused, part.notes))
   return part
 }
 
@@ -50,7 +52,8 @@ const write = (part, { numbers, texts, tables }) => {
 const showResets = (part, resets, tell) => {
   const buttons = byKey(part.resetOf, Object.keys(resets), () => Object.assign(make("button"), { type: "button" }))
   for (const [i, [key, label]] of Object.entries(resets).entries()) {
-    put(buttons[i], label)
+    put(buttons[i], key ? "↺ Reset B" : "↺ Reset")
+    Object.assign(buttons[i], { ariaLabel: label, title: label })
     buttons[i].onclick = () => tell.reset(key)
   }
   arrange(part.resets, buttons)
@@ -107,6 +110,7 @@ const showAll = (part, data) => {
   showNotes(part, data.notes)
   put(part.refused, data.refused)
   put(part.answer, "")
+  putHtml(part.said, data.said)
   const numbers = Object.fromEntries(data.numbers.map(({ label, text, beside }) => [label, { text, beside }]))
   write(part, { ...data, numbers })
   showPictures(part, data.rows)
@@ -151,6 +155,9 @@ export const livePart = (root, data, tell) => {
   const sliders = byKey(part.sliderOf, data.sliders.map(({ key }) => key), () => makeSlider(drawing(part)))
   for (const [i, slider] of sliders.entries()) slider.show(data.sliders[i], tell)
   arrange(part.sliders, sliders)
+  // Leave room for the buttons where they can appear, so that nothing moves when they do.
+  const hasRoom = data.sliders.some(({ exact }) => exact) || Object.keys(data.resets).length > 0
+  part.controls.classList.toggle("rl-resettable", hasRoom)
   showResets(part, data.resets, tell)
   if (!sliders.some(({ isAhead }) => isAhead())) showAll(part, data)
   for (const slider of sliders) slider.overtake()

@@ -1,5 +1,6 @@
 import { makePullable } from "./line_drag.js"
-import { addButtons, addStamp, enlarge, keepForSaving } from "./export.js"
+import { make } from "./dom.js"
+import { addButtons, addStamp, enlarge, keepForSaving, unescaped } from "./export.js"
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
 
 // Send the value of the horizontal axis at a click. Plotly's own event needs a point under the mouse, and loses it when
@@ -9,14 +10,52 @@ const clicked = (box, event) => {
   if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
 }
 
+const USUAL = 320, LEAST = 210  // px: a usual picture is at most as high as the first, and is never lower than the second
+const SHARE = 0.33  // of the window's height, so that a slider, its sentence and two pictures fit into a low window
+
+// Return the height of a picture in this window. Pictures with names or squares on their axes keep theirs.
+const heightOf = ({ height, yaxis }, scale) => {
+  if (height > USUAL || yaxis.type === "category" || yaxis.scaleanchor) return height * scale
+  return Math.min(height * scale, Math.max(LEAST * scale, SHARE * innerHeight))
+}
+
+const BELOW_LEGEND = 8  // px between the legend and the axes
+
+// Take the legend out of a figure, and return its entries. Plotly's own can cover the picture.
+const takeLegend = ({ data, layout }) => {
+  if (!layout.showlegend) return []
+  layout.showlegend = false
+  layout.height -= layout.margin.t - BELOW_LEGEND
+  layout.margin.t = BELOW_LEGEND
+  return data.filter(({ type, name, showlegend }) => type !== "heatmap" && name && showlegend !== false)
+    .map(({ name, mode, line, marker, fillcolor }) => {
+      const isLine = mode?.startsWith("lines") ?? false
+      return { name: unescaped(name), isLine, dash: line?.dash, colour: isLine ? line.color : marker?.color ?? fillcolor }
+    })
+}
+
+const DASHES = { solid: "solid", dash: "dashed", dot: "dotted" }
+
+const showLegend = (box, entries) => {
+  box.legendText ??= box.parentElement.insertBefore(make("div", "rl-legend"), box)
+  box.legend = entries
+  box.legendText.replaceChildren(...entries.map(({ name, isLine, dash, colour }) => {
+    const spot = make("i")
+    if (isLine) spot.style.borderTop = `2px ${DASHES[dash ?? "solid"] ?? "dashed"} ${colour}`
+    else Object.assign(spot.style, { background: colour, height: "0.65rem", width: "0.65rem" })
+    return make("span", "", spot, name)
+  }))
+}
+
 // Return the figure as Plotly draws it on this page: scaled to the size of its type, and with its source in it.
 const prepared = (box, text) => {
   const figure = JSON.parse(text)
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
   box.scale = scale
+  box.entries = takeLegend(figure)
+  figure.layout.height = heightOf(figure.layout, scale)
   if (scale !== 1) {
     enlarge(figure.layout, scale)
-    figure.layout.height *= scale
     for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale
   }
   addStamp(figure.layout, box.stamp, scale)
@@ -107,6 +146,7 @@ export const showPicture = (host, given, send = null) => {
     if (!window.Plotly) { box.waiting = setTimeout(start, 30); return }
     const figure = prepared(box, given.figure)
     box.style.height = `${figure.layout.height}px`
+    showLegend(box, box.entries)
     draw(box, figure, true)
   }
   start()

@@ -16,23 +16,36 @@ const REST = 120  // ms from the last change until the page runs again
 
 const elements = () => {
   const name = make("span"), shown = make("b"), input = make("input"), typed = make("input", "rl-typed")
-  const text = make("p", "rl-text")
+  const text = make("p", "rl-text"), wrong = make("p", "rl-wrong")
+  wrong.setAttribute("role", "alert")
   Object.assign(input, { type: "range", min: 0, step: 1 })
   Object.assign(typed, { type: "text", inputMode: "decimal", autocomplete: "off" })
   shown.ariaHidden = "true"
-  const slider = make("div", "rl-slider", make("label", "", name, input), shown, typed, text)
-  return Object.assign(slider, { name, shown, input, typed, text })
+  const slider = make("div", "rl-slider", make("label", "", name, input), shown, typed, wrong, text)
+  return Object.assign(slider, { name, shown, input, typed, wrong, text })
+}
+
+const written = (number) => String(Number(number.toPrecision(6)))
+
+// Return why a typed text is refused; an empty text if it is a number within the limits.
+const refusal = (typed, [low, high]) => {
+  const allowed = `a number from ${written(low)} to ${written(high)}`
+  if (typed.trim() === "") return `Type ${allowed}.`
+  const number = Number(typed)
+  if (Number.isNaN(number)) return `“${typed}” is not a number. Type ${allowed}.`
+  return number >= low && number <= high ? "" : `${typed} is out of range. Type ${allowed}.`
 }
 
 export const makeSlider = (draw) => {
-  const slider = elements(), { input, typed } = slider
+  const slider = elements(), { input, typed, wrong } = slider
   let data = null, tell = null, listedValues = "", looked = null, frame = null, resting = null
   let playing = false, held = false, reran = false, asking = false, moved = false, overtaken = false
   const value = () => data.values[Number(input.value)]
   const say = (value) => {
-    put(slider.shown, String(Number(value.toPrecision(6))))
+    put(slider.shown, written(value))
     typed.value = slider.shown.textContent
     typed.setCustomValidity("")
+    input.style.setProperty("--rl-filled", Number(input.value) / Math.max(data.values.length - 1, 1))
     input.setAttribute("aria-valuetext", slider.shown.textContent)
   }
   const isReady = () => looked !== null && looked.of === data.strip
@@ -99,6 +112,7 @@ export const makeSlider = (draw) => {
   input.onpointerdown = () => { playing = false }
   input.oninput = () => {
     playing = false
+    put(wrong, "")
     say(value())
     held = true
     move()
@@ -108,12 +122,10 @@ export const makeSlider = (draw) => {
     resting = setTimeout(rest, REST)
   }
   typed.onchange = () => {
-    const exact = typed.value.trim() === "" ? Number.NaN : Number(typed.value), [low, high] = data.exact
-    if (!(exact >= low && exact <= high)) {
-      typed.setCustomValidity(`${low} – ${high}`)
-      typed.reportValidity()
-      return
-    }
+    const refused = refusal(typed.value, data.exact), exact = Number(typed.value)
+    put(wrong, refused)
+    typed.setCustomValidity(refused)
+    if (refused) return
     if (!data.values.includes(exact)) {  // the next run of the page has it among its values
       tell.moved(data.key, { value: exact, generation: data.generation, done: true })
       return
@@ -122,7 +134,10 @@ export const makeSlider = (draw) => {
     say(exact)
     rest()
   }
-  typed.oninput = () => typed.setCustomValidity("")
+  typed.oninput = () => {
+    put(wrong, "")
+    typed.setCustomValidity("")
+  }
   typed.onblur = () => { if (!typed.validity.valid) say(value()) }
   slider.place = () => Number(input.value)
   slider.pull = (place) => {
