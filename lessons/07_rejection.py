@@ -616,7 +616,7 @@ check(slope(loss_solution), LOSS)
 #   drag both bounds;
 # - [the Mismatch view](http://localhost:8501/mismatch?run=long_kv_fp8_e5m2&step=latest), with the regions of rules;
 # - [weights without and with
-#   rejection](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_seq_is&compare=preset&preset_b=decoupled_seq_is_rs);
+#   rejection](http://localhost:8501/compare?run=stale_4&step=latest&preset=decoupled_seq_is&preset_b=decoupled_seq_is_rs);
 # - [a study](http://localhost:8501/training?part=Study&study=decide_stale).
 #
 # ## Pitfalls
