@@ -16,7 +16,7 @@ from _build import LESSONS, parse, sources
 
 ROOT = LESSONS.parent
 FOLDER = "rlcorr-workshop"
-WHOLE = ("rlcorr", "app", "runs", "requirements", "lessons/exercises", "lessons/diagrams")
+WHOLE = ("rlcorr", "app", "runs", "requirements", "lessons/exercises", "lessons/diagrams", "lessons/capstone")
 SINGLE = (
     "README.md",
     "LICENSE",
@@ -24,9 +24,8 @@ SINGLE = (
     "pyproject.toml",
     "lessons/count_on.py",
     "lessons/curves.py",
-    "lessons/dots.py",
+    "lessons/kernels.py",
     "lessons/show.py",
-    "lessons/study_ends.py",
     "lessons/plotted.py",
     "lessons/printed.py",
     "lessons/recorded.py",
