@@ -69,15 +69,15 @@ show("256 + (1 + 1)", float(a + (b + c)), digits=1)
 # %% [markdown]
 # ## The equation
 #
-# Let $u$ be the largest relative error of one rounding. With $b$ binary digits it is $u = 2^{-b}$; bfloat16 has eight
-# digits, and float32 has twenty-four. Add $n$ numbers $x_i$ in two orders. To first order in $u$ the two sums $s$ and
-# $s'$ differ by at most
+# Let $\nu$ be the largest relative error of one rounding. With eight binary digits, as in bfloat16, it is $2^{-8}$;
+# each further digit halves it, and float32 has twenty-four. Add the numbers $x_1, \dots, x_N$ in two orders. To first
+# order in $\nu$ the two sums $\Sigma$ and $\Sigma'$ differ by at most
 #
-# $$ |s - s'| \;\le\; 2\,(n - 1)\,u \sum_{i=1}^n |x_i| . $$
+# $$ |\Sigma - \Sigma'| \;\le\; 2\,(N - 1)\,\nu \sum_{i=1}^N |x_i| . $$
 #
-# Every number goes through at most $n - 1$ additions, and each of them changes it by at most the factor $1 \pm u$. That
-# holds for both orders, hence the factor two. The bound has no number format in which it is 0: more digits make the
-# difference smaller, and never remove it.
+# Every number goes through at most $N - 1$ additions, and each of them changes it by at most the factor $1 \pm \nu$.
+# That holds for both orders, hence the factor two. The bound has no number format in which it is 0: more digits make
+# the difference smaller, and never remove it.
 #
 # ## Who chooses the order?
 #

@@ -91,15 +91,16 @@ for name, mask in (("the policy's tokens", sampled), ("all tokens", torch.ones_l
 #
 # ## The equation
 #
-# Is it allowed to leave the tool's tokens out, or is that an approximation? Write $o_k$ for what the tool answers after
-# turn $k$. Under the trainer an episode has the probability
+# Is it allowed to leave the tool's tokens out, or is that an approximation? Under the trainer an episode
+# $y$ has the probability
 #
-# $$ P_p = \prod_{k} \Big[ \prod_{t \,\in\, \text{turn } k} p_t \Big] \cdot P(o_k \mid \text{everything before}) , $$
+# $$ p(y) = \prod_{\text{turns}} \Big[ \prod_{t \,\in\, \text{turn}} p_t \Big] \cdot \Pr(\text{answer of the tool} \mid
+# \text{everything before}) , $$
 #
 # and under the engine the same with $q_t$. The tool's factor does not depend on the policy. It is the same in both, so
 # it cancels:
 #
-# $$ \frac{P_p}{P_q} = \prod_{t \,:\, \text{sampled}} \frac{p_t}{q_t} . $$
+# $$ \frac{p(y)}{q(y)} = \prod_{t \,:\, \text{sampled}} \frac{p_t}{q_t} . $$
 #
 # So the mask is exact. It must contain **all** tokens that the policy sampled and no other. The `<end>` of a turn was
 # sampled: it belongs into the mask. The line break and the header that the template puts after it were not.
@@ -124,7 +125,7 @@ for name, mask in (("the policy's tokens", sampled), ("all tokens", torch.ones_l
 # ## Predict, then reveal
 #
 # We have no recorded episodes. So we make some from recorded answers of a real model: we take the answers of
-# `smol_bf16_both`, whose only fault is rounding, in a random order, and glue $K$ neighbours together as the turns of an
+# `smol_bf16_both`, whose only fault is rounding, in a random order, and glue neighbours together as the turns of an
 # episode. The gap of every token is real, the conversation is not. A rule keeps an episode if the product of its ratios
 # is between one half and two. The same bounds per turn keep a turn.
 #
@@ -235,7 +236,7 @@ show("encoded again", *encode("".join(sampled_tokens)))
 def suspects(name):
     """Return the number of answers with two neighbours that are one token elsewhere, and of all answers."""
     recorded = [runs.read_step(runs.find_run(name), step) for step in runs.list_steps(runs.find_run(name))]
-    rows = [row for record in recorded for row in record.tokens]
+    rows = [row for record in recorded for row in record.tokens or ()]
     texts = {text for row in rows for text in row}
     return sum(any(a + b in texts for a, b in itertools.pairwise(row)) for row in rows), len(rows)
 
@@ -251,7 +252,7 @@ picture(bars(changed, y_name="% of the answers that become other tokens"))
 
 # %% tags=["hide-input"]
 rows = [row for step in runs.list_steps(runs.find_run("gpu_smol_long"))
-        for row in runs.read_step(runs.find_run("gpu_smol_long"), step).tokens]  # fmt: skip
+        for row in runs.read_step(runs.find_run("gpu_smol_long"), step).tokens or ()]  # fmt: skip
 texts = {text for row in rows for text in row}
 pairs = [a + b for row in rows for a, b in itertools.pairwise(row) if a + b in texts]
 breaks = pairs.count("\n\n")

@@ -95,10 +95,10 @@ generator = torch.Generator().manual_seed(19)
 # ## The equation
 #
 # Let the engine have the weights $\theta$, and let the trainer have made one step of length $\lambda$ along the
-# gradient $g$ of the average reward. For a small step the log-ratio of an answer is $D = \sum_t d_t \approx \lambda\, s
-# \cdot g$, with its score $s$. Its advantage $A$ has $\mathbb{E}_q[A s] = g$ (lesson 01). So
+# gradient $g$ of the average reward. For a small step the log-ratio of an answer is $d(y) = \sum_t d_t \approx
+# \lambda\, s \cdot g$, with its score $s$. Its advantage $A$ has $\mathbb{E}_q[A s] = g$ (lesson 01). So
 #
-# $$ \mathbb{E}_q[A\, D] \;\approx\; \lambda\, \mathbb{E}_q[A s] \cdot g \;=\; \lambda\, \|g\|^2 \;\ge\; 0 . $$
+# $$ \mathbb{E}_q[A\, d(y)] \;\approx\; \lambda\, \mathbb{E}_q[A s] \cdot g \;=\; \lambda\, \|g\|^2 \;\ge\; 0 . $$
 #
 # The mean of advantage times log-ratio is **positive** after learning. If the two policies differ by something that
 # does not know the rewards, it is near 0. (It need not be exactly 0: a coarse engine often makes mistakes that a finer
@@ -116,8 +116,8 @@ leaf = start.clone().requires_grad_()
 g = toy.gradient_of((q * advantage * toy.log_probs(where, leaf).sum(-1)).sum(), leaf)
 noise = torch.randn(start.shape, dtype=torch.float64, generator=generator)
 for name, moved in (("a step along g", 0.3 * g), ("noise of the same length", 0.3 * noise * g.norm() / noise.norm())):
-    D = (toy.log_probs(where, start + moved) - toy.log_probs(where, start)).sum(-1)
-    show(name, "E[A D]", float(q @ (advantage * D)), digits=6)
+    d_y = (toy.log_probs(where, start + moved) - toy.log_probs(where, start)).sum(-1)
+    show(name, "E[A d(y)]", float(q @ (advantage * d_y)), digits=6)
 show("λ‖g‖²", "", float(0.3 * g.square().sum()), digits=6)
 
 # %% [markdown]
@@ -158,11 +158,11 @@ equation above does.
 # ## Exercise 1: has the trainer learned?
 #
 # *6 minutes.* `d` has the log-ratio of every token, `(B, T)`, `advantages` one number per answer, `(B,)`, and `mask`
-# the real tokens. Return the mean of $A \cdot D$ over the answers and its standard error, with $D$ the sum of `d` over
-# the real tokens of an answer.
+# the real tokens. Return the mean of $A \cdot d(y)$ over the answers and its standard error, with $d(y)$ the sum of `d`
+# over the real tokens of an answer.
 #
 # <details><summary>Hint 1</summary>First one number per answer, then mean and spread over the answers.</details>
-# <details><summary>Hint 2</summary><code>d.where(mask, 0).sum(1)</code> is $D$. The standard error is the standard
+# <details><summary>Hint 2</summary><code>d.where(mask, 0).sum(1)</code> is $d(y)$. The standard error is the standard
 # deviation divided by √B.</details>
 
 
@@ -313,13 +313,13 @@ check(sound_plan, PLANS)
 # %% [markdown]
 # ### The equation, over the length of the step
 #
-# $\mathbb{E}_q[A D]$ of the tiny world above, divided by $\lambda \|g\|^2$, for steps of several lengths. To first
+# $\mathbb{E}_q[A\, d(y)]$ of the tiny world above, divided by $\lambda \|g\|^2$, for steps of several lengths. To first
 # order it is 1. For long steps the second order shows.
 
 # %%
-show("λ", "E[A D] over λ‖g‖²")
+show("λ", "E[A d(y)] over λ‖g‖²")
 for length in (0.01, 0.1, 1.0, 10.0):
-    D = (toy.log_probs(where, start + length * g) - toy.log_probs(where, start)).sum(-1)
-    quotient = float(q @ (advantage * D)) / (length * float(g.square().sum()))
+    d_y = (toy.log_probs(where, start + length * g) - toy.log_probs(where, start)).sum(-1)
+    quotient = float(q @ (advantage * d_y)) / (length * float(g.square().sum()))
     show(f"{length:g}", quotient)
     assert length > 0.1 or abs(quotient - 1) < 0.01
