@@ -59,21 +59,27 @@ generator = torch.Generator().manual_seed(19)
 # Texts, settings and versions are missing. Each recording has **one** cause, and all causes are different. They come
 # from this list:
 #
-# | cause | what it is | lesson |
+# | cause | what it is | where |
 # |---|---|---|
-# | `rounding` | the usual 16-bit formats on one side or on both | 03, 17 |
-# | `coarse format` | an 8-bit format for the engine's weights or its KV cache | 03 |
-# | `old weights` | the engine's weights are some updates old | 13 |
-# | `cut` | the engine samples by top-p or top-k, the trainer computes over all tokens | 03 |
-# | `temperature` | the two log-probs are of different temperatures | 15 |
-# | `shift by one` | one list begins a token earlier than the other | 15 |
-# | `padding` | log-probs of padding are counted | 15 |
-# | `stale head` | the output head of the engine was not updated | 15 |
+# | `rounding` | the usual 16-bit formats on one side or on both | lessons 03 and 17 |
+# | `coarse format` | an 8-bit format for the engine's weights or its KV cache | lesson 03 |
+# | `old weights` | the engine's weights are some updates old | lesson 13 |
+# | `cut` | the engine samples by top-p or top-k, the trainer computes over all tokens | lesson 03 |
+# | `temperature` | the two log-probs are of different temperatures | lesson 15 |
+# | `shift by one` | one list begins a token earlier than the other | lesson 15 |
+# | `padding` | log-probs of padding are counted | lesson 15 |
+# | `stale head` | the output head of the engine was not updated | lesson 15 |
 #
 # The recordings were made once, with seeds that no file names: some by planting a cause into recorded batches. You may
 # use everything: your own code, the library, and the app (below). One thing to avoid: `triage`. It is better to find it
 # yourself, and to ask `triage` afterwards whether it agrees.
-#
+
+# %%
+show("recordings", *NAMES)
+show("answers of their first steps", *(len(load(name, 1).response_mask) for name in NAMES))
+show("causes", ", ".join(CAUSES))
+
+# %% [markdown]
 # ## By hand: the order of the questions
 #
 # A large fault hides a small one. So ask in this order, and stop at the first yes:
@@ -194,11 +200,6 @@ check(moved_by_reward_solution, MOVED)
 # all six.</details>
 # <details><summary>Hint 2</summary>For the temperature, take the logits $\log\frac{q}{1-q}$ and
 # $\log\frac{p}{1-p}$, and look at their difference over the first.</details>
-
-# %%
-show("recordings", *NAMES)
-show("answers of their first steps", *(len(load(name, 1).response_mask) for name in NAMES))
-show("causes", ", ".join(CAUSES))
 
 
 # %%

@@ -1,8 +1,8 @@
 """A tiny transformer whose sums have an order that we choose, for lesson 17.
 
 A fast kernel chooses the order of its additions by the shape of its input. Here the order is an argument: `parts` says
-into how many runs of neighbouring terms a sum is split. Every addition is written out, so all processors compute the
-same bits, which no library of fast kernels promises.
+into how many runs of neighbouring terms a sum is split. Every addition is written out. Exponentials, logarithms and
+random numbers are computed in float64 and rounded, because their last digits depend on the processor.
 """
 
 from collections.abc import Callable
@@ -60,13 +60,14 @@ def make_model(layers: int, seed: int = 0) -> Model:
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(rows: int, columns: int, scale: float = 1.0) -> Tensor:
-        return scale * torch.randn(rows, columns, generator=generator) / rows**0.5
+        normal = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+        return (scale * normal / rows**0.5).float()
 
     of_layers = tuple(
         (drawn(WIDTH, 3 * WIDTH), drawn(WIDTH, WIDTH), drawn(WIDTH, 2 * WIDTH), drawn(2 * WIDTH, WIDTH))
         for _ in range(layers)
     )
-    embedding = torch.randn(VOCABULARY, WIDTH, generator=generator)
+    embedding = torch.randn(VOCABULARY, WIDTH, generator=generator, dtype=torch.float64).float()
     return Model(embedding, of_layers, drawn(WIDTH, VOCABULARY, scale=3.0))
 
 
@@ -77,8 +78,8 @@ def log_probs(model: Model, ids: Tensor, order: Order) -> Tensor:
     for qkv, out, up, down in model.layers:
         x = x + multiply(_attention(_normalised(x, parts), qkv, parts), out, parts)
         x = x + multiply(multiply(_normalised(x, parts), up, parts).clamp(min=0), down, parts)
-    logits = multiply(_normalised(x, parts), model.head, parts).float()
-    return logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    logits = multiply(_normalised(x, parts), model.head, parts).double()
+    return logits[:, :-1].log_softmax(-1).float().gather(-1, ids[:, 1:, None])[..., 0]
 
 
 def _normalised(x: Tensor, parts: int) -> Tensor:
@@ -93,6 +94,6 @@ def _attention(x: Tensor, qkv: Tensor, parts: int) -> Tensor:
     )  # (B, heads, T, WIDTH / heads)
     scores = add_in_parts(q[..., None, :] * k[..., None, :, :], parts) / k.shape[-1] ** 0.5
     future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-    shares = scores.masked_fill(future, -torch.inf).softmax(-1)
+    shares = scores.double().masked_fill(future, -torch.inf).softmax(-1).float()
     mixed = add_in_parts(shares[..., None, :] * v.transpose(-1, -2)[..., None, :, :], 1)
     return mixed.transpose(1, 2).flatten(-2).to(x.dtype)
