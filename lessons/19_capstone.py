@@ -61,8 +61,8 @@ generator = torch.Generator().manual_seed(19)
 #
 # | cause | what it is | where |
 # |---|---|---|
-# | `rounding` | the usual 16-bit formats on one side or on both | lessons 03 and 17 |
-# | `coarse format` | an 8-bit format for the engine's weights or its KV cache | lesson 03 |
+# | `rounding` | bfloat16 or float16, on one side or on both | lessons 03 and 17 |
+# | `coarse format` | the engine's weights or its KV cache in fewer bits | lesson 03 |
 # | `old weights` | the engine's weights are some updates old | lesson 13 |
 # | `cut` | the engine samples by top-p or top-k, the trainer computes over all tokens | lesson 03 |
 # | `temperature` | the two log-probs are of different temperatures | lesson 15 |
