@@ -24,6 +24,8 @@ SINGLE = (
     "pyproject.toml",
     "lessons/count_on.py",
     "lessons/curves.py",
+    "lessons/dots.py",
+    "lessons/study_ends.py",
     "lessons/show.py",
     "lessons/plotted.py",
     "lessons/printed.py",
