@@ -16,7 +16,7 @@ from _build import LESSONS, parse, sources
 
 ROOT = LESSONS.parent
 FOLDER = "rlcorr-workshop"
-WHOLE = ("rlcorr", "app", "runs", "requirements", "lessons/exercises", "lessons/diagrams")
+WHOLE = ("rlcorr", "app", "runs", "requirements", "lessons/exercises", "lessons/diagrams", "lessons/capstone")
 SINGLE = (
     "README.md",
     "LICENSE",
@@ -25,8 +25,8 @@ SINGLE = (
     "lessons/count_on.py",
     "lessons/curves.py",
     "lessons/dots.py",
-    "lessons/show.py",
     "lessons/study_ends.py",
+    "lessons/show.py",
     "lessons/plotted.py",
     "lessons/printed.py",
     "lessons/recorded.py",
@@ -34,6 +34,7 @@ SINGLE = (
     "lessons/mini_curve.py",
     "lessons/mini_pieces.py",
     "lessons/mini_vllm.py",
+    "lessons/kernels.py",
     "lessons/sentences.py",
     "lessons/NOTATION.md",
     "lessons/README.md",

@@ -47,10 +47,10 @@ def draw(
     return tokens, values, mask
 
 
-def drawn(sample: Sample) -> Callable[[int, int], dict[str, Any]]:
+def described(sample: Sample) -> Callable[[int, int], dict[str, Any]]:
     """Describe 3,000 answers of `sample` to one prompt: shares, and whether log-probs and mask are right."""
 
-    def described(seed: int, prompt: int) -> dict[str, Any]:
+    def description(seed: int, prompt: int) -> dict[str, Any]:
         policy, prompts = make_policy(seed), torch.full((DRAWS,), prompt)
         tokens, engine_logp, mask = sample(policy, prompts, torch.Generator().manual_seed(seed))
         first = torch.bincount(tokens[:, 0], minlength=VOCABULARY) / len(tokens)
@@ -65,12 +65,12 @@ def drawn(sample: Sample) -> Callable[[int, int], dict[str, Any]]:
             "the mask is False after END": not bool((mask & ~real).any()),
         }
 
-    return described
+    return description
 
 
 @torch.no_grad()
 def _exactly(seed: int, prompt: int) -> dict[str, Any]:
-    """Return what `drawn` estimates, summed over all ways to the first three tokens."""
+    """Return what `described` estimates, summed over all ways to the first three tokens."""
     policy, at_start = make_policy(seed), torch.tensor(START)
     first = policy(torch.tensor(prompt), at_start, torch.tensor(0)).softmax(-1)
     chance, ended = first, [float(first[END])]
@@ -94,28 +94,28 @@ SAMPLE = Exercise(
     cases=((0, 3), (1, 6)),
     mistakes=(
         Mistake(
-            drawn(lambda *given: draw(*given, greedy=True)),
+            described(lambda *given: draw(*given, greedy=True)),
             "Every answer is the same: you took the likeliest token. Draw one, with `multinomial`.",
         ),
         Mistake(
-            drawn(lambda *given: draw(*given, follows=False)),
+            described(lambda *given: draw(*given, follows=False)),
             "Every token was drawn after START. From the second on, the token before is the one just drawn.",
         ),
         Mistake(
-            drawn(lambda *given: draw(*given, normalised=False)),
+            described(lambda *given: draw(*given, normalised=False)),
             "You recorded logits. A log-prob is the logit minus the logarithm of the sum of all exponentials: "
             "`log_softmax`.",
         ),
         Mistake(
-            drawn(lambda *given: draw(*given, with_end=False)),
+            described(lambda *given: draw(*given, with_end=False)),
             "END was drawn like every other token, so the gradient needs it: the mask is True on it, False after it.",
         ),
         Mistake(
-            drawn(lambda *given: draw(*given, stops=False)),
+            described(lambda *given: draw(*given, stops=False)),
             "The mask goes on after END. What is drawn there is padding and earns nothing.",
         ),
     ),
-    equivalents=(drawn(draw),),
+    equivalents=(described(draw),),
     tolerance=0.04,
 )
 

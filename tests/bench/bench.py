@@ -30,6 +30,7 @@ real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and 
 smol_runs what became of the recorded runs of SmolLM2-135M; seconds
 proof     what the proof of a sync names, of what is really old; forty minutes
 invariance  whether the engine of SmolLM2 computes the same alone and among 64 prompts; three minutes
+retokenised  answers of SmolLM2 that become other tokens if their text is encoded again; seconds
 hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
 shared    forward and backward passes with and without a common prompt of the answers; nine minutes
@@ -65,6 +66,7 @@ import bench_proof
 import bench_real
 import bench_recorder
 import bench_report
+import bench_retokenised
 import bench_router
 import bench_sessions
 import bench_sgd
@@ -187,6 +189,7 @@ PARTS = {
     "import": bench_import.main,
     "hidden": bench_hidden.bench_hidden,
     "invariance": bench_invariance.bench_invariance,
+    "retokenised": bench_retokenised.bench_retokenised,
     "proof": bench_proof.bench_proof,
     "memory": bench_memory.main,
     "recorder": bench_recorder.main,

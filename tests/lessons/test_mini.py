@@ -35,7 +35,7 @@ from exercises import (  # noqa: E402
 )
 
 PIECES: dict[str, tuple[Callable[..., Any], Exercise]] = {
-    "sample": (mini_checks.drawn(mini_solution.sample), mini_checks.SAMPLE),
+    "sample": (mini_checks.described(mini_solution.sample), mini_checks.SAMPLE),
     "log_probs": (mini_checks.scored(mini_solution.log_probs), mini_checks.LOG_PROBS),
     "advantages": (mini_solution.advantages, lesson_01.ADVANTAGES),
     "ratios": (mini_solution.ratios, lesson_02.RATIOS),

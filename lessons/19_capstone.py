@@ -1,0 +1,326 @@
+# %% [markdown]
+# # 19 · Capstone: six recordings of unknown origin
+#
+# **Claim.** Pairs of log-probs, rewards and groups are enough to find the cause of a gap, if one asks the questions in
+# the right order. A correction is for what cannot be repaired before the next step, and it is judged on a step that
+# nobody has looked at.
+#
+# *75 minutes · advanced · any laptop; no GPU, no network.* You need lesson 03 for the causes, lesson 11 for budgets,
+# lesson 13 for old weights and lesson 15 for bugs. All letters are listed in [Notation](NOTATION.md).
+#
+# At the end you can
+#
+# - go from a file of log-probs to a cause, with the number that speaks for it;
+# - decide whether to repair or to correct;
+# - choose bounds on some steps, and predict which share of the tokens they keep on another.
+
+# %% tags=["hide-input"]
+import warnings
+
+import torch
+from curves import curves
+from exercises.lesson_19 import CAUSES, DIAGNOSES, MOVED, NAMES, PLANS, gaps, load, opened, sound_plan
+from sentences import say
+from show import picture, show
+
+from rlcorr.analysis.published import rounding
+from rlcorr.gradients import toy
+from rlcorr.ratios import k3, ratio
+from rlcorr.teaching.check import check
+
+warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(19)
+
+# %% [markdown]
+# ## Warm-up
+#
+# Two questions on older lessons. Answer before you open a line.
+#
+# **1. (Lesson 03) The mean ratio of a batch is 0.94 ± 0.001, and nearly no ratio is above 1. What do you think of
+# first?**
+#
+# <details><summary>Weights that are too old.</summary>No. Whatever q is, ratios of tokens that q has sampled average to
+# 1. Old weights alone do not change that.</details>
+# <details><summary>A cut, such as top-p: the trainer gives probability to tokens that the engine never draws.</summary>
+# Yes. The ratios are the probability mass that the cut has kept.</details>
+#
+# **2. (Lesson 07) A rule keeps 40 % of the tokens of a run whose only fault is rounding. What should you change?**
+#
+# <details><summary>The rule.</summary>Yes. Its bounds are narrower than rounding, so it rejects without a reason.
+# </details>
+# <details><summary>The engine: its rounding is too coarse.</summary>Perhaps, but a run with this gap trains well. The
+# rule was made for longer answers or for another gap.</details>
+#
+# ## The case
+#
+# Six recordings arrived without a word about their origin. Each has two steps with some dozens of answers of a language
+# model: both log-probs of every token, token ids (renumbered), rewards, and groups of answers to the same prompt.
+# Texts, settings and versions are missing. Each recording has **one** cause, and all causes are different. They come
+# from this list:
+#
+# | cause | what it is | where |
+# |---|---|---|
+# | `rounding` | bfloat16 or float16, on one side or on both | lessons 03 and 17 |
+# | `coarse format` | the engine's weights or its KV cache in fewer bits | lesson 03 |
+# | `old weights` | the engine's weights are some updates old | lesson 13 |
+# | `cut` | the engine samples by top-p or top-k, the trainer computes over all tokens | lesson 03 |
+# | `temperature` | the two log-probs are of different temperatures | lesson 15 |
+# | `shift by one` | one list begins a token earlier than the other | lesson 15 |
+# | `padding` | log-probs of padding are counted | lesson 15 |
+# | `stale head` | the output head of the engine was not updated | lesson 15 |
+#
+# The recordings were made once, with seeds that no file names: some by planting a cause into recorded batches. You may
+# use everything: your own code, the library, and the app (below). One thing to avoid: `triage`. It is better to find it
+# yourself, and to ask `triage` afterwards whether it agrees.
+
+# %%
+show("recordings", *NAMES)
+show("answers of their first steps", *(len(load(name, 1).response_mask) for name in NAMES))
+show("causes", ", ".join(CAUSES))
+
+# %% [markdown]
+# ## By hand: the order of the questions
+#
+# A large fault hides a small one. So ask in this order, and stop at the first yes:
+#
+# 1. Are the two lists about the same tokens? Shift one of them by one, and look whether $d$ becomes small. Look for
+#    places where both are exactly 0.
+# 2. Is the mean ratio 1? If it is below, and nearly no ratio is above 1, something was cut. If it is **above** 1 by
+#    many errors, the tokens were not sampled from $q$.
+# 3. Do the differences between the logits follow a line? A line with a slope is a temperature. A constant per token id
+#    is a head.
+# 4. How large is k3? Rounding to 16 bits leaves at most a few thousandths.
+# 5. What is left is the hard question: was the engine **coarse**, or was it **old**? Both leave a k3 of a few
+#    hundredths and a mean ratio of 1.
+#
+# By hand, for the last one: an answer earned 1 and the others of its prompt 0. If the trainer has learned since the
+# engine was synchronised, it has learned to write such answers: it gives them **more** probability than the engine did.
+# Rounding does not know rewards.
+#
+# ## The equation
+#
+# Let the engine have the weights $\theta$, and let the trainer have made one step of length $\lambda$ along the
+# gradient $g$ of the average reward. For a small step the log-ratio of an answer is $d(y) = \sum_t d_t \approx
+# \lambda\, s \cdot g$, with its score $s$. Its advantage $A$ has $\mathbb{E}_q[A s] = g$ (lesson 01). So
+#
+# $$ \mathbb{E}_q[A\, d(y)] \;\approx\; \lambda\, \mathbb{E}_q[A s] \cdot g \;=\; \lambda\, \|g\|^2 \;\ge\; 0 . $$
+#
+# The mean of advantage times log-ratio is **positive** after learning. If the two policies differ by something that
+# does not know the rewards, it is near 0. (It need not be exactly 0: a coarse engine often makes mistakes that a finer
+# trainer would not make, and that is a small positive mean, too. So look at its size.)
+#
+# Exercise 1 is this number with its standard error. A tiny world shows that it works:
+
+# %%
+where = toy.world(4, 4)
+start = toy.random_policy(where, seed=19)
+rewards = torch.rand(len(where.tokens), dtype=torch.float64, generator=generator)
+q = toy.probabilities(where, start)
+advantage = rewards - float(q @ rewards)  # of every possible answer
+leaf = start.clone().requires_grad_()
+g = toy.gradient_of((q * advantage * toy.log_probs(where, leaf).sum(-1)).sum(), leaf)
+noise = torch.randn(start.shape, dtype=torch.float64, generator=generator)
+for name, moved in (("a step along g", 0.3 * g), ("noise of the same length", 0.3 * noise * g.norm() / noise.norm())):
+    d_y = (toy.log_probs(where, start + moved) - toy.log_probs(where, start)).sum(-1)
+    show(name, "E[A d(y)]", float(q @ (advantage * d_y)), digits=6)
+show("λ‖g‖²", "", float(0.3 * g.square().sum()), digits=6)
+
+# %% [markdown]
+# ## Predict, then reveal
+#
+# The next cell prints for each recording what a dashboard would show: the mean ratio with its error, k3, and the share
+# of the ratios that are clearly above 1. The picture has the values of $d$ in ascending order.
+#
+# **Write down a guess:** how many of the six can you name from these numbers alone, without any further test?
+#
+# **Look for** lines that lie on one side of 0, and for two lines that look the same.
+
+# %%
+levels = torch.linspace(0.02, 0.98, 25, dtype=torch.float64)
+lines = {}
+show("recording", "tokens", "mean r", "error", "k3", "> 1.02")
+for name in NAMES:
+    d = gaps(name)
+    r = ratio(d)
+    show(name, len(d), r.mean(), float(r.std()) / len(r) ** 0.5, k3(d).mean(), (r > 1.02).double().mean(), digits=3)
+    lines[name] = d.clamp(-1.5, 1.5).quantile(levels).tolist()
+picture(
+    curves(levels.tolist(), lines, x_name="share of the tokens with a smaller d", y_name="d, up to ±1.5", height=380)
+)
+
+# %% tags=["hide-input"]
+sizes = {name: float(k3(gaps(name)).mean()) for name in NAMES}
+small = [name for name in NAMES if sizes[name] <= rounding("bfloat16")[1]]
+assert len(small) == 1
+say(f"""
+Three have a mean ratio that is far from 1. The values of $d$ of one of these are nearly all below 0. Of the other
+three, one has a k3 as small as rounding leaves, {sizes[small[0]]:.4f}. **The last two have the same pattern**: a mean
+ratio near 1, and a k3 of a few hundredths. These numbers do not say which of them is coarse and which is old. The
+equation above does.
+""")
+
+# %% [markdown]
+# ## Exercise 1: has the trainer learned?
+#
+# *6 minutes.* `d` has the log-ratio of every token, `(B, T)`, `advantages` one number per answer, `(B,)`, and `mask`
+# the real tokens. Return the mean of $A \cdot d(y)$ over the answers and its standard error, with $d(y)$ the sum of `d`
+# over the real tokens of an answer.
+#
+# <details><summary>Hint 1</summary>First one number per answer, then mean and spread over the answers.</details>
+# <details><summary>Hint 2</summary><code>d.where(mask, 0).sum(1)</code> is $d(y)$. The standard error is the standard
+# deviation divided by √B.</details>
+
+
+# %%
+def moved_by_reward(d, advantages, mask):
+    raise NotImplementedError("exercise 1: write moved_by_reward, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(moved_by_reward, MOVED)
+
+
+# %% tags=["solution", "hide-input"]
+def moved_by_reward_solution(d, advantages, mask):
+    values = advantages * d.where(mask, 0).sum(1)
+    return values.mean(), values.std() / len(values) ** 0.5
+
+
+check(moved_by_reward_solution, MOVED)
+
+# %% [markdown]
+# ## Exercise 2: the six causes
+#
+# *20 minutes.* `load(name, step)` returns step 1 or 2 of a recording as a batch. `gaps(name)` has $d$ of all its
+# tokens. The advantages of its answers are `load(name, 1).advantages[:, 0]`. Return a dictionary from the six names to
+# their causes. The check gives a measured reason against every wrong cause; the right ones it keeps to itself.
+#
+# <details><summary>Hint 1</summary>Write one small function per question of the list above, and print its number for
+# all six.</details>
+# <details><summary>Hint 2</summary>For the temperature, take the logits $\log\frac{q}{1-q}$ and
+# $\log\frac{p}{1-p}$, and look at their difference over the first.</details>
+
+
+# %%
+def diagnoses():
+    raise NotImplementedError("exercise 2: write diagnoses, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(diagnoses, DIAGNOSES)
+
+
+# %% tags=["solution", "hide-input"]
+def diagnoses_solution():
+    return opened()  # decodes capstone/answers.txt; `print(opened())` shows the causes
+
+
+check(diagnoses_solution, DIAGNOSES)
+
+# %% [markdown]
+# ## Exercise 3: repair or correct, and what it will keep
+#
+# *15 minutes.* Return a dictionary from the six names to pairs.
+#
+# - If the cause can be **repaired** before the next step, the pair is `(None, None)`. A bug and a wrong setting can be
+#   repaired; rounding, a cache that one needs, and asynchronous weights are there on purpose.
+# - Else the pair is a `CorrectionConfig` with at least one rejection rule, and the **share of the tokens that it will
+#   keep** on a third step, which you have not seen. Use a cap if the ratios are to be weights, and do not reject what
+#   rounding makes.
+#
+# The check measures the share on the third step. Yours may be off by 0.06.
+#
+# <details><summary>Hint 1</summary><code>keep_at_least(batch, config, share, BoundId(0))</code> of
+# <code>rlcorr.analysis.budget</code> finds the bounds of the first rule for a budget, and <code>at_threshold</code> of
+# <code>rlcorr.bounds</code> sets them (lesson 11).</details>
+# <details><summary>Hint 2</summary>Choose on both steps, and take the mean of the two shares as your expectation.
+# </details>
+
+
+# %%
+def plan():
+    raise NotImplementedError("exercise 3: write plan, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(plan, PLANS)
+
+
+# %% tags=["solution", "hide-input"]
+check(sound_plan, PLANS)
+
+# %% [markdown]
+# ## Check yourself
+#
+# **1. You have named a cause, and the number that speaks for it is two standard errors from 0. What do you write?**
+#
+# <details><summary>The cause, as established.</summary>No. One of twenty such numbers is that large by chance, and you
+# have looked at several.</details>
+# <details><summary>The cause as the most likely one, and what to measure to be sure.</summary>Yes. More answers, or the
+# engine's settings, cost less than a wrong repair.</details>
+# <details><summary>Nothing: it is not known.</summary>It is more than nothing. Say which cause it is compared with, and
+# how far the number would have to be from 0.</details>
+#
+# **2. The log-probs of a recording are of two temperatures. Somebody adds weights with a cap, and the reward rises. Is
+# that all right?**
+#
+# <details><summary>Yes: what counts is the reward.</summary>No. The weights compare with a policy that has sampled
+# nothing, and the fault stays, under a cap that hides it.</details>
+# <details><summary>No: repair the temperature, then measure again.</summary>Yes. It costs one line, and a correction
+# never gives back what it takes away.</details>
+# <details><summary>Only without a cap.</summary>No. The weights themselves are wrong.</details>
+#
+# **3. Your bounds kept 0.91 and 0.92 of the tokens of two steps, and 0.80 of the third. What is the first thing to
+# check?**
+#
+# <details><summary>Whether the gap of the third step is larger.</summary>Yes. Bounds that were chosen on old steps keep
+# less where the gap grows, and the growth is the news.</details>
+# <details><summary>Whether the bounds were computed correctly.</summary>They were right on two steps. A mistake in the
+# code would show there, too.</details>
+# <details><summary>Nothing: shares vary.</summary>With thousands of tokens a share varies by one or two hundredths.
+# </details>
+#
+# ## In the app
+#
+# Start it with `make app`. `python -m rlcorr import lessons/capstone/one_1.parquet --run one` makes a run of a
+# recording, which the app then lists. Compare it with recordings of known origin:
+#
+# - [rounding in 16 bits](http://localhost:8501/mismatch?run=smol_bf16_both);
+# - [a coarse cache](http://localhost:8501/mismatch?run=smol_kv_fp8) and
+#   [old weights](http://localhost:8501/mismatch?run=smol_stale_6);
+# - [a cut](http://localhost:8501/mismatch?run=smol_top_p).
+#
+# ## Pitfalls
+#
+# - **The first number that fits.** A large k3 fits five of the eight causes. Ask what would speak **against** your
+#   cause.
+# - **Testing everything.** With eight causes, six recordings and ten numbers, some number is two errors away from 0.
+# - **Choosing and judging on the same step.** Bounds keep less elsewhere than where they were chosen.
+# - **Correcting a bug.** A correction makes the curve of a bug look healthy, until somebody compares it with a repair.
+#
+# ## References
+#
+# 1. verl, [Rollout Correction](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html): the corrections of this
+#    course under their names there.
+# 2. TRL, [issue 6789](https://github.com/huggingface/trl/issues/6789), 2026: a diagnosis in public, with every step.
+# 3. SkyRL, [pull request 1811](https://github.com/NovaSky-AI/SkyRL/pull/1811): two bugs that no crash announced.
+
+# %% [markdown] jp-MarkdownHeadingCollapsed=true
+# ## Appendix
+#
+# Further checks; nothing above needs them.
+
+# %% [markdown]
+# ### The equation, over the length of the step
+#
+# $\mathbb{E}_q[A\, d(y)]$ of the tiny world above, divided by $\lambda \|g\|^2$, for steps of several lengths. To first
+# order it is 1. For long steps the second order shows.
+
+# %%
+show("λ", "E[A d(y)] over λ‖g‖²")
+for length in (0.01, 0.1, 1.0, 10.0):
+    d_y = (toy.log_probs(where, start + length * g) - toy.log_probs(where, start)).sum(-1)
+    quotient = float(q @ (advantage * d_y)) / (length * float(g.square().sum()))
+    show(f"{length:g}", quotient)
+    assert length > 0.1 or abs(quotient - 1) < 0.01

@@ -1,0 +1,211 @@
+"""What lesson 17 asks for."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rlcorr.teaching.check import Exercise, Mistake
+
+# --- exercise 1: a sum in parts ---
+
+
+def _rounded(value: float) -> float:
+    """Return the nearest number with the eight binary digits of bfloat16; ties go to the even one."""
+    if value == 0:
+        return 0.0
+    unit = 2.0 ** (math.floor(math.log2(abs(value))) - 7)
+    return round(value / unit) * unit
+
+
+def _one_by_one(values: list[float]) -> float:
+    total = values[0]
+    for value in values[1:]:
+        total = _rounded(total + value)
+    return total
+
+
+def _in_parts(x: Tensor, parts: int) -> float:
+    values, size = x.tolist(), len(x) // parts
+    return _one_by_one([_one_by_one(values[start : start + size]) for start in range(0, len(values), size)])
+
+
+def _numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.bfloat16)
+
+
+def _random(count: int, seed: int) -> Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def _added(x: Tensor) -> Tensor:
+    total = x[0]
+    for value in x[1:]:
+        total = total + value
+    return total
+
+
+IN_PARTS = Exercise(
+    expected=_in_parts,
+    cases=(
+        (_numbers(1, 256, 1, 1), 2),
+        (_numbers(256, 1, 1, 1, 1, 1, 1, 1), 4),
+        (_random(24, seed=1), 3),
+        (_random(64, seed=2), 8),
+    ),
+    mistakes=(
+        Mistake(
+            lambda x, parts: x.float().sum().bfloat16(),
+            "You added exactly and rounded once. Here every addition is rounded: stay in bfloat16.",
+        ),
+        Mistake(lambda x, parts: _added(x), "All numbers were added in one run. `parts` says how many runs there are."),
+        Mistake(
+            lambda x, parts: _added(torch.stack([_added(x[k::parts]) for k in range(parts)])),
+            "The parts are interleaved. A part is a run of neighbours: x.view(parts, -1) has one per row.",
+        ),
+        Mistake(
+            lambda x, parts: _added(torch.stack([part.float().sum().bfloat16() for part in x.view(parts, -1)])),
+            "Within a part you rounded once, at its end. Round after every addition.",
+        ),
+        Mistake(
+            lambda x, parts: _added(torch.stack([_added(part) for part in x.view(parts, -1)]).flip(0)),
+            "The parts were added from the last to the first. The first comes first.",
+        ),
+    ),
+    equivalents=(
+        lambda x, parts: _added(torch.stack([_added(part) for part in x.view(parts, -1)])),
+        lambda x, parts: _added(torch.stack([_added(part) for part in x.chunk(parts)])).float(),
+    ),
+)
+
+# --- exercise 2: which tokens of two answers can be compared ---
+
+
+def _before_difference(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
+    result = torch.zeros_like(mask)
+    for row in range(len(first)):
+        for column in range(first.shape[1]):
+            if not mask[row, column] or first[row, column] != second[row, column]:
+                break
+            result[row, column] = True
+    return result
+
+
+_FIRST = torch.tensor([[5, 7, 2, 9], [4, 4, 1, 0], [3, 8, 0, 0]])
+_SECOND = torch.tensor([[5, 7, 6, 9], [4, 4, 1, 0], [2, 8, 0, 0]])
+_BOTH = torch.tensor([[True, True, True, True], [True, True, True, False], [True, True, False, False]])
+
+
+def _ids(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(3, 50, (6, 9), generator=generator)
+    changed = torch.rand(6, 9, generator=generator) < 0.2
+    mask = torch.arange(9) < torch.tensor([[9], [4], [7], [9], [2], [6]])
+    return first.where(mask, 0), torch.where(changed, first + 1, first).where(mask, 0), mask
+
+
+COMPARABLE = Exercise(
+    expected=_before_difference,
+    cases=((_FIRST, _SECOND, _BOTH), _ids(0), _ids(1)),
+    mistakes=(
+        Mistake(
+            lambda a, b, mask: (a == b) & mask,
+            "After the first difference the two texts are not the same, so an equal token there has other text before "
+            "it. It must not be compared.",
+        ),
+        Mistake(
+            lambda a, b, mask: ((a != b).cumsum(1) - (a != b).int() == 0) & mask,
+            "The token that differs is in the mask. The two log-probs belong to two different tokens there.",
+        ),
+        Mistake(
+            lambda a, b, mask: ((a == b) | ~mask).all(1, keepdim=True) & mask,
+            "You kept whole answers only. The tokens before the first difference can be compared as well.",
+        ),
+        Mistake(
+            lambda a, b, mask: (a != b).cumsum(1) == 0,
+            "Padding is equal on both sides. Use the mask as well.",
+        ),
+    ),
+    equivalents=(
+        lambda a, b, mask: ((a == b) & mask).cumprod(1).bool(),
+        lambda a, b, mask: ((a != b).cumsum(1) == 0) & mask,
+    ),
+)
+
+# --- exercise 3: the trainer's own part of a gap ---
+
+Share = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def _k3_by_hand(p: Tensor, q: Tensor, mask: Tensor) -> float:
+    total = 0.0
+    for row, column in mask.nonzero().tolist():
+        d = float(p[row, column] - q[row, column])
+        total += math.exp(d) - 1 - d
+    return total / int(mask.sum())
+
+
+def _own_share(eight: Tensor, one: Tensor, engine: Tensor, mask: Tensor) -> float:
+    return _k3_by_hand(eight, one, mask) / _k3_by_hand(eight, engine, mask)
+
+
+def _k3(d: Tensor) -> Tensor:
+    return d.exp() - 1 - d
+
+
+def _quotient(of_gap: Callable[[Tensor], Tensor]) -> Share:
+    return lambda eight, one, engine, mask: of_gap((eight - one)[mask]).mean() / of_gap((eight - engine)[mask]).mean()
+
+
+def _scores(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    base = -2 * torch.rand(4, 6, dtype=torch.float64, generator=generator)
+    noise = torch.randn(3, 4, 6, dtype=torch.float64, generator=generator)
+    mask = torch.arange(6) < torch.tensor([[6], [3], [5], [1]])
+    sides = (base, base + 0.2 * noise[0] + 0.05, base + 0.4 * noise[1])
+    eight, one, engine = (side.where(mask, math.nan) for side in sides)
+    return eight, one, engine, mask
+
+
+OWN_SHARE = Exercise(
+    expected=_own_share,
+    cases=(
+        (
+            torch.tensor([[0.5, 0.4], [0.25, math.nan]], dtype=torch.float64).log(),
+            torch.tensor([[0.4, 0.4], [0.25, math.nan]], dtype=torch.float64).log(),
+            torch.tensor([[0.25, 0.5], [0.5, math.nan]], dtype=torch.float64).log(),
+            torch.tensor([[True, True], [True, False]]),
+        ),
+        _scores(0),
+        _scores(1),
+    ),
+    mistakes=(
+        Mistake(_quotient(torch.abs), "That is the share of the mean |d|. For k3, take e^d − 1 − d of every token."),
+        Mistake(_quotient(torch.square), "Those are squares, twice k2. For k3, take e^d − 1 − d of every token."),
+        Mistake(
+            lambda eight, one, engine, mask: 1 / _quotient(_k3)(eight, one, engine, mask),
+            "Upside down: the trainer's own gap goes on top.",
+        ),
+        Mistake(
+            lambda eight, one, engine, mask: _quotient(_k3)(one, eight, engine, mask),
+            "You compared the engine with the scores of one row at a time. Asked are those of eight rows.",
+        ),
+        Mistake(
+            _quotient(lambda d: _k3(-d)),
+            "The sign of d is wrong. d is log p − log q: the first score minus the one it is compared with.",
+        ),
+        Mistake(
+            lambda eight, one, engine, mask: (_k3(eight - one) / _k3(eight - engine))[mask].mean(),
+            "You averaged the quotients of single tokens. Take both means first, then divide.",
+        ),
+        Mistake(
+            lambda eight, one, engine, mask: _k3(eight - one).nanmean() / _k3(eight - engine).where(mask, 0).mean(),
+            "The two means divide by different numbers of tokens: one counts padding.",
+        ),
+    ),
+    equivalents=(
+        _quotient(_k3),
+        lambda eight, one, engine, mask: _k3(eight - one)[mask].sum() / _k3(eight - engine)[mask].sum(),
+    ),
+)
