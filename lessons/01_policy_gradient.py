@@ -20,8 +20,10 @@ from dataclasses import replace
 
 import sympy
 import torch
+from count_on import END, LONGEST, START
 from curves import curves
 from exercises.lesson_01 import ADVANTAGES, BEST_BASELINE, SOFTMAX_SCORE, TOKEN_MEAN_LOSS
+from exercises.mini_checks import LOG_PROBS, SAMPLE, described, scored
 from sentences import above, below, say, untold
 from show import picture, show
 
@@ -401,32 +403,104 @@ def token_mean_loss_solution(log_probs, advantages, mask):
 check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 
 # %% [markdown]
-# ## mini.py, piece 1: the advantage
+# ## mini.py, pieces 1 to 3: draw, score, compare
 #
-# *5 minutes.* In five lessons you write a corrected training loop, `mini.py`, and in lesson 13 you train with it. Keep
-# what you write. The first piece computes advantages. You get the rewards of `n` answers to each of `P` prompts,
-# `(P, n)`. Subtract from each reward the mean reward of the **other** answers to the same prompt.
+# From here to lesson 13 you write a corrected training loop, from an empty file: `lessons/mini.py`. Each piece is
+# checked in its lesson. When a check says "Right.", copy the function into the file. `python lessons/mini.py` says
+# which pieces are yours, and trains with them.
+#
+# The task is in `count_on.py`: prompt 3 asks for the numbers 3, 6, 1, 4, 7, 2, 5, 0 (modulo 8) and then for the token
+# END. So answers have several lengths. The network is given: `policy(prompts, before, places)` returns the logits of
+# the next token from the prompt, the token before it and its place; all three are whole numbers of one shape.
+#
+# *10 minutes.* **`sample`**: draw one answer to every prompt, `(B,)`. Before the first token stands `START`. Draw at
+# every one of the `LONGEST` places, from the softmax of the logits in float64. Return the tokens, their log-probs, and
+# a mask that is True up to and including END; all are `(B, LONGEST)`.
+#
+# <details><summary>Hint 1</summary><code>logp.exp().multinomial(1, generator=generator)</code> draws one token per row,
+# and <code>logp.gather(-1, tokens)</code> picks its log-prob.</details>
+# <details><summary>Hint 2</summary>Keep a vector that says which answers have not ended, and set it after the mask of
+# this place is stored.</details>
+
+
+# %%
+def sample(policy, prompts, generator):
+    raise NotImplementedError("mini.py: write sample, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(described(sample), SAMPLE)
+
+
+# %% tags=["solution", "hide-input"]
+@torch.no_grad()
+def sample_solution(policy, prompts, generator):
+    before, going = torch.full_like(prompts, START), torch.ones_like(prompts, dtype=torch.bool)
+    columns = []
+    for place in range(LONGEST):
+        logp = policy(prompts, before, torch.full_like(prompts, place)).double().log_softmax(-1)
+        before = logp.exp().multinomial(1, generator=generator)[:, 0]
+        columns.append((before, logp.gather(-1, before[:, None])[:, 0], going))
+        going = going & (before != END)
+    tokens, logp, mask = (torch.stack(column, 1) for column in zip(*columns, strict=True))
+    return tokens, logp, mask
+
+
+check(described(sample_solution), SAMPLE)
+
+# %% [markdown]
+# *6 minutes.* **`log_probs`**: the tokens of the answers are known now. Return the log-prob of every one of them under
+# a policy, `(B, T)`, with **one** call of the policy: before token $t$ stands token $t - 1$, and before the first
+# START. What the function returns on padding does not matter.
+#
+# <details><summary>Hint 1</summary>Shift the tokens by one place to the right.</details>
+# <details><summary>Hint 2</summary><code>prompts[:, None].expand_as(tokens)</code> and
+# <code>torch.arange(T).expand_as(tokens)</code> have the shape of the tokens.</details>
+
+
+# %%
+def log_probs(policy, prompts, tokens):
+    raise NotImplementedError("mini.py: write log_probs, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(scored(log_probs), LOG_PROBS)
+
+
+# %% tags=["solution", "hide-input"]
+def log_probs_solution(policy, prompts, tokens):
+    before = torch.cat([torch.full_like(tokens[:, :1], START), tokens[:, :-1]], 1)
+    places = torch.arange(tokens.shape[1]).expand_as(tokens)
+    logits = policy(prompts[:, None].expand_as(tokens), before, places)
+    return logits.double().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+
+
+check(scored(log_probs_solution), LOG_PROBS)
+
+# %% [markdown]
+# *5 minutes.* **`advantages`**: you get the rewards of `n` answers to each of several prompts, `(prompts, n)`. Subtract
+# from each reward the mean reward of the **other** answers to the same prompt.
 #
 # <details><summary>Hint 1</summary>The sum of the others is the sum of the row minus the reward itself.</details>
 # <details><summary>Hint 2</summary><code>rewards.sum(1, keepdim=True)</code>.</details>
 
 
 # %%
-def advantages_of(rewards):
-    raise NotImplementedError("mini.py: write advantages_of, then run this cell and the next.")
+def advantages(rewards):
+    raise NotImplementedError("mini.py: write advantages, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(advantages_of, ADVANTAGES)
+check(advantages, ADVANTAGES)
 
 
 # %% tags=["solution", "hide-input"]
-def advantages_of_solution(rewards):
+def advantages_solution(rewards):
     others = (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1)
     return rewards - others
 
 
-check(advantages_of_solution, ADVANTAGES)
+check(advantages_solution, ADVANTAGES)
 
 # %% [markdown]
 # ## Check yourself
@@ -567,11 +641,11 @@ for n in (2, 3):
     groups = torch.cartesian_prod(*[torch.arange(3)] * n)  # (3^n, n): every group
     chance, number = pi[groups].prod(-1), torch.arange(len(groups)).repeat_interleave(n)
     drawn = R[groups].flatten()
-    for name, advantages, expected in (
+    for name, of_answers, expected in (
         ("mean of the group", group_normalised(drawn, number, by_std=False), 1 - 1 / n),
         ("mean of the others", leave_one_out(drawn, number), 1.0),
     ):
-        factor = chance @ (advantages.view(-1, n, 1) * scores[groups]).mean(1) / gradient
+        factor = chance @ (of_answers.view(-1, n, 1) * scores[groups]).mean(1) / gradient
         show(f"groups of {n}, minus {name}", float(factor[0]), "× the gradient")
         assert torch.allclose(factor, torch.full_like(factor, expected), rtol=0, atol=1e-8)
 

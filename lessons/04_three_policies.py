@@ -43,6 +43,7 @@ import sympy
 import torch
 from curves import curves
 from exercises.lesson_04 import DECOUPLED_COEFFICIENT, PPO_COEFFICIENT, SILENT_SHARE
+from exercises.mini_checks import CLIPPED
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
 
@@ -455,6 +456,37 @@ def silent_share_solution(p, q, advantage, mask, epsilon):
 
 
 check(silent_share_solution, SILENT_SHARE)
+
+# %% [markdown]
+# ## mini.py, piece 5: PPO's clip
+#
+# *6 minutes.* With the clip, PPO multiplies the score of a token with $\rho A$, or with 0 where the update has moved
+# it out of $1 \pm \varepsilon$ in the direction of its advantage. In `mini.py` the loss multiplies by $A$ later. So
+# return the rest, the coefficient $\rho$ or 0, `(B, T)`, for $\varepsilon$ = 0.2. `new_logp` is $\log \pi$,
+# `trainer_logp` is $\log p$, both `(B, T)`; `advantage` is `(B,)`.
+#
+# <details><summary>Hint 1</summary>There are two cases: $A > 0$ and $\rho > 1.2$; $A < 0$ and $\rho < 0.8$.</details>
+# <details><summary>Hint 2</summary><code>advantage[:, None] > 0</code> has a row per answer;
+# <code>torch.where</code> picks the condition for its sign.</details>
+
+
+# %%
+def clipped(new_logp, trainer_logp, advantage):
+    raise NotImplementedError("mini.py: write clipped, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(clipped, CLIPPED)
+
+
+# %% tags=["solution", "hide-input"]
+def clipped_solution(new_logp, trainer_logp, advantage):
+    rho, up = (new_logp - trainer_logp).exp(), advantage[:, None] > 0
+    too_far = torch.where(up, rho > 1.2, rho < 0.8)
+    return rho.where(~too_far, 0)
+
+
+check(clipped_solution, CLIPPED)
 
 # %% [markdown]
 # ## Check yourself

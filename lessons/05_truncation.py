@@ -36,6 +36,7 @@ from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import ACROSS, bars_with_errors, fade, figure, vertical_line
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small_world
 from rlcorr.losses.per_token import reinforce
@@ -194,11 +195,11 @@ drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).vie
 WAYS = {"no cap": r, "cap of 1": r.clamp(max=1)}
 traces, of_ways = [], {}
 for colour, (name, w) in zip((ACROSS[1], ACROSS[3]), WAYS.items(), strict=True):
-    each = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of each action contributes
-    middle = (q @ each).round(decimals=9)
-    spread = math.sqrt(float(q @ (each - middle).square().sum(-1)) / 8)
+    of_action = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of of_action action contributes
+    middle = (q @ of_action).round(decimals=9)
+    spread = math.sqrt(float(q @ (of_action - middle).square().sum(-1)) / 8)
     of_ways[name] = middle, spread
-    x, y = each[drawn].mean(1).T.tolist()
+    x, y = of_action[drawn].mean(1).T.tolist()
     dot = {"type": "scatter", "mode": "markers", "name": f"{name}: one batch", "x": x, "y": y}
     traces.append(dot | {"marker": {"color": fade(colour, 0.4), "size": 5}})
     large = {"type": "scatter", "mode": "markers", "name": f"{name}: mean of all batches"}
@@ -281,6 +282,7 @@ respect a whole training run resembles one large batch. That is a reason for a l
 stale_head = runs.find_run("stale_head")
 LAST = runs.list_steps(stale_head)[-1]
 likely, of_likely = read_gradients(stale_head, LAST)
+assert isinstance(of_likely, ExactSketch)
 in_batch = updated_batch(stale_head, LAST)
 products, batch_products = (correct(one, no_cap).weights.amax(-1) for one in (likely, in_batch))
 sampled, trained = (x / of_likely.answers.prompt_count for x in (of_likely.answers.sampled, of_likely.answers.trained))
@@ -448,8 +450,8 @@ for name in ("stale_head", "stale_4", "async"):
 # %% tags=["hide-input"]
 study = find_study("smol_last_weights")
 rows = read_study(study.name)[0]
-accuracy = endpoints(rows, study.endpoint)
-pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(rows, study.endpoint)}
+accuracy = endpoints(rows, study.planned_endpoint)
+pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(rows, study.planned_endpoint)}
 arms = ("fresh", "none", "token_cap")
 ranges = {arm: Interval(*astuple(over_seeds(list(accuracy[arm].values())))) for arm in arms}
 picture(dots("mean over ten seeds", ranges, x_name="greedy accuracy after the last step", x_range=(0, 0.8),

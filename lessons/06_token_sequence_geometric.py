@@ -501,8 +501,8 @@ test.
 # %% tags=["hide-input"]
 study = find_study("smol_last_weights")
 smol_rows = read_study(study.name)[0]
-accuracy = endpoints(smol_rows, study.endpoint)
-pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(smol_rows, study.endpoint)}
+accuracy = endpoints(smol_rows, study.planned_endpoint)
+pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(smol_rows, study.planned_endpoint)}
 means = {arm: Interval(*astuple(over_seeds(list(by_seed.values())))) for arm, by_seed in accuracy.items()}
 picture(dots("mean over ten seeds", means, x_name="greedy accuracy after the last step", x_range=(0, 0.8),
              single={arm: sorted(by_seed.values()) for arm, by_seed in accuracy.items()}))  # fmt: skip

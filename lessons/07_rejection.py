@@ -21,7 +21,8 @@ import warnings
 
 import sympy
 import torch
-from exercises.lesson_07 import GEOMETRIC_RULE, LOSS, MASKED_LOSS, TRAINED_DISTRIBUTION, slope
+from exercises.lesson_07 import GEOMETRIC_RULE, MASKED_LOSS, TRAINED_DISTRIBUTION
+from exercises.mini_loss import LOSS, slope
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
@@ -407,7 +408,7 @@ assert {arm for arm, difference in short_old.items() if difference.tells} == {"t
 assert not any(difference.low > 0 for difference in short_cache.values())
 above_start = {name: [arm for arm, end in ends(name).items() if end.value > start(name)] for name in STUDIES}
 real = find_study("smol_stale_6")
-on_smol = {(p.arm, p.against): p.difference for p in compare_endpoints(read_study(real.name)[0], real.endpoint)}
+on_smol = {(p.arm, p.against): p.difference for p in compare_endpoints(read_study(real.name)[0], real.planned_endpoint)}
 say(f"""
     No arm is significantly better than no correction in all four. (The intervals of a study are joint: in 95 % of such
     studies all of them contain the true differences.)
@@ -774,11 +775,11 @@ rows = []
 for bound in (0.02, 0.05, 0.1, 0.2, 1e6):
     rule = geometric(bound).rollout_rs
     stays = correct(answers, CorrectionConfig(rollout_rs=rule)).keep_mask.any(-1)
-    fixed, kept = (truth(CorrectionConfig(rollout_rs=rule, denominator=by)) for by in ("fixed", "kept"))
+    fixed, by_kept = (truth(CorrectionConfig(rollout_rs=rule, denominator=by)) for by in ("fixed", "kept"))
     label = f"{100 * bound:.0f} %" if bound < 1 else "none"
     rows.append((label, float(q_answers[stays].sum()), fixed.cosine, fixed.scale, fixed.relative_bias,
-                 kept.scale, kept.relative_bias))  # fmt: skip
-    assert math.isclose(fixed.cosine, kept.cosine, abs_tol=1e-12)
+                 by_kept.scale, by_kept.relative_bias))  # fmt: skip
+    assert math.isclose(fixed.cosine, by_kept.cosine, abs_tol=1e-12)
 names = ("bound on the geometric mean, ±", "kept share", "cosine, both denominators", "scale, fixed", "bias, fixed",
          "scale, kept", "bias, kept")  # fmt: skip
 for name, row in zip(names, zip(*rows, strict=True), strict=True):
@@ -801,12 +802,12 @@ say(f"""
 batch = load("stale_4")
 batch = batch.replace(advantages=batch.tensors()["advantages"].double())
 for mode in ("token-mean", "seq-mean-token-mean"):
-    loss, pairs = LossConfig(loss_agg_mode=mode), []
+    settings, pairs = LossConfig(loss_agg_mode=mode), []
     for denominator in ("fixed", "kept"):
         config = CorrectionConfig(rollout_rs=preset("skyrl_geo_mask").rollout_rs, denominator=denominator)
         result = correct(batch, config)
-        factor = float(lr_factor(result.keep_mask, batch.response_mask, config, loss))
-        pairs.append((factor, score_coefficients(batch.tensors()["old_log_probs"], batch, result, config, loss)))
+        factor = float(lr_factor(result.keep_mask, batch.response_mask, config, settings))
+        pairs.append((factor, score_coefficients(batch.tensors()["old_log_probs"], batch, result, config, settings)))
     (factor, of_fixed), (one, of_kept) = pairs
     assert torch.allclose(of_fixed, factor * of_kept, rtol=0, atol=1e-9)
     show(f"lr_factor, {mode}: fixed, kept", factor, one)
@@ -878,6 +879,7 @@ def with_lines(study):
     """Draw the differences to no correction, with lines at the start and at the control."""
     made, none = differences(against_nothing(rows_of(study))), ends(study)["none"].value
     for label, reward, colour in (("start", start(study), REJECTED), ("no mismatch", control(study), ACROSS[2])):
+        assert reward is not None  # the studies with short answers have a control
         made.add_shape(vertical_line(x=reward - none, colour=colour, dash="dash", width=2, label=label, side="left"))
     return made
 

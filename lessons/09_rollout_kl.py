@@ -398,14 +398,15 @@ def over(rows, arm, first, last):
 
 LAST = Endpoint(steps=0, margin=0.05)
 gain, gain_cap = (
-    difference(centred_rows, *pair, centring.endpoint) for pair in (("centered", "none"), ("centered_cap", "token_cap"))
+    difference(centred_rows, *pair, centring.planned_endpoint)
+    for pair in (("centered", "none"), ("centered_cap", "token_cap"))
 )
 at_the_end = difference(centred_rows, "centered", "none", LAST)
 accuracies = {arm: sum(seeds.values()) / len(seeds) for arm, seeds in last_accuracies(centred_rows).items()}
 of_fresh = last_accuracies(read_study("smol_stale_6")[0])["fresh"].values()
 fresh_end = sum(of_fresh) / len(of_fresh)
 in_eight_bits = [
-    difference(eight_bits, *pair, find_study("smol_centering_fp8").endpoint)
+    difference(eight_bits, *pair, find_study("smol_centering_fp8").planned_endpoint)
     for pair in (("centered", "none"), ("centered_cap", "token_cap"))
 ]
 say(f"""

@@ -122,7 +122,7 @@ def mean_interval(values):
 # %% tags=["hide-input"]
 LAST = "smol_last_weights"
 last_rows = read_study(LAST)[0]
-accuracy = {arm: list(seeds.values()) for arm, seeds in endpoints(last_rows, find_study(LAST).endpoint).items()}
+accuracy = {arm: list(seeds.values()) for arm, seeds in endpoints(last_rows, find_study(LAST).planned_endpoint).items()}
 rewards = {arm: list(seeds.values()) for arm, seeds in end_rewards(last_rows).items()}  # of the last quarter: six steps
 start = mean_interval([row["reward"] for row in last_rows if row["step"] == 1 and row["preset"] == "fresh"]).value
 SHORT = {"product_cap_normalized": "product_cap"}
@@ -148,7 +148,9 @@ picture(
     ).update_layout(barmode="group", bargap=0.3)
 )
 
-against = {(one.arm, one.against): one.difference for one in compare_endpoints(last_rows, find_study(LAST).endpoint)}
+against = {
+    (one.arm, one.against): one.difference for one in compare_endpoints(last_rows, find_study(LAST).planned_endpoint)
+}
 of_reward = {pair: comparisons(last_rows, [pair])[0].difference for pair in against}
 NONE, CAP, PRODUCT, FRESH = "none", "token_cap", "product_cap_normalized", "fresh"
 PREDICTED = {
@@ -167,7 +169,7 @@ lines += [
 say("\n".join(lines))
 
 # %% tags=["hide-input"]
-adjusted = holm([one.p_value for one in compare_endpoints(last_rows, find_study(LAST).endpoint)[:3]])
+adjusted = holm([one.p_value for one in compare_endpoints(last_rows, find_study(LAST).planned_endpoint)[:3]])
 hurt, helped, left = against[NONE, FRESH], against[CAP, NONE], against[CAP, FRESH]
 assert all(len(values) == 10 for values in accuracy.values())
 ROUNDING = {"smol_e5m2": "a KV cache in e5m2", "smol_centering_fp8": "an engine in 8 bits",
@@ -177,7 +179,7 @@ for study, mismatch in ROUNDING.items():
     study_rows = read_study(study)[0]
     both = [
         next(one.difference for one in compare_endpoints(study_rows, endpoint) if (one.arm, one.against) == (CAP, NONE))
-        for endpoint in (find_study(study).endpoint, Endpoint(steps=0, margin=0.05))
+        for endpoint in (find_study(study).planned_endpoint, Endpoint(steps=0, margin=0.05))
     ]
     gap_lines.append(f"| `{study}` | {mismatch} | {untold(both[0])} | {untold(both[1])} |")
 table_of_gaps = "\n".join(gap_lines)

@@ -44,6 +44,7 @@
 import itertools
 import math
 import warnings
+from typing import Any
 
 import sympy
 import torch
@@ -323,7 +324,7 @@ show("weight in the engine, bfloat16", moved.bfloat16().float(), digits=5)
 # %% tags=["hide-input"]
 healthy = dashboard_of["smol_bf16_both"]
 exact = [row[key] for row in runs.read_metrics(runs.find_run("smol_fp32"))]
-of_precision = compare_endpoints(read_study("smol_precision")[0], find_study("smol_precision").endpoint)
+of_precision = compare_endpoints(read_study("smol_precision")[0], find_study("smol_precision").planned_endpoint)
 float32_trainer = next(one.difference for one in of_precision if (one.arm, one.against) == ("float32_trainer", "none"))
 
 
@@ -799,7 +800,8 @@ every gap small. Compare gaps at a similar perplexity.
 
 # %%
 two_tails = tails(load("stale_head"), load("kv_fp8_e5m2"))
-for trace, name in zip(two_tails.data, ("stale_head", "kv_fp8_e5m2"), strict=True):
+traces: Any = two_tails.data
+for trace, name in zip(traces, ("stale_head", "kv_fp8_e5m2"), strict=True):
     trace.update(name=name, hovertemplate=f"%{{y:.2g}} of the tokens have |d| ≥ %{{x:.2g}}<extra>{name}</extra>")
 picture(two_tails.update_layout(xaxis_title_text="|d|", yaxis_title_text="share of tokens with at least this |d|"))
 

@@ -496,7 +496,7 @@ picture(drawn)
 # which version wrote the answers of step 24? (The accuracy before the first step was not recorded in this study.)
 
 # %% tags=["hide-input"]
-accuracy = endpoints(smol, planned.endpoint)
+accuracy = endpoints(smol, planned.planned_endpoint)
 of_arms = {arm: over_seeds(list(accuracy[arm].values())) for arm in ARMS}
 picture(arms_chart(of_arms, {"fresh control": of_arms["fresh"].value}, "greedy accuracy of the last weights"))
 
@@ -507,14 +507,14 @@ PREDICTED = {  # from the plan: from, to, and whether the interval was expected 
     ("product_cap_normalized", "token_cap"): (-0.05, 0.20, False),
     ("token_cap", "fresh"): (-0.25, -0.05, True),
 }
-compared = {(pair.arm, pair.against): pair for pair in compare_endpoints(smol, planned.endpoint)}
+compared = {(pair.arm, pair.against): pair for pair in compare_endpoints(smol, planned.planned_endpoint)}
 for pair, (low, high, excludes) in PREDICTED.items():
     assert low <= compared[pair].difference.value <= high
     assert compared[pair].difference.tells == excludes
-adjusted = holm([compared[pair].p_value for pair in planned.endpoint.primary])
+adjusted = holm([compared[pair].p_value for pair in planned.planned_endpoint.primary])
 assert [p < 0.05 for p in adjusted] == [True, True, False]
 equally_good = compared["product_cap_normalized", "token_cap"].difference
-assert max(abs(equally_good.low), abs(equally_good.high)) > planned.endpoint.margin
+assert max(abs(equally_good.low), abs(equally_good.high)) > planned.planned_endpoint.margin
 last_six = {arm: {seed: fmean(row["reward"] for row in smol if row["preset"] == arm and row["seed"] == seed
                               and row["step"] > 18) for seed in accuracy[arm]} for arm in ARMS}  # fmt: skip
 shown = {seed: last_six["none"][seed] - last_six["fresh"][seed] for seed in last_six["none"]}
@@ -533,7 +533,7 @@ say(f"""
 - **A cap of 2 on the token weights wins back a part of it.** It ends at {of_arms["token_cap"].value:.2f},
   significantly above `none` and still significantly below `fresh`.
 - The normalised cap on the product cannot be distinguished from the token cap. It is not shown to be as good, either:
-  the plan asked for an interval within ±{planned.endpoint.margin:.2f}.
+  the plan asked for an interval within ±{planned.planned_endpoint.margin:.2f}.
 - **The rewards hide it.** The mean reward of the last six steps is {untold(over_seeds(list(shown.values())))} for
   `none` minus `fresh`, which is not significant. In the accuracy, `none` is further behind `fresh`, by
   {above(over_seeds(beyond))}. One reason is the lag. The answers of step 24 were written by version 17, so no reward of
@@ -1077,7 +1077,7 @@ def at_once(work, *arguments):
     return future
 
 
-def train(staleness, steps, *, threaded, slow=0.0):
+def train_async(staleness, steps, *, threaded, slow=0.0):
     """The logits at the end. Every batch is ordered as soon as the version that must write it exists."""
     theta, waiting = start, []
     with ThreadPoolExecutor(1) as engine:
@@ -1091,9 +1091,9 @@ def train(staleness, steps, *, threaded, slow=0.0):
     return theta
 
 
-turns = train(3, 12, threaded=False)
-same = [torch.equal(turns, train(3, 12, threaded=True, slow=slow)) for slow in (0.0, 0.01)]
-fresher = torch.equal(turns, train(2, 12, threaded=False))
+turns = train_async(3, 12, threaded=False)
+same = [torch.equal(turns, train_async(3, 12, threaded=True, slow=slow)) for slow in (0.0, 0.01)]
+fresher = torch.equal(turns, train_async(2, 12, threaded=False))
 show("a thread, a slow thread: the same bits", *same)
 show("one update fresher: the same bits", fresher)
 assert all(same)

@@ -20,6 +20,7 @@
 # %% tags=["hide-input"]
 import math
 import warnings
+from typing import Any
 
 import sympy
 import torch
@@ -224,11 +225,11 @@ for noise in NOISES:
         d, q = log_next(router, outputs, of_trainer) - log_q, log_q.exp()
         toy_k3[name].append(float((q * k3(d)).sum(-1).mean()))
         kurtosis[name].append(float((q * d**4).sum(-1).mean() / (q * d**2).sum(-1).mean() ** 2))
-drawn = curves(NOISES, toy_k3, x_name="noise σ on a logit", y_name="mean k3", log="xy")
+by_noise = curves(NOISES, toy_k3, x_name="noise σ on a logit", y_name="mean k3", log="xy")
 for slope, name in ((1, "router"), (2, "blend of both")):
     dotted = {"x": NOISES, "y": [toy_k3[name][0] * (noise / NOISES[0]) ** slope for noise in NOISES]}
-    drawn.add_scatter(**dotted, mode="lines", name=f"slope {slope}", line={"color": REJECTED, "dash": "dot"})
-picture(drawn)
+    by_noise.add_scatter(**dotted, mode="lines", name=f"slope {slope}", line={"color": REJECTED, "dash": "dot"})
+picture(by_noise)
 
 # %% tags=["hide-input"]
 slopes = {name: math.log(of_way[2] / of_way[0]) / math.log(NOISES[2] / NOISES[0]) for name, of_way in toy_k3.items()}
@@ -261,11 +262,14 @@ STEPS = {"moe_bf16": -1, "moe_replay": -1, "bf16": 0, "kv_fp8_e5m2": -1}
 batches = {name: load(name, n) for name, n in STEPS.items()}
 every_d = {name: batch.tensors()["old_log_probs"] - batch.rollout_log_probs for name, batch in batches.items()}
 flat = {name: d[batches[name].response_mask] for name, d in every_d.items()}
-drawn = tails(batches["moe_bf16"], batches["moe_replay"])
-for trace, name in zip(drawn.data, ("moe_bf16", "moe_replay"), strict=True):
+both_tails = tails(batches["moe_bf16"], batches["moe_replay"])
+traces: Any = both_tails.data
+for trace, name in zip(traces, ("moe_bf16", "moe_replay"), strict=True):
     trace.update(name=name, hovertemplate=f"%{{y:.2g}} of the tokens: |d| ≥ %{{x:.2g}}<extra>{name}</extra>")
     trace.line.color = ACROSS[RUNS.index(name)]
-picture(drawn.update_layout({"xaxis.title.text": "|d|", "yaxis.title.text": "share of tokens with at least this |d|"}))
+picture(
+    both_tails.update_layout({"xaxis.title.text": "|d|", "yaxis.title.text": "share of tokens with at least this |d|"})
+)
 
 # %% [markdown]
 # The table compares them with two dense models, which have no experts: `bf16`, and `kv_fp8_e5m2` with a coarse KV

@@ -38,6 +38,7 @@ from show import picture, show
 from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import logits, median_slope, tokens_of
 from rlcorr.analysis.triage import shift, stale_tensor, temperature, triage
+from rlcorr.correction import old_log_probs
 from rlcorr.figures.canvas import KEPT, fade, figure
 from rlcorr.figures.mismatch import by_position
 from rlcorr.gradients import toy
@@ -322,7 +323,7 @@ picture(heatmap(rung, texts, list(seen), "rings"))
 
 # %%
 begin = patients["mask off by one"].batch
-parts = (begin.old_log_probs, begin.rollout_log_probs, begin.response_mask)
+parts = (old_log_probs(begin), begin.rollout_log_probs, begin.response_mask)
 first_ten = TokenBatch.from_log_probs(*(part[:, :10] for part in parts))
 picture(by_position(first_ten).update_layout({"yaxis.title.text": "ratio p/q"}))
 

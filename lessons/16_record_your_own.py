@@ -236,6 +236,7 @@ for name, upper in BANDS.items():
 
 # %%
 chosen_on, unseen = pairs_of((step, runs.read_step(run, step).batch) for step in runs.list_steps(run))
+assert unseen is not None  # a run with one step has no step that the choice has not seen
 upper, config = choose_bound(chosen_on.batch, geometric, 0.95, BoundId(0))
 show("upper bound", upper, digits=5)
 show("kept of the steps of the choice", kept(chosen_on.batch, config).share, digits=3)

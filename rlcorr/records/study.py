@@ -82,6 +82,13 @@ class Study:
     endpoint: Endpoint | None = None
     """The endpoint that was planned before training, if there was a plan."""
 
+    @property
+    def planned_endpoint(self) -> Endpoint:
+        """Return the endpoint of a study with a plan. Raises `UsageError` if there was none."""
+        if self.endpoint is None:
+            raise UsageError(f"{self.name} has no endpoint that was planned before training.")
+        return self.endpoint
+
 
 def read_index() -> dict[str, Study]:
     """Return name → study, in the order of the file."""

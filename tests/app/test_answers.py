@@ -1,7 +1,5 @@
 """Each page answers its question in a sentence, with numbers that other ways give as well."""
 
-from typing import Any
-
 import pytest
 from app_pages import committed, headlines, one_scan, open_app, said
 from app_runs import PROJECT
@@ -63,15 +61,3 @@ def test_compare_takes_the_one_that_its_interval_carries(
     from text.compare import advice
 
     assert advice(progress, 64).startswith(expected)
-
-
-def test_gradient_names_no_bound_where_any_may_be_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(PROJECT / "app")
-    from text.gradient import answer
-
-    made, tried = Interval(0.2, 0.1, 0.3), [1.0, 2.0, 4.0]
-    told: Any = answer(made, 64, Interval(2.0, 1.5, 4.0), tried)
-    assert told.endswith("The best threshold is between 1.5 and 4, most likely 2.")
-    assert answer(made, 64, Interval(2.0, 1.0, 4.0), tried).endswith("too noisy to choose a threshold.")
-    alone = "one step gains 20 % of what an exact, noise-free step gains (95 %: 10 to 30 %)."
-    assert answer(made, 64, None, []) == f"With 64 answers in a batch, {alone}"

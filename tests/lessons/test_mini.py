@@ -30,6 +30,7 @@ from exercises import (  # noqa: E402
     lesson_05,
     lesson_07,
     mini_checks,
+    mini_loss,
     mini_solution,
     mini_update,
 )
@@ -42,7 +43,7 @@ PIECES: dict[str, tuple[Callable[..., Any], Exercise]] = {
     "clipped": (mini_solution.clipped, mini_checks.CLIPPED),
     "capped": (mini_solution.capped, lesson_05.WEIGHTS),
     "kept": (mini_solution.kept, lesson_07.GEOMETRIC_RULE),
-    "loss": (lesson_07.slope(mini_solution.loss), lesson_07.LOSS),
+    "loss": (mini_loss.slope(mini_solution.loss), mini_loss.LOSS),
     "update": (mini_update.course(mini_solution.update), mini_update.update_exercise(mini_solution.sample)),
     "train": (mini_update.versions_used(mini_solution.train), mini_update.TRAIN),
 }
