@@ -1,6 +1,7 @@
 """Training runs of a study at the same time, in processes and on Ray, with processes and nodes that are killed."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,18 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path, tiny_model: P
     assert again.returncode == 0, again.stderr
     after = finished(folder)
     assert {name: after[name] for name in before} == before
+    assert table(folder) == table(by_processes)
+
+
+def test_arms_that_another_machine_trained_are_gathered(tmp_path: Path, by_processes: Path) -> None:
+    """Copy the files of all arms without the table: nothing is trained, and the table is the same."""
+    folder = tmp_path / "runs"
+    shutil.copytree(by_processes, folder)
+    (folder / "study" / "small.parquet").unlink()
+    before = finished(folder)
+    again = rlcorr("study", "small", "--train", "--pool", "processes", runs_folder=folder)
+    assert again.returncode == 0, again.stderr
+    assert finished(folder) == before
     assert table(folder) == table(by_processes)
 
 
