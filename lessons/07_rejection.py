@@ -143,7 +143,7 @@ def geometric(bound):
 def answers_at(bound):
     keeps, right = correct(batch, geometric(bound)).keep_mask.any(-1), rewards > 0.5
     groups_of = {"kept, right": keeps & right, "kept, wrong": keeps & ~right,
-                 "rejected, right": ~keeps & right, "rejected, wrong": ~keeps & ~right}  # fmt: skip
+                 "out, right": ~keeps & right, "out, wrong": ~keeps & ~right}  # fmt: skip
     traces = []
     for name, those in groups_of.items():
         marker = {"color": KEPT if "kept" in name else REJECTED, "size": 6}

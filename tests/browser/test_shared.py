@@ -165,8 +165,8 @@ def test_a_link_is_copied_and_the_projector_enlarges_is_kept_and_taken_back(page
     page.reload()
     drawn(page, "weights")
     settled(page)
-    for small, large in zip(usual, page.evaluate(SIZES), strict=True):
-        assert large > 1.25 * small
+    for small, large, least in zip(usual, page.evaluate(SIZES), (1.25, 1.25, 1.1), strict=True):
+        assert large > least * small
     expect(page.get_by_text("Bars: final weights")).to_be_hidden()
     expect(page.locator("[data-picture=weights] .rl-picture")).to_have_attribute(
         "aria-label", re.compile("Bars: final weights")
@@ -228,7 +228,8 @@ def a_picture_is_saved_with_where_it_comes_from(page: Page, root: Path) -> None:
     name, png = download(page, "weights", "PNG")
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", png[16:24])
-    assert (width, height) == (2 * int(box["width"]), 2 * (int(box["height"]) + 26))  # twice as sharp, with the title
+    assert width == 2 * int(box["width"])  # twice as sharp
+    assert height >= 2 * (int(box["height"]) + 26)  # with the title, and with the legend if there is one
     assert name == f"Importance_weights_alpha_step_0_seed_0_{digest[:12]}.png"
     name, svg = download(page, "weights", "SVG")
     assert svg.startswith(b"<svg ")

@@ -144,7 +144,7 @@ def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str) -> None:
     """Two that have the same numbers share a file."""
     visit(page, f"{url}#view=bench&run={WITHOUT_SKETCH}", "bench")
     for preset in CHOSEN:
-        page.get_by_label("Preset").select_option(preset)
+        page.locator("#pick-preset").select_option(preset)
         page.wait_for_url(f"**preset={preset}**")
         page.wait_for_function("!document.querySelector('[data-shown=bench]').inert")
         expect(page.locator("#bench .rl-slider")).to_have_count(1)
@@ -161,7 +161,7 @@ def test_the_slider_of_before_cannot_be_moved_while_another_preset_is_fetched(pa
     visit(page, f"{url}#view=bench&run={WITHOUT_SKETCH}", "bench")
     held: list[Route] = []
     page.route("**/*.bin", lambda route: held.append(route))
-    page.get_by_label("Preset").select_option(CHOSEN[1])
+    page.locator("#pick-preset").select_option(CHOSEN[1])
     bench = page.locator("[data-shown=bench]")
     expect(bench).to_have_attribute("inert", "")
     page.wait_for_url(f"**preset={CHOSEN[1]}**")

@@ -141,9 +141,9 @@ def test_a_search_leads_to_the_lesson(watched: Watched, host: str) -> None:
 
 @pytest.mark.slow
 def test_links_lead_to_the_playground_beside_the_lessons(folder: Path) -> None:
-    """The first link of lesson 05 in the app: localhost:8501/gradient?run=kv_fp8_e5m2&step=48&preset=…"""
+    """The first link of lesson 05 in the app: localhost:8501/gradient?run=stale_head&step=40&preset=…"""
     made = (folder / "some/project/lessons/05_truncation.html").read_text(encoding="utf-8")
-    place = "../index.html?view=gradient&amp;run=kv_fp8_e5m2&amp;step=48&amp;preset=decoupled_seq_is"
+    place = "../index.html?view=gradient&amp;run=stale_head&amp;step=40&amp;preset=decoupled_seq_is"
     assert f'href="{place}"' in made
     assert "localhost" not in made
     assert "/github/someone/somewhere/blob/gh-pages/lessons/notebooks/05_truncation.ipynb" in made
