@@ -142,16 +142,15 @@ def geometric(bound):
 
 def answers_at(bound):
     keeps, right = correct(batch, geometric(bound)).keep_mask.any(-1), rewards > 0.5
-    groups_of = {"kept, right": keeps & right, "kept, wrong": keeps & ~right,
-                 "out, right": ~keeps & right, "out, wrong": ~keeps & ~right}  # fmt: skip
+    groups_of = {("kept", "circle"): keeps & right, ("kept", "x"): keeps & ~right,
+                 ("rejected", "circle"): ~keeps & right, ("rejected", "x"): ~keeps & ~right}  # fmt: skip
     traces = []
-    for name, those in groups_of.items():
-        marker = {"color": KEPT if "kept" in name else REJECTED, "size": 6}
-        marker["symbol"] = "circle" if "right" in name else "x"
-        points = {"x": surprise[those].tolist(), "y": (100 * away[those]).tolist()}
+    for (name, symbol), those in groups_of.items():
+        marker = {"color": KEPT if name == "kept" else REJECTED, "size": 6, "symbol": symbol}
+        points = {"x": surprise[those].tolist(), "y": (100 * away[those]).tolist(), "showlegend": symbol == "circle"}
         traces.append({"type": "scatter", "mode": "markers", "name": name, **points, "marker": marker})
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100 * bound, "y1": 100 * bound}
-    x = {"title_text": "mean −log q of the answer's tokens, nats (right: the engine hesitated)", "type": "log"}
+    x = {"title_text": "mean −log q of the answer's tokens, nats", "type": "log"}
     y = {"title_text": "geometric mean of the ratios: deviation from 1, %", "type": "log"}
     return figure(traces, height=360, x=x, y=y, shapes=[line | {"line": {"color": REJECTED}}], legend=True)
 
@@ -878,7 +877,7 @@ say(f"""
 def with_lines(study):
     """Draw the differences to no correction, with lines at the start and at the control."""
     made, none = differences(against_nothing(rows_of(study))), ends(study)["none"].value
-    for label, reward, colour in (("start", start(study), REJECTED), ("no mismatch", control(study), ACROSS[2])):
+    for label, reward, colour in (("start", start(study), REJECTED), ("control", control(study), ACROSS[2])):
         assert reward is not None  # the studies with short answers have a control
         made.add_shape(vertical_line(x=reward - none, colour=colour, dash="dash", width=2, label=label, side="left"))
     return made
