@@ -30,6 +30,7 @@ from exercises.lesson_05 import SQUARED_ERROR, TRUNCATION_BIAS, WEIGHTS
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
+from study_ends import contrasts, planned_ends, rows_of
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
@@ -43,8 +44,7 @@ from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import log_ratio, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients, read_sketch, updated_batch
-from rlcorr.records.study import endpoints, find_study, over_seeds, read_study
-from rlcorr.records.study_comparisons import compare_endpoints
+from rlcorr.records.study import over_seeds
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
@@ -448,10 +448,8 @@ for name in ("stale_head", "stale_4", "async"):
 # is one training run.
 
 # %% tags=["hide-input"]
-study = find_study("smol_last_weights")
-rows = read_study(study.name)[0]
-accuracy = endpoints(rows, study.planned_endpoint)
-pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(rows, study.planned_endpoint)}
+rows, accuracy = rows_of("smol_last_weights"), planned_ends("smol_last_weights")
+pairs = {arms: pair.difference for arms, pair in contrasts("smol_last_weights").items()}
 arms = ("fresh", "none", "token_cap")
 ranges = {arm: Interval(*astuple(over_seeds(list(accuracy[arm].values())))) for arm in arms}
 picture(dots("mean over ten seeds", ranges, x_name="greedy accuracy after the last step", x_range=(0, 0.8),

@@ -30,7 +30,7 @@ from exercises.lesson_06 import LONGEST, PREFIX_WEIGHTS, TOLERANCE
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
-from study_ends import STUDIES, control, end_dots, ends, rows_of, start
+from study_ends import STUDIES, contrasts, control, end_dots, ends, planned_ends, rows_of, start
 
 from rlcorr import CorrectionConfig, RejectionRule, correct, preset
 from rlcorr.config import LossConfig
@@ -42,8 +42,8 @@ from rlcorr.losses.per_token import gspo
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch, updated_batch
-from rlcorr.records.study import endpoints, find_study, over_seeds, read_study
-from rlcorr.records.study_comparisons import compare_endpoints, comparisons
+from rlcorr.records.study import over_seeds
+from rlcorr.records.study_comparisons import comparisons
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
@@ -499,10 +499,8 @@ test.
 # rows.
 
 # %% tags=["hide-input"]
-study = find_study("smol_last_weights")
-smol_rows = read_study(study.name)[0]
-accuracy = endpoints(smol_rows, study.planned_endpoint)
-pairs = {(pair.arm, pair.against): pair.difference for pair in compare_endpoints(smol_rows, study.planned_endpoint)}
+smol_rows, accuracy = rows_of("smol_last_weights"), planned_ends("smol_last_weights")
+pairs = {arms: pair.difference for arms, pair in contrasts("smol_last_weights").items()}
 means = {arm: Interval(*astuple(over_seeds(list(by_seed.values())))) for arm, by_seed in accuracy.items()}
 picture(dots("mean over ten seeds", means, x_name="greedy accuracy after the last step", x_range=(0, 0.8),
              single={arm: sorted(by_seed.values()) for arm, by_seed in accuracy.items()}))  # fmt: skip

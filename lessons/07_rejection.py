@@ -26,7 +26,7 @@ from exercises.mini_loss import LOSS, slope
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
-from study_ends import STUDIES, control, end_dots, ends, rows_of, start
+from study_ends import STUDIES, contrasts, control, end_dots, ends, rows_of, start
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.adaptive import m2po
@@ -41,8 +41,8 @@ from rlcorr.losses.objective import lr_factor, score_coefficients
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio, over_sequence
 from rlcorr.records import runs
-from rlcorr.records.study import find_study, read_study
-from rlcorr.records.study_comparisons import against_chance, against_nothing, compare_endpoints
+from rlcorr.records.study import find_study
+from rlcorr.records.study_comparisons import against_chance, against_nothing
 from rlcorr.rules import RejectionRule
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
@@ -406,8 +406,7 @@ for study in (long_old, long_cache):
 assert {arm for arm, difference in short_old.items() if difference.tells} == {"token_cap", "product_cap", NEGATIVE}
 assert not any(difference.low > 0 for difference in short_cache.values())
 above_start = {name: [arm for arm, end in ends(name).items() if end.value > start(name)] for name in STUDIES}
-real = find_study("smol_stale_6")
-on_smol = {(p.arm, p.against): p.difference for p in compare_endpoints(read_study(real.name)[0], real.planned_endpoint)}
+on_smol = {arms: pair.difference for arms, pair in contrasts("smol_stale_6").items()}
 say(f"""
     No arm is significantly better than no correction in all four. (The intervals of a study are joint: in 95 % of such
     studies all of them contain the true differences.)
@@ -428,7 +427,7 @@ say(f"""
     These are two tasks, one learning rate and two small models. Between short and long answers the algorithm, the batch
     and more differ as well (lesson 06), and without a control we cannot say what the learning rate alone does there.
 
-    On the real model, one arm of the study `{real.name}` rejects: a band on the geometric mean that keeps 95 % of the
+    On the real model, one arm of the study `smol_stale_6` rejects: a band on the geometric mean that keeps 95 % of the
     tokens. It cannot be distinguished from no correction. The planned measure is the gain, the mean reward of the last
     six steps minus that of the first six. Its difference is {untold(on_smol["geometric_95", "none"])}.
     """)

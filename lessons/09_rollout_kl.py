@@ -52,6 +52,7 @@ from curves import curves
 from exercises.lesson_09 import PULL, STRENGTH, TILT
 from sentences import above, below, bracketed, say, untold
 from show import picture, show
+from study_ends import contrasts, rows_of
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
@@ -66,8 +67,7 @@ from rlcorr.losses.objective import score_coefficients
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch, updated_batch
-from rlcorr.records.study import Endpoint, find_study, last_accuracies, read_study
-from rlcorr.records.study_comparisons import compare_endpoints
+from rlcorr.records.study import Endpoint, last_accuracies, read_study
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")
@@ -382,12 +382,7 @@ lines = [
 lines += [f"| `{name}` | {' | '.join(bracketed(one) for one in row)} |" for name, row in exact.items()]
 table_of_biases = "\n".join(lines)
 
-centring = find_study("smol_centering_stale")
-centred_rows, eight_bits = read_study("smol_centering_stale")[0], read_study("smol_centering_fp8")[0]
-
-
-def difference(rows, arm, against, endpoint):
-    return next(one.difference for one in compare_endpoints(rows, endpoint) if (one.arm, one.against) == (arm, against))
+centred_rows = rows_of("smol_centering_stale")
 
 
 def over(rows, arm, first, last):
@@ -397,18 +392,13 @@ def over(rows, arm, first, last):
 
 
 LAST = Endpoint(steps=0, margin=0.05)
-gain, gain_cap = (
-    difference(centred_rows, *pair, centring.planned_endpoint)
-    for pair in (("centered", "none"), ("centered_cap", "token_cap"))
-)
-at_the_end = difference(centred_rows, "centered", "none", LAST)
+PLANNED = (("centered", "none"), ("centered_cap", "token_cap"))
+gain, gain_cap = (contrasts("smol_centering_stale")[pair].difference for pair in PLANNED)
+at_the_end = contrasts("smol_centering_stale", LAST)["centered", "none"].difference
 accuracies = {arm: sum(seeds.values()) / len(seeds) for arm, seeds in last_accuracies(centred_rows).items()}
 of_fresh = last_accuracies(read_study("smol_stale_6")[0])["fresh"].values()
 fresh_end = sum(of_fresh) / len(of_fresh)
-in_eight_bits = [
-    difference(eight_bits, *pair, find_study("smol_centering_fp8").planned_endpoint)
-    for pair in (("centered", "none"), ("centered_cap", "token_cap"))
-]
+in_eight_bits = [contrasts("smol_centering_fp8")[pair].difference for pair in PLANNED]
 say(f"""
 **For one exact gradient it helps.** In tiny runs every likely answer is known, so the bias of the expected gradient is
 exact. It is in units of the exact gradient's length; brackets are 95 % intervals. (`python -m rlcorr gradients stale_4

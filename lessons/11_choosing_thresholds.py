@@ -52,6 +52,7 @@ from recorded import load
 from scipy import stats
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
+from study_ends import contrasts, planned_ends, rows_of
 
 from rlcorr import CorrectionConfig, RejectionRule, correct, evaluate, preset
 from rlcorr.analysis import choosing
@@ -72,10 +73,9 @@ from rlcorr.gradients.toy import small_world
 from rlcorr.ratios import over_sequence
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
-from rlcorr.records.study import Endpoint, end_rewards, endpoints, find_study, read_study
+from rlcorr.records.study import Endpoint, end_rewards, read_study
 from rlcorr.records.study_comparisons import (
     against_nothing,
-    compare_endpoints,
     comparisons,
     holm,
     progress_correlation,
@@ -121,8 +121,8 @@ def mean_interval(values):
 
 # %% tags=["hide-input"]
 LAST = "smol_last_weights"
-last_rows = read_study(LAST)[0]
-accuracy = {arm: list(seeds.values()) for arm, seeds in endpoints(last_rows, find_study(LAST).planned_endpoint).items()}
+last_rows = rows_of(LAST)
+accuracy = {arm: list(seeds.values()) for arm, seeds in planned_ends(LAST).items()}
 rewards = {arm: list(seeds.values()) for arm, seeds in end_rewards(last_rows).items()}  # of the last quarter: six steps
 start = mean_interval([row["reward"] for row in last_rows if row["step"] == 1 and row["preset"] == "fresh"]).value
 SHORT = {"product_cap_normalized": "product_cap"}
@@ -148,9 +148,7 @@ picture(
     ).update_layout(barmode="group", bargap=0.3)
 )
 
-against = {
-    (one.arm, one.against): one.difference for one in compare_endpoints(last_rows, find_study(LAST).planned_endpoint)
-}
+against = {arms: pair.difference for arms, pair in contrasts(LAST).items()}
 of_reward = {pair: comparisons(last_rows, [pair])[0].difference for pair in against}
 NONE, CAP, PRODUCT, FRESH = "none", "token_cap", "product_cap_normalized", "fresh"
 PREDICTED = {
@@ -169,18 +167,14 @@ lines += [
 say("\n".join(lines))
 
 # %% tags=["hide-input"]
-adjusted = holm([one.p_value for one in compare_endpoints(last_rows, find_study(LAST).planned_endpoint)[:3]])
+adjusted = holm([pair.p_value for pair in contrasts(LAST).values()][:3])
 hurt, helped, left = against[NONE, FRESH], against[CAP, NONE], against[CAP, FRESH]
 assert all(len(values) == 10 for values in accuracy.values())
 ROUNDING = {"smol_e5m2": "a KV cache in e5m2", "smol_centering_fp8": "an engine in 8 bits",
             "smol_support": "sampling by top-p among the 20 likeliest tokens"}  # fmt: skip
 gap_lines = ["| study | mismatch | gain | accuracy of the last weights |", "|---|---|---|---|"]
 for study, mismatch in ROUNDING.items():
-    study_rows = read_study(study)[0]
-    both = [
-        next(one.difference for one in compare_endpoints(study_rows, endpoint) if (one.arm, one.against) == (CAP, NONE))
-        for endpoint in (find_study(study).planned_endpoint, Endpoint(steps=0, margin=0.05))
-    ]
+    both = [contrasts(study, endpoint)[CAP, NONE].difference for endpoint in (None, Endpoint(steps=0, margin=0.05))]
     gap_lines.append(f"| `{study}` | {mismatch} | {untold(both[0])} | {untold(both[1])} |")
 table_of_gaps = "\n".join(gap_lines)
 say(f"""

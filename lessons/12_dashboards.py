@@ -54,6 +54,7 @@ from recorded import load
 from scipy import stats
 from sentences import above, bracketed, say, untold
 from show import picture, show
+from study_ends import contrasts
 
 from rlcorr import CorrectionConfig, correct, evaluate, metrics, preset
 from rlcorr.analysis.log_prob_pairs import mismatch_numbers, tokens_of
@@ -67,8 +68,7 @@ from rlcorr.measuring.measure import measure_probabilities
 from rlcorr.measuring.metric_definitions import METRICS, OBJECTIVE_METRICS, PREFIX, PROBABILITY_METRICS, RULE_METRICS
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
-from rlcorr.records.study import find_study, read_study
-from rlcorr.records.study_comparisons import compare_endpoints
+from rlcorr.records.study import read_study
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
@@ -324,8 +324,7 @@ show("weight in the engine, bfloat16", moved.bfloat16().float(), digits=5)
 # %% tags=["hide-input"]
 healthy = dashboard_of["smol_bf16_both"]
 exact = [row[key] for row in runs.read_metrics(runs.find_run("smol_fp32"))]
-of_precision = compare_endpoints(read_study("smol_precision")[0], find_study("smol_precision").planned_endpoint)
-float32_trainer = next(one.difference for one in of_precision if (one.arm, one.against) == ("float32_trainer", "none"))
+float32_trainer = contrasts("smol_precision")["float32_trainer", "none"].difference
 
 
 def over_all_steps(arm, other, seeds=range(10, 15)):

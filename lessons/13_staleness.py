@@ -40,6 +40,7 @@ from mini_pieces import load_mini
 from scipy import stats
 from sentences import above, below, bracketed, say, untold
 from show import picture, show
+from study_ends import contrasts, planned_ends, rows_of
 
 from rlcorr import correct, preset
 from rlcorr.config import LossConfig
@@ -50,8 +51,8 @@ from rlcorr.losses.objective import score_coefficients
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import updated_batch
-from rlcorr.records.study import end_rewards, endpoints, find_study, read_study
-from rlcorr.records.study_comparisons import against_nothing, compare_endpoints, holm
+from rlcorr.records.study import end_rewards, find_study, read_study
+from rlcorr.records.study_comparisons import against_nothing, holm
 from rlcorr.teaching.check import check
 
 warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
@@ -354,9 +355,9 @@ for name, lag, d in together:
 # two. In the first three steps of both runs the lag is one less than the step. From step 4 on the lags differ.
 
 # %% tags=["hide-input"]
-rows_of = {name: runs.read_metrics(runs.find_run(name)) for name in ("stale_4", "async")}
+metrics_of = {name: runs.read_metrics(runs.find_run(name)) for name in ("stale_4", "async")}
 equal = []
-for turns, thread in itertools.islice(zip(*rows_of.values(), strict=True), 5):
+for turns, thread in itertools.islice(zip(*metrics_of.values(), strict=True), 5):
     measured = [key for key in turns if not key.startswith(("timing/", "elapsed"))]
     equal.append(sum(turns[key] == thread[key] for key in measured))
     show(f"step {len(equal)}: equal numbers", equal[-1], "of", len(measured))
@@ -469,8 +470,7 @@ This is one task, one learning rate, and sixty steps.
 # over the steps; the bands are the 95 % intervals over ten seeds.
 
 # %% tags=["hide-input"]
-planned = find_study("smol_last_weights")
-smol, _ = read_study(planned.name)
+smol = rows_of("smol_last_weights")
 ARMS = ("fresh", "none", "token_cap", "product_cap_normalized")
 STEPS_SMOL = sorted({row["step"] for row in smol})
 by_step = {(arm, step): [] for arm in ARMS for step in STEPS_SMOL}
@@ -496,7 +496,7 @@ picture(drawn)
 # which version wrote the answers of step 24? (The accuracy before the first step was not recorded in this study.)
 
 # %% tags=["hide-input"]
-accuracy = endpoints(smol, planned.planned_endpoint)
+accuracy = planned_ends("smol_last_weights")
 of_arms = {arm: over_seeds(list(accuracy[arm].values())) for arm in ARMS}
 picture(arms_chart(of_arms, {"fresh control": of_arms["fresh"].value}, "greedy accuracy of the last weights"))
 
@@ -507,14 +507,14 @@ PREDICTED = {  # from the plan: from, to, and whether the interval was expected 
     ("product_cap_normalized", "token_cap"): (-0.05, 0.20, False),
     ("token_cap", "fresh"): (-0.25, -0.05, True),
 }
-compared = {(pair.arm, pair.against): pair for pair in compare_endpoints(smol, planned.planned_endpoint)}
+compared, endpoint = contrasts("smol_last_weights"), find_study("smol_last_weights").planned_endpoint
 for pair, (low, high, excludes) in PREDICTED.items():
     assert low <= compared[pair].difference.value <= high
     assert compared[pair].difference.tells == excludes
-adjusted = holm([compared[pair].p_value for pair in planned.planned_endpoint.primary])
+adjusted = holm([compared[pair].p_value for pair in endpoint.primary])
 assert [p < 0.05 for p in adjusted] == [True, True, False]
 equally_good = compared["product_cap_normalized", "token_cap"].difference
-assert max(abs(equally_good.low), abs(equally_good.high)) > planned.planned_endpoint.margin
+assert max(abs(equally_good.low), abs(equally_good.high)) > endpoint.margin
 last_six = {arm: {seed: fmean(row["reward"] for row in smol if row["preset"] == arm and row["seed"] == seed
                               and row["step"] > 18) for seed in accuracy[arm]} for arm in ARMS}  # fmt: skip
 shown = {seed: last_six["none"][seed] - last_six["fresh"][seed] for seed in last_six["none"]}
@@ -533,7 +533,7 @@ say(f"""
 - **A cap of 2 on the token weights wins back a part of it.** It ends at {of_arms["token_cap"].value:.2f},
   significantly above `none` and still significantly below `fresh`.
 - The normalised cap on the product cannot be distinguished from the token cap. It is not shown to be as good, either:
-  the plan asked for an interval within ±{planned.planned_endpoint.margin:.2f}.
+  the plan asked for an interval within ±{endpoint.margin:.2f}.
 - **The rewards hide it.** The mean reward of the last six steps is {untold(over_seeds(list(shown.values())))} for
   `none` minus `fresh`, which is not significant. In the accuracy, `none` is further behind `fresh`, by
   {above(over_seeds(beyond))}. One reason is the lag. The answers of step 24 were written by version 17, so no reward of

@@ -10,7 +10,8 @@ from dots import dots
 
 from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import end_rewards, over_seeds, read_study
+from rlcorr.records.study import Endpoint, end_rewards, endpoints, find_study, over_seeds, read_study
+from rlcorr.records.study_comparisons import Comparison, compare_endpoints
 
 STUDIES = {
     "decide_stale": "short answers, old weights",
@@ -25,6 +26,17 @@ CONTROLS = {"decide_stale": "stale_0", "decide_cache": "stale_0"}
 @cache
 def rows_of(study: str) -> list[dict[str, Any]]:
     return read_study(study)[0]
+
+
+def contrasts(study: str, endpoint: Endpoint | None = None) -> dict[tuple[str, str], Comparison]:
+    """Return (arm, other arm) → the difference of their planned endpoints or of another one, planned pairs first."""
+    pairs = compare_endpoints(rows_of(study), endpoint or find_study(study).planned_endpoint)
+    return {(pair.arm, pair.against): pair for pair in pairs}
+
+
+def planned_ends(study: str) -> dict[str, dict[int, float]]:
+    """Return arm → seed → the planned endpoint."""
+    return endpoints(rows_of(study), find_study(study).planned_endpoint)
 
 
 def start(study: str) -> float:

@@ -45,7 +45,7 @@ def slider(answer: Callable[[int], LiveContent], strip_key: str, strip: Callable
 
     Its generation is its value, so a new value in the URL moves the thumb. Strips with the same `strip_key` are equal.
     """
-    size = st.session_state[f"last_{KEY}"]
+    size = st.session_state[KEY]
     offered = drag.offer(KEY, lambda value: answer(_checked(value)))
     of_size = Slider(
         KEY, say.BATCH_SIZE, BATCH_SIZES, size, generation=size, address=offered,
@@ -61,7 +61,7 @@ def _put_moved(value: float, done: bool) -> None:
 
 def _put(size: int, *, done: bool) -> None:
     """Remember the size, and put it into the address once it is final (`done`)."""
-    st.session_state[KEY] = st.session_state[f"last_{KEY}"] = size
+    st.session_state[KEY] = size
     if done:
         address.say(KEY, size, USUAL)
 

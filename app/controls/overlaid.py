@@ -16,7 +16,7 @@ KEY, WIDGET = "with", "with_runs"
 def pick(slugs: Iterable[str], shown: str) -> list[str]:
     """Show the picker and return the runs. Wrong names in the URL are left out and named."""
     others = [slug for slug in slugs if slug != shown]
-    if address.arrived(KEY) and not address.keeps(KEY):
+    if address.takes(KEY):
         _take(others, shown, address.text(KEY))
     _say()
     st.session_state[WIDGET] = [slug for slug in _picked() if slug in others]

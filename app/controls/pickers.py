@@ -5,7 +5,7 @@ from pathlib import Path
 
 import streamlit as st
 from data import recorded
-from data.names import run_label
+from data.names import run_labels
 from state import address, notices, session
 from streamlit.delta_generator import DeltaGenerator
 from text import phrases
@@ -25,7 +25,8 @@ def pick(all_runs: dict[str, Path], *, sketched: bool = False) -> session.Select
     default = recorded.default_run(all_runs, sketched=sketched)
     named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
     is_new = address.restore("run", session.NEWEST, named)
-    wanted = left.selectbox("Run", options, key="run", format_func=run_label, on_change=notices.clear, args=("run",))
+    label = run_labels(options).__getitem__
+    wanted = left.selectbox("Run", options, key="run", format_func=label, on_change=notices.clear, args=("run",))
     address.say("run", wanted, None)  # always in the address, which is complete with it
     slug = default if wanted == session.NEWEST else wanted
     steps = runs.list_steps(all_runs[slug])
@@ -45,7 +46,8 @@ def pick_second(all_runs: dict[str, Path], first: session.Selection) -> session.
     options, another = [session.ANOTHER, *all_runs], (others or [first.slug])[0]
     named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {another}.")
     address.restore("run_b", session.ANOTHER, named)
-    wanted = left.selectbox("Run B", options, key="run_b", format_func=run_label, on_change=_run_b_changed)
+    label = run_labels(options).__getitem__
+    wanted = left.selectbox("Run B", options, key="run_b", format_func=label, on_change=_run_b_changed)
     address.say("run_b", wanted, session.ANOTHER)
     slug = another if wanted == session.ANOTHER else wanted
     steps = runs.list_steps(all_runs[slug])
@@ -125,9 +127,8 @@ def watch(seen: tuple, selection: session.Selection | None, drawn_at: float) -> 
         shown = f"step {selection.step}, {steps} recorded" if selection.step is not None else "no step to show"
         # A complete run does not change any more, and its files may be as new as the clone that they came with.
         changed = "" if state.status == "complete" else f" · last change {ago(state.age)}"
-        st.caption(
-            plain(f"{run_label(selection.slug)} · {shown} · {phrases.STATUS.get(state.status, state.status)}{changed}")
-        )
+        label = run_labels([selection.slug])[selection.slug]
+        st.caption(plain(f"{label} · {shown} · {phrases.STATUS.get(state.status, state.status)}{changed}"))
 
 
 def page_inputs(all_runs: dict[str, Path], run: Path | None) -> tuple:

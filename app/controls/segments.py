@@ -46,8 +46,8 @@ def choose_several(
     address.restore(key, list(default), parse)
     _warn(key)
     chosen = show()
-    st.session_state[f"last_{key}"] = chosen
-    address.write({key: None if set(chosen) == set(default) else ",".join(chosen)})
+    is_default = set(chosen) == set(default)  # in whatever order they were picked
+    address.say(key, chosen, chosen if is_default else None, ",".join)
     return chosen
 
 

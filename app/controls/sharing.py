@@ -69,9 +69,9 @@ def _projector() -> bool:
     address.restore("projector", False, _on_or_off)
     for sentence in notices.of("projector"):
         st.warning(plain(sentence))
-    address.write({"projector": "1" if st.session_state["projector"] else None})
-    st.session_state["last_projector"] = st.session_state["projector"]
-    return st.session_state["projector"]
+    is_on = st.session_state["projector"]
+    address.say("projector", is_on, False, lambda _: "1")
+    return is_on
 
 
 def _on_or_off(raw: str) -> bool:

@@ -16,7 +16,7 @@ from rlcorr.systems.overrides import overrides
 
 KEY = "system"
 NOT_IN_LINK = ("hide", "projector")
-"""What a link has for the way in which a page is shown."""
+"""Keys of a link that are about how a page looks."""
 
 
 def system() -> str:

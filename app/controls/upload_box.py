@@ -33,7 +33,7 @@ TOO_LARGE = """<style>
 
 @dataclass(frozen=True)
 class Read:
-    """What the box says about files that were read: in its folded line, inside, and below."""
+    """Sentences of the box about files that were read: in its folded line, inside, and below."""
 
     slug: str
     line: str

@@ -1,5 +1,6 @@
 """Names of runs and presets for people; their slugs follow, because links and commands use these."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import streamlit as st
@@ -13,18 +14,11 @@ from rlcorr.records.recipes import read_entries
 BETWEEN = " · "
 
 
-def run_name(slug: str) -> str:
-    """Return the title of a committed run, the file name of an upload, or the slug of another run."""
-    if slug.startswith(uploads.PREFIX):
-        return uploads.shown_name(slug)
+def run_labels(slugs: Iterable[str]) -> dict[str, str]:
+    """Return slug → title and slug of a committed run, file name of an upload, or slug of another run."""
     index = runs.ROOT / "index.toml"
-    return _titles(index, recorded.stamp(index)).get(slug, slug)
-
-
-def run_label(slug: str) -> str:
-    """Return the name of a run and its slug."""
-    name = run_name(slug)
-    return name if name == slug or slug.startswith(uploads.PREFIX) else f"{name}{BETWEEN}{slug}"
+    titles = _titles(index, recorded.stamp(index))
+    return {slug: f"{titles[slug]}{BETWEEN}{slug}" if slug in titles else uploads.shown_name(slug) for slug in slugs}
 
 
 def preset_label(name: str) -> str:

@@ -28,13 +28,15 @@ A cap on the weights keeps every token, so that no share of tokens can choose it
 class Suggestion:
     """A correction, and its effect on the last step of the run; `effect` is a text if it cannot be applied there."""
 
-    key: str
-    """Name of the preset; for a threshold by budget, with the share."""
+    preset: str | None
+    """The preset that has these weights and rules, for a threshold by budget with other numbers; None if none has."""
     config: CorrectionConfig
     loss: LossConfig | None
     effect: Kept | str
     is_default: bool = False
     """True if the system does this if nothing is set."""
+    share: float | None = None
+    """The share of the tokens for which the threshold was chosen; None for published numbers."""
     threshold: float | None = None
     """The upper bound that was chosen; None for published numbers."""
     before: Kept | None = None
@@ -43,10 +45,9 @@ class Suggestion:
     """Effect on the same answers cut to fewer tokens, on the steps on which it was chosen."""
 
     @property
-    def preset(self) -> str | None:
-        """Return the preset that has these weights and rules, whatever their numbers; None if none has."""
-        name = self.key.partition("@")[0]
-        return name if name in PRESETS else None
+    def key(self) -> str:
+        """Return a name that no other suggestion of the page has."""
+        return self.preset or "" if self.share is None else f"{self.preset}@{self.share:g}"
 
     @property
     def is_advised(self) -> bool:
@@ -70,6 +71,12 @@ def pairs(stamps: Stamps) -> tuple[Pairs, Pairs | None]:
     return pairs_of(steps, with_advantages=has_advantages)
 
 
+def measured_on(stamps: Stamps) -> Pairs:
+    """Return the pairs on which effects are measured: the last step, which no threshold was chosen on."""
+    chosen_on, last = pairs(stamps)
+    return last or chosen_on  # with one step, that one
+
+
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _looks(stamps: Stamps) -> list[Look]:
     return [look(number, recorded.step(Path(run), number).batch) for run, number, _ in stamps]
@@ -91,8 +98,7 @@ def fault(stamps: Stamps) -> tuple[int, Symptom] | None:
 @st.cache_resource(max_entries=32, show_spinner="Applying the system's own corrections …")
 def published(stamps: Stamps, system: str) -> list[Suggestion]:
     """Return the corrections that a system ships, with their effect on the last step of the run."""
-    chosen_on, last = pairs(stamps)
-    batch = (last or chosen_on).batch
+    batch = measured_on(stamps).batch
     return [_published(one, lambda config: kept(batch, config)) for one in shipped(system)]
 
 
@@ -101,7 +107,7 @@ def _published(one: Shipped, measure: Callable[[CorrectionConfig], Kept]) -> Sug
         effect = measure(one.config)
     except UsageError as error:  # a rule may need advantages, which the file does not have
         effect = str(error)
-    return Suggestion(one.preset or "", one.config, one.loss, effect, one.is_default)
+    return Suggestion(one.preset, one.config, one.loss, effect, one.is_default)
 
 
 @st.cache_resource(max_entries=32, show_spinner="Choosing the thresholds …")
@@ -116,9 +122,7 @@ def by_budget(stamps: Stamps, share: float) -> tuple[list[Suggestion], dict[str,
             refused[name] = str(error)
             continue
         before = None if last is None else kept(chosen_on.batch, config)
-        effect = kept((last or chosen_on).batch, config)
+        effect = kept(measured_on(stamps).batch, config)
         by_length = kept_by_length(chosen_on.batch, config)
-        key = f"{name}@{share:g}"
-        one = Suggestion(key, config, PRESETS[name].loss, effect, False, threshold, before, by_length)
-        reached.append(one)
+        reached.append(Suggestion(name, config, PRESETS[name].loss, effect, False, share, threshold, before, by_length))
     return reached, refused

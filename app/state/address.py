@@ -13,7 +13,7 @@ entry in the browser's history.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -50,12 +50,9 @@ def begin(view: str) -> bool:
     return another
 
 
-def arrived(key: str) -> bool:
-    """Return, once after each arrival, True: the control of this key should take the value of the address."""
-    taken, number = st.session_state.setdefault("taken", {}), _arrival().number
-    is_new = taken.get(key) != number
-    taken[key] = number
-    return is_new
+def takes(key: str) -> bool:
+    """Return True once after each arrival at an address that decides the value of this key: take `text(key)` then."""
+    return _arrived(key) and not _keeps(key)
 
 
 def number() -> int:
@@ -68,16 +65,11 @@ def text(key: str) -> str | None:
     return _arrival().texts.get(key)
 
 
-def keeps(key: str) -> bool:
-    """Check whether the address leaves this key as it was on the view before."""
-    return text(key) is None and not _arrival().is_complete
-
-
 def peek(key: str, default: T, parse: Callable[[str], T]) -> T:
     """Return the value that `restore` has given or will give to the widget. Wrong values count as the default."""
     if st.session_state.get("taken", {}).get(key) == _arrival().number:
         return st.session_state.get(key, default)
-    if keeps(key):
+    if _keeps(key):
         return st.session_state.get(f"last_{key}", default)
     raw = text(key)
     try:
@@ -92,7 +84,7 @@ def restore(key: str, default: T, parse: Callable[[str], T]) -> bool:
     Returns whether the page has just arrived at an address.
     A text that `parse` refuses with a `UsageError` counts as the default; the error's sentence becomes the notice.
     """
-    is_new = arrived(key)
+    is_new = _arrived(key)
     if is_new:
         notices.clear(key)
         value = default
@@ -101,7 +93,7 @@ def restore(key: str, default: T, parse: Callable[[str], T]) -> bool:
             value = default if raw is None else parse(raw)
         except UsageError as error:
             notices.put(key, str(error))
-        st.session_state[key] = st.session_state.get(f"last_{key}", default) if keeps(key) else value
+        st.session_state[key] = st.session_state.get(f"last_{key}", default) if _keeps(key) else value
     elif key not in st.session_state:
         st.session_state[key] = st.session_state.get(f"last_{key}", default)
     return is_new
@@ -118,10 +110,10 @@ def one_of(options: Collection[str], sentence: Callable[[str], str]) -> Callable
     return parse
 
 
-def say(key: str, value: Any, default: Any) -> None:
+def say(key: str, value: T, default: T | None, as_text: Callable[[T], str] = str) -> None:
     """Remember the widget's value for the next view, and put it into the address unless it is the default."""
     st.session_state[f"last_{key}"] = value
-    write({key: None if value == default else str(value)})
+    write({key: None if value == default else as_text(value)})
 
 
 def write(texts: Mapping[str, str | None]) -> None:
@@ -156,6 +148,19 @@ def fragment(show: Callable[P, None]) -> Callable[P, None]:
             flush()
 
     return run
+
+
+def _arrived(key: str) -> bool:
+    """Return True once after each arrival."""
+    taken, number = st.session_state.setdefault("taken", {}), _arrival().number
+    is_new = taken.get(key) != number
+    taken[key] = number
+    return is_new
+
+
+def _keeps(key: str) -> bool:
+    """Check whether the address leaves this key as it was on the view before."""
+    return text(key) is None and not _arrival().is_complete
 
 
 def _arrival() -> Arrival:

@@ -154,7 +154,7 @@ def sync_bounds(bounds: list[Bound], choices: list[Choice], slot: str = FIRST) -
 
 
 def _sync(fields: list[Field], kind: str, slot: str) -> None:
-    arrived = [field for field in fields if address.arrived(field.key) and not address.keeps(field.key)]
+    arrived = [field for field in fields if address.takes(field.key)]
     if not arrived:
         address.write({key: value for key, value in in_url().items() if slot_of(key) == slot and is_shown(slot)})
         return

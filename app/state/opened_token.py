@@ -37,7 +37,7 @@ def sync(lengths: Sequence[int]) -> None:
     step = (selection().slug, selection().step)
     is_another_step = st.session_state.get("opened_in", step) != step
     st.session_state["opened_in"] = step
-    if address.arrived(KEY) and not address.keeps(KEY):
+    if address.takes(KEY):
         _take(lengths, address.text(KEY))
     elif is_another_step:
         open_token(None)

@@ -128,7 +128,7 @@ MEANINGS = {
     "ESS": f"(Σ w)²/(n Σ w²) over the kept tokens, with n all tokens. Bad: below {_ESS}, because then half of the "
     "batch is paid for nothing.",
 }
-"""What a column of both tables means. Its limits are those of the glossary."""
+"""Meanings of the columns of both tables. The limits are those of the glossary."""
 NO_TEXT = "{system} cannot express it"
 BY_LENGTH = "The same thresholds on shorter answers"
 BY_LENGTH_IS = (

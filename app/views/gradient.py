@@ -88,7 +88,7 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
     # The toy is computed only if its box is open. A picture drawn in a closed box would have the wrong width, too.
     address.restore("toy", False, lambda raw: raw == "true")
     expander = st.expander(say.TOY_FOLDED, key="toy", on_change="rerun")
-    address.write({"toy": "true" if expander.open else None})
+    address.say("toy", expander.open, False, lambda _: "true")
     if expander.open and bounds_of(config):
         with expander:
             _toy(shown, config)

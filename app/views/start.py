@@ -89,8 +89,7 @@ def _put(b: Bound, value: float, done: bool) -> None:
 
 
 def _say(value: float, b: Bound) -> None:
-    st.session_state[f"last_{KEY}"] = value
-    address.write({KEY: None if value == b.value else f"{value:.12g}"})
+    address.say(KEY, value, b.value, "{:.12g}".format)
 
 
 def _parsed(b: Bound, raw: str) -> float:

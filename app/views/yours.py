@@ -173,27 +173,28 @@ def _corrections(stamps: Stamps) -> None:
         st.markdown(f"##### {yours_text.BUDGET}")
         picked = choose_one(yours_text.KEEP, yours_text.KEEPS, yours_text.KEEPS[0], "keep")
         reached, refused = suggestions.by_budget(stamps, float(picked.removesuffix(" %")) / 100)
-        offered = {one.key: one for one in reached if can_express(system, one.config, one.loss)}
+        offered = [one for one in reached if can_express(system, one.config, one.loss)]
         no_text = yours_text.NO_TEXT.format(system=system)
-        _by_budget(stamps, reached, refused, {one.key: no_text for one in reached if one.key not in offered})
+        _by_budget(stamps, reached, refused, {one.preset: no_text for one in reached if one not in offered})
     with left:
-        _take(system, [one for one in (*shipped, *offered.values()) if one.is_advised])
+        _take(system, [one for one in (*shipped, *offered) if one.is_advised])
 
 
 def _shipped(stamps: Stamps, system: str, shipped: list[Suggestion]) -> None:
-    chosen_on, last = suggestions.pairs(stamps)
     title = yours_text.SHIPPED_PYTHON if system == "Python" else yours_text.SHIPPED.format(system=system)
     st.markdown(f"##### {title}")
-    st.caption(yours_text.SHIPPED_ARE.format(step=(last or chosen_on).steps[-1]))
+    st.caption(yours_text.SHIPPED_ARE.format(step=suggestions.measured_on(stamps).steps[-1]))
     rows = [(yours_text.limits(one.config), _below(one), _cells(one)) for one in shipped]
     st.html(graded_table(yours_text.COLUMNS, rows, yours_text.MEANINGS))
     for one in shipped:
         if isinstance(one.effect, str):
-            st.caption(plain(yours_text.UNMEASURED.format(name=one.key, reason=one.effect)))
+            st.caption(plain(yours_text.UNMEASURED.format(name=one.preset, reason=one.effect)))
 
 
-def _by_budget(stamps: Stamps, reached: list[Suggestion], refused: dict[str, str], remarks: dict[str, str]) -> None:
-    """Show the thresholds, the reasons why there are none, and remarks below the names of some, by their keys."""
+def _by_budget(
+    stamps: Stamps, reached: list[Suggestion], refused: dict[str, str], remarks: dict[str | None, str]
+) -> None:
+    """Show the thresholds, the reasons why there are none, and remarks below the names of some, by their presets."""
     before, last = suggestions.pairs(stamps)
     steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
     st.caption(
@@ -204,7 +205,7 @@ def _by_budget(stamps: Stamps, reached: list[Suggestion], refused: dict[str, str
     rows, columns = [], list(yours_text.BUDGET_COLUMNS)
     for one in reached:
         first = [f"{one.threshold:.6g}"] + ([] if one.before is None else [percent(one.before.share)])
-        rows.append((_what(one), remarks.get(one.key, ""), [*first, *_cells(one)]))
+        rows.append((_what(one), remarks.get(one.preset, ""), [*first, *_cells(one)]))
     if last is None:
         columns.remove(yours_text.WHERE_CHOSEN)
     if rows:
@@ -234,28 +235,27 @@ def _cells(one: Suggestion) -> list[Cell]:
     if isinstance(effect, str):
         return [yours_text.NOT_REACHED] * len(yours_text.COLUMNS[1:])
     cut: Cell = yours_text.NOT_REACHED
-    zeroed: Cell = percent(1 - effect.share)
+    zeroed: Cell = percent(effect.zeroed)
     if effect.cut is not None:
         cut = Graded(percent(effect.cut), not effect.has_high_clipped)
     elif one.config.rollout_is is not None:
-        zeroed = Graded(percent(1 - effect.share), not effect.has_high_clipped)
+        zeroed = Graded(percent(effect.zeroed), not effect.has_high_clipped)
     return [percent(effect.share), cut, zeroed, Graded(percent(effect.ess), not effect.has_low_ess)]
 
 
 def _below(one: Suggestion) -> str:
     marks = [yours_text.DEFAULT] if one.is_default else []
-    return ", ".join([*filter(None, [one.key]), *marks])
+    return ", ".join([*filter(None, [one.preset]), *marks])
 
 
 def _what(one: Suggestion) -> str:
-    return yours_text.SUGGESTED[one.key.partition("@")[0]]
+    return yours_text.SUGGESTED[str(one.preset)]
 
 
 def _label(one: Suggestion) -> str:
-    if one.threshold is None:
-        return f"{yours_text.limits(one.config)} ({one.key or yours_text.DEFAULT})"
-    share = one.key.partition("@")[2]
-    return f"{yours_text.BY_BUDGET.format(what=_what(one), share=f'{100 * float(share):g} %')} ({one.preset})"
+    if one.share is None:
+        return f"{yours_text.limits(one.config)} ({one.preset or yours_text.DEFAULT})"
+    return f"{yours_text.BY_BUDGET.format(what=_what(one), share=f'{100 * one.share:g} %')} ({one.preset})"
 
 
 def _take(system: str, advised: list[Suggestion]) -> None:

@@ -46,6 +46,11 @@ class Kept:
     """Clipped mass: share of the tokens whose weights lie outside their bounds, and become a bound or 0."""
 
     @property
+    def zeroed(self) -> float:
+        """Return the share of the tokens that teach nothing."""
+        return 1 - self.share
+
+    @property
     def has_high_clipped(self) -> bool:
         return self.clipped > CLIPPED_LIMIT
 

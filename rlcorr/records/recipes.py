@@ -23,7 +23,7 @@ class Recipe:
 
     name: str
     title: str
-    """What people call the run."""
+    """The name of the run in words."""
     story: str
     """A sentence that describes the run."""
     look: str

@@ -1,4 +1,4 @@
-"""How the training runs of a study ended, by kind of correction instead of by preset."""
+"""Read how the training runs of a study ended, by kind of correction instead of by preset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class StudyEnds:
     steps: int
     seeds: int
     measure: str
-    """What `by_kind` has: accuracy of the last weights, if that was the planned endpoint, or reward at the end."""
+    """Name of the number in `by_kind`: accuracy of the last weights, if that was planned, or reward at the end."""
     model: str
     staleness: int
     """Number of updates by which the weights are old."""

@@ -167,7 +167,8 @@ def defaults_of(system: str, version: str | None = None) -> tuple[CorrectionConf
 
 def default_text(system: str, version: str | None = None) -> str:
     """Return the text of the system's own defaults."""
-    return export(defaults_of(system, version)[0], system, defaults_of(system, version)[1], version=version)
+    config, loss = defaults_of(system, version)
+    return export(config, system, loss, version=version)
 
 
 def newest_text(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:

@@ -24,10 +24,6 @@ class Shipped:
     is_default: bool = False
     """True if the system does this if nothing is set."""
 
-    @property
-    def acts(self) -> bool:
-        return self.config.rollout_is is not None or bool(self.config.rollout_rs)
-
 
 def shipped(system: str) -> list[Shipped]:
     """Return the system's default, and each of its presets that its text can express and that gives other weights.
