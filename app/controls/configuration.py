@@ -35,7 +35,8 @@ def preset_name(
 
 def _preset_changed(key: str, slot: str) -> None:
     notices.clear(key)
-    fields.reset(slot)
+    if address.differs(key):
+        fields.reset(slot)
 
 
 def settings(config: CorrectionConfig, slot: str = fields.FIRST) -> CorrectionConfig:

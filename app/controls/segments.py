@@ -58,5 +58,5 @@ def _warn(key: str) -> None:
 
 def _changed(key: str, on_change: Callable[[], None] | None) -> None:
     notices.clear(key)
-    if on_change is not None:
+    if on_change is not None and address.differs(key):
         on_change()

@@ -116,6 +116,14 @@ def say(key: str, value: T, default: T | None, as_text: Callable[[T], str] = str
     write({key: None if value == default else as_text(value)})
 
 
+def differs(key: str) -> bool:
+    """Return whether the widget's value differs from the one that it said last.
+
+    Streamlit also calls `on_change` of a widget that is shown again before the browser has forgotten it.
+    """
+    return st.session_state.get(key) != st.session_state.get(f"last_{key}")
+
+
 def write(texts: Mapping[str, str | None]) -> None:
     """Put these texts into the address when this run of the page or fragment ends; None removes a key."""
     st.session_state.setdefault("says", {}).update(texts)
