@@ -94,7 +94,7 @@ def restore(key: str, default: T, parse: Callable[[str], T]) -> bool:
         except UsageError as error:
             notices.put(key, str(error))
         st.session_state[key] = st.session_state.get(f"last_{key}", default) if _keeps(key) else value
-    elif key not in st.session_state:
+    elif key not in st.session_state or _returns(key):
         st.session_state[key] = st.session_state.get(f"last_{key}", default)
     return is_new
 
@@ -136,6 +136,7 @@ def flush() -> None:
     """
     says = {key: value for key, value in st.session_state["says"].items() if value is not None}
     arrival = _arrival()
+    st.session_state["drawn"] = set(st.session_state["says"])
     is_settled = st.session_state.get("settled") == arrival.number
     st.session_state["settled"] = arrival.number
     if (is_settled or not arrival.is_complete) and says != st.session_state["written"]:
@@ -164,6 +165,14 @@ def _arrived(key: str) -> bool:
     is_new = taken.get(key) != number
     taken[key] = number
     return is_new
+
+
+def _returns(key: str) -> bool:
+    """Check whether the last complete page lacked this widget, and nobody has used it since.
+
+    Its value may still be there if the page changed quickly. The browser has forgotten it, and must get it again.
+    """
+    return key not in st.session_state.get("drawn", ()) and not differs(key)
 
 
 def _keeps(key: str) -> bool:
