@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import streamlit as st
+from data.names import run_labels
 from state import address, notices
 from text import training as say
 from text.formatting import plain
@@ -21,8 +22,9 @@ def pick(slugs: Iterable[str], shown: str) -> list[str]:
     _say()
     st.session_state[WIDGET] = [slug for slug in _picked() if slug in others]
     st.multiselect(
-        say.COMPARE, others, key=WIDGET, on_change=_changed, help=say.COMPARE_HELP, max_selections=MOST_RUNS - 1
-    )
+        say.COMPARE, others, key=WIDGET, format_func=run_labels(others).__getitem__, on_change=_changed,
+        help=say.COMPARE_HELP, max_selections=MOST_RUNS - 1,
+    )  # fmt: skip
     if f"{KEY}_notice" in st.session_state:
         st.warning(plain(st.session_state[f"{KEY}_notice"]))
     return st.session_state[WIDGET]

@@ -1,6 +1,6 @@
-"""Choices that the address names: a row of buttons of which one is pressed, and a choice of several."""
+"""Choices that the address names: a row of buttons or a list of which one is chosen, and a choice of several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import streamlit as st
@@ -21,15 +21,30 @@ def choose_one(
     on_change: Callable[[], None] | None = None,
 ) -> str:
     """Show the buttons, and return the pressed one. A sentence names a wrong one in the address as `noun` or `key`."""
-    named = address.one_of(options, lambda raw: f"{unknown(noun or key, raw, options)} Showing {default}.")
-    address.restore(key, default, named)
-    _warn(key)
+    _restore_one(key, options, default, noun)
     pressed = st.segmented_control(
         label, options, key=key, required=True, on_change=partial(_changed, key, on_change),
         label_visibility="collapsed" if hide_label else "visible",
     )  # fmt: skip
     address.say(key, pressed, default)
     return str(pressed)
+
+
+def choose_from_list(
+    label: str, labels: Mapping[str, str], default: str, key: str, *, on_change: Callable[[], None] | None = None
+) -> str:
+    """Show a list of labels, and return the name whose label is chosen. `labels`: name → label."""
+    _restore_one(key, list(labels), default, "")
+    changed = partial(_changed, key, on_change)
+    chosen = st.selectbox(label, list(labels), key=key, format_func=labels.__getitem__, on_change=changed)
+    address.say(key, chosen, default)
+    return chosen
+
+
+def _restore_one(key: str, options: Sequence[str], default: str, noun: str) -> None:
+    named = address.one_of(options, lambda raw: f"{unknown(noun or key, raw, options)} Showing {default}.")
+    address.restore(key, default, named)
+    _warn(key)
 
 
 def choose_several(

@@ -1,4 +1,4 @@
-"""Names of runs and presets for people; their slugs follow, because links and commands use these."""
+"""Names of runs, presets and arms of studies for people; slugs follow, because links and commands use these."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +10,7 @@ from rlcorr import PRESETS
 from rlcorr.presets.titles import title
 from rlcorr.records import runs
 from rlcorr.records.recipes import read_entries
+from rlcorr.records.study import Study
 
 BETWEEN = " · "
 
@@ -25,6 +26,21 @@ def preset_label(name: str) -> str:
     """Return the title of a preset, its system and its slug."""
     preset = PRESETS[name]
     return BETWEEN.join((title(preset), preset.system, name))
+
+
+def study_label(study: Study) -> str:
+    """Return the title of a study and its slug."""
+    return BETWEEN.join(dict.fromkeys((study.title, study.name)))
+
+
+def arm_title(study: Study, arm: str) -> str:
+    """Return what an arm of a study does, in words."""
+    return study.arm_titles.get(arm) or (title(PRESETS[arm]) if arm in PRESETS else arm)
+
+
+def arm_label(study: Study, arm: str) -> str:
+    """Return what an arm of a study does, and its slug."""
+    return BETWEEN.join(dict.fromkeys((arm_title(study, arm), arm)))
 
 
 @st.cache_data(show_spinner=False, max_entries=4)

@@ -134,12 +134,15 @@ def step(run: Path, number: int) -> runs.StepRecord:
 def source(run: Path, number: int | None) -> str:
     """Return the line that says what a picture shows: run, step, seed, and the first digits of the file's sha256.
 
+    An upload is named as its file.
+
     The file is that of the step, or without a step that of the metrics. The hash is computed only if the manifest does
     not have it yet.
     """
+    name = uploads.shown_name(run.name)
     path = runs.metrics_path(run) if number is None else runs.step_path(run, number)
     if number is None and not path.is_file():
-        return run.name
+        return name
     try:
         about = manifest(run)
     except runs.DamagedFile:
@@ -147,7 +150,7 @@ def source(run: Path, number: int | None) -> str:
     else:
         seed, hashed = about.seed, about.files.get(path.relative_to(run).as_posix())
     steps = "" if number is None else f" · step {number}"
-    return f"{run.name}{steps} · seed {seed} · {digest(path, hashed)}"
+    return f"{name}{steps} · seed {seed} · {digest(path, hashed)}"
 
 
 def digest(path: Path, hashed: str | None = None) -> str:

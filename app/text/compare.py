@@ -90,8 +90,8 @@ NO_STEP_B = "Run B has no step yet."
 ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
 
 
-def batch_name(slug: str, step: int) -> str:
-    return plain(f"{slug}, step {step}")
+def batch_name(run: str, step: int) -> str:
+    return plain(f"{run}, step {step}")
 
 
 def agreement(masks: Agreement) -> dict[str, str]:

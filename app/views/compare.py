@@ -13,6 +13,7 @@ from controls.drag import show_live
 from controls.pickers import pick_second, picked_record, record_of
 from controls.segments import choose_one
 from data import corrections, recorded, sketches, study_ends
+from data.names import run_labels
 from data.sketches import Sketched
 from live import compare as live_compare
 from live import strips
@@ -216,7 +217,11 @@ def _runs(selection: session.Selection, record: StepRecord) -> None:
     other = record_of(second, second.step)
     if other is None:
         return
-    names = {"A": say.batch_name(selection.slug, record.step), "B": say.batch_name(second.slug, other.step)}
+    labels = run_labels([selection.slug, second.slug])
+    names = {
+        "A": say.batch_name(labels[selection.slug], record.step),
+        "B": say.batch_name(labels[second.slug], other.step),
+    }
     container.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(selection, second))
     st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
     sources = recorded.source(selection.run, record.step), recorded.source(second.run, other.step)

@@ -8,6 +8,7 @@ from controls import overlaid
 from controls.pickers import record_of, show_step
 from controls.segments import choose_one
 from data import corrections, recorded
+from data.names import run_labels
 from state import navigation, notices, session
 from text import phrases
 from text import training as say
@@ -80,7 +81,8 @@ def _curves(selection: session.Selection) -> None:
     if not any(rows.values()):
         return
     if others:
-        st.html(swatches(training.run_colours(list(rows))))
+        labels = run_labels(rows)
+        st.html(swatches({labels[slug]: colour for slug, colour in training.run_colours(list(rows)).items()}))
         st.caption(say.DOTTED)
     source = recorded.source(selection.run, None) if len(rows) == 1 else say.several(list(rows))
     panels = list(training.PANELS.items())

@@ -5,8 +5,9 @@ from functools import partial
 
 import streamlit as st
 from components.picture import picture
-from controls.segments import choose_one, choose_several
+from controls.segments import choose_from_list, choose_several
 from data import studies
+from data.names import arm_label, arm_title, study_label
 from data.studies import StudyTable
 from state import address
 from text import training as say
@@ -15,7 +16,7 @@ from text.formatting import plain, swatches, table
 from rlcorr.command.gradient_table import bracketed
 from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
-from rlcorr.records.study import FOLDER, SeedRange
+from rlcorr.records.study import FOLDER, SeedRange, Study
 from rlcorr.records.study_comparisons import NO_CORRECTION
 
 
@@ -24,16 +25,17 @@ def study() -> None:
     if not index:
         st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
         return
-    name = choose_one(say.STUDY, list(index), next(iter(index)), "study", on_change=_study_changed)
+    labels = {name: study_label(study) for name, study in index.items()}
+    name = choose_from_list(say.STUDY, labels, next(iter(index)), "study", on_change=_study_changed)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)
     except UsageError as error:
         st.info(plain(str(error)))
         return
-    _decisions(result)
-    _outcomes(result)
-    _curves(result)
+    _decisions(index[name], result)
+    _outcomes(index[name], result)
+    _curves(index[name], result)
 
 
 def _study_changed() -> None:
@@ -42,11 +44,11 @@ def _study_changed() -> None:
         st.session_state.pop(key, None)
 
 
-def _decisions(result: StudyTable) -> None:
+def _decisions(shown: Study, result: StudyTable) -> None:
     """Show which presets differ from no correction, in sentences and pictures, and whether η predicts the reward."""
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
     if result.against_nothing:
-        st.markdown(f"##### {_verdict(result)}")
+        st.markdown(f"##### {_verdict(shown, result)}")
     for column, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
         title, caption = say.AGAINST[against]
         if compared:
@@ -63,13 +65,16 @@ def _decisions(result: StudyTable) -> None:
         )
 
 
-def _verdict(result: StudyTable) -> str:
+def _verdict(shown: Study, result: StudyTable) -> str:
     """Return sentences: which corrections are significantly better or worse, and how many do not differ."""
     significant = [pair for pair in result.against_nothing if pair.difference.tells]
-    better, worse = ([p.arm for p in significant if (p.difference.value > 0) == more] for more in (True, False))
+    better, worse = (
+        [plain(arm_title(shown, pair.arm)) for pair in significant if (pair.difference.value > 0) == more]
+        for more in (True, False)
+    )
     total, seeds = len(result.against_nothing), result.against_nothing[0].seeds
     sentences = [
-        say.SIGNIFICANT.format(direction=direction, all=total, names=", ".join(f"`{name}`" for name in names))
+        say.SIGNIFICANT.format(direction=direction, all=total, names="; ".join(names))
         for direction, names in (("better", better), ("worse", worse))
         if names
     ]
@@ -79,12 +84,14 @@ def _verdict(result: StudyTable) -> str:
 
 
 @address.fragment
-def _curves(result: StudyTable) -> None:
+def _curves(shown: Study, result: StudyTable) -> None:
     """Show the choice of presets, and their curves."""
     colours = preset_colours(result.rows)
-    draw = partial(st.pills, say.PRESETS_DRAWN, list(colours), selection_mode="multi", key="presets")
+    draw = partial(
+        st.multiselect, say.PRESETS_DRAWN, list(colours), key="presets", format_func=partial(arm_title, shown)
+    )
     picked = choose_several(list(colours), _few(result), "presets", "preset", draw)
-    st.html(swatches({preset: colours[preset] for preset in picked}))
+    st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:
             figure = study_curves(result.rows, picked, metric, log=metric == "k3")
@@ -98,10 +105,10 @@ def _few(result: StudyTable) -> list[str]:
     return [arm for arm in order if arm in shown]
 
 
-def _outcomes(result: StudyTable) -> None:
+def _outcomes(shown: Study, result: StudyTable) -> None:
     seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
     rows = [
-        [o.preset, _share(o.reward), _share(o.best_reward), _tiny(o.k3), _share(o.kept_fraction)]
+        [arm_label(shown, o.preset), _share(o.reward), _share(o.best_reward), _tiny(o.k3), _share(o.kept_fraction)]
         for o in result.outcomes
     ]
     st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{table(say.OUTCOME_COLUMNS, rows)}</div>")

@@ -7,6 +7,7 @@ from controls.bounds import bounds_of
 from controls.pickers import picked_record
 from controls.segments import choose_one
 from data import suggestions, uploads
+from data.names import run_labels
 from data.suggestions import Stamps, Suggestion
 from state import address, navigation, notices, session
 from text import mismatch as mismatch_text
@@ -39,7 +40,8 @@ def show(selection: session.Selection) -> None:
     st.html(WHOLE_NUMBERS)
     with st.container(key="yours"):
         if not selection.slug.startswith(uploads.PREFIX):
-            st.caption(yours_text.EXAMPLE.format(run=f"**{plain(selection.slug)}**"))
+            label = run_labels([selection.slug])[selection.slug]
+            st.caption(yours_text.EXAMPLE.format(run=f"**{plain(label)}**"))
         record = picked_record(selection)
         try:
             if record is not None:

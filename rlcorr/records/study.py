@@ -71,12 +71,16 @@ class Study:
     """One mismatch and its training runs."""
 
     name: str
+    title: str
+    """A few words for pickers."""
     story: str
     look: str
     arms: tuple[Arm, ...]
     """All arms of the first seed, then those of the next."""
     by_chance: Mapping[str, str] = field(default_factory=dict)
     """Arm → the arm that rejects as many tokens at random."""
+    arm_titles: Mapping[str, str] = field(default_factory=dict)
+    """Arm → what it does, in words. A preset has its own title."""
     unfinished: bool = False
     """Some of its training runs have not been made yet, so nothing may be concluded."""
     endpoint: Endpoint | None = None
@@ -112,8 +116,9 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
             arms.append(Arm(arm, seed, tuple(options.split())))
     by_chance = {arm: other for arm, other in shared.get("by_chance", {}).items() if arm in entry["arms"]}
     return Study(
-        name, entry["story"], entry["look"], tuple(arms), by_chance, entry.get("unfinished", False), _endpoint(entry)
-    )
+        name, entry.get("title", name), entry["story"], entry["look"], tuple(arms), by_chance,
+        shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry),
+    )  # fmt: skip
 
 
 def _endpoint(entry: dict[str, Any]) -> Endpoint | None:

@@ -28,10 +28,14 @@ DECIDING = """
 options = ""
 sketches = ""
 
+[shared.arm_title]
+product_cap = "Cap each response's weight"
+
 [shared.by_chance]
 token_band_50 = "random_token_50"
 
 [small]
+title = "Weights that are old"
 story = "Weights that are old."
 look = "Look at the reward."
 arms = ["none", "product_cap", "token_band_50", "random_token_50"]
@@ -233,8 +237,8 @@ def test_what_a_study_decides(studies: Path) -> None:
     facts["progress"] = {"none_0": {"10": eta}}
     write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
     at = open_app(VIEW, part="Study")
-    assert "Significantly better than no correction (95 %, all 3 together): `product_cap`." in said(at)
-    assert "Significantly worse than no correction (95 %, all 3 together): `random_token_50`." in said(at)
+    assert "Significantly better than no correction (95 %, all 3 together): Cap each response's weight." in said(at)
+    assert "Significantly worse than no correction (95 %, all 3 together): random_token_50." in said(at)
     assert "1 of 3 do not differ significantly from no correction on 3 seeds." in said(at)
     drawn = pictures(at)
     (chance,) = drawn["… minus reward with as much random rejection"]["data"]
