@@ -11,6 +11,9 @@
 #
 # ![three policies in time](diagrams/policies.svg)
 #
+# The first picture is the loop of training. The second one has three policies in the order of time, with other names
+# below. This lesson is about $q$ and $p$; lesson 04 explains π.
+#
 # At the end you can
 #
 # - say which two policies there are, and why their probabilities differ;
@@ -28,6 +31,7 @@ from sentences import above, below, bracketed, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset
+from rlcorr.analysis.published import gaps
 from rlcorr.figures.canvas import COOL, WARM, figure
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.correction import weight_histogram
@@ -60,13 +64,11 @@ torch.set_num_threads(1)
 # - $q$ is its probability in the engine, which sampled it;
 # - $p$ is its probability in the trainer.
 #
-# (The letter π in the second diagram is explained in lesson 04.)
-#
 # ## A sentence of a real model
 #
 # `smol_bf16_both` is a recorded training run of SmolLM2-135M, a real language model. It learns sums in words. Engine
 # and trainer both computed in bfloat16, a format with 16 bits, as most people do. Here is one of its answers, with both
-# probabilities of every token.
+# probabilities of every token. (The run had just begun, so the result in the answer is wrong.)
 
 
 # %%
@@ -120,7 +122,7 @@ probability, is at the token `{words[largest].strip()}`: the engine gave it {q_o
 # Here is an answer of four tokens, with more disagreement than is usual. Compute the second ratio before you look.
 
 # %%
-q = torch.tensor([[0.5, 0.8, 0.5, 0.4]], dtype=torch.float64)  # (B, T): one answer, four tokens
+q = torch.tensor([[0.5, 0.8, 0.5, 0.4]], dtype=torch.float64)  # one row per answer, one column per token
 p = torch.tensor([[0.6, 0.4, 0.5, 0.8]], dtype=torch.float64)
 mask = torch.ones(1, 4, dtype=torch.bool)  # True: a real token, not padding
 d = log_ratio(p.log(), q.log(), mask)
@@ -172,9 +174,10 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 #
 # ## What this does to training
 #
-# Training moves the policy along an average, too. Lesson 01 derives the rule; here we only use it. When an action is
-# sampled, training pushes it up by $1 - p$ of that action, and pushes every other action down by $p$ of that other
-# action. Each push is multiplied by the reward. With three actions, the average push is an exact sum.
+# The gradient is an average over sampled actions, too, so a mismatch changes it as well. The model has one number for
+# each action; the larger the number, the more probable is the action. Training changes these numbers. Lesson 01 derives
+# the rule; here we only use it. When an action is sampled, its own number goes up by $1 - p$ of that action. The number
+# of every other action goes down by $p$ of that other action. Each of these pushes is multiplied by the reward.
 
 # %%
 p_of_actions = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
@@ -222,28 +225,30 @@ def size(batch, seed):
     return (drawn @ (d.abs() * mask).sum(-1)) / (drawn @ mask.sum(-1).double())
 
 
-last, first = size(batch, 0), size(load("smol_kv_fp8_e5m2", 0)[1], 1)
-fine = size(load("smol_bf16_both")[1], 2)
+last, fine = size(batch, 0), size(load("smol_bf16_both")[1], 2)
+rounded = [gap for gap in gaps() if (gap.format, gap.cause, gap.ours, gap.experts) == ("bfloat16", "rounding", 0, 0)]
+published = [(gap.billions, *gap.abs) for gap in rounded if gap.abs and gap.billions]
+billions, lows, highs = zip(*published, strict=True)
+assert min(lows) < fine[0] < max(highs)
 say(f"""
 The largest disagreement of the last recorded step: the question was `{record.prompts[row]}`, and the engine wrote
 `{record.responses[row]}`. Its {column + 1}th token, `{record.tokens[row][column]}`, had the probability {q_there:.2f}
 in the engine and {p_there:.5f} in the trainer. Most tokens are not like that.
 
 - The mean $|d|$ of the step is {last[0]:.3f}. That is {above(interval_of(last / fine, signed=False), 1, 1)} times as
-  much as in `smol_bf16_both`. The brackets contain a 95 % interval: with other answers of the same kind, the number
-  would probably have been in this range.
-- In the first recorded step it was {above(interval_of(first / last, signed=False), 1, 1)} times as large as in the
-  last. As the model changes, the mismatch changes.
+  much as in `smol_bf16_both`. The brackets contain a 95 % interval: with very many answers of the same kind, the
+  number would probably be in this range.
+- In `smol_bf16_both` it is {fine[0]:.3f}. That is normal: for models with {min(billions):g} to
+  {max(billions):g} billion parameters in bfloat16, others published
+  {min(lows):.3f} to {max(highs):.3f} (`rlcorr/analysis/published.toml`).
 """)
 
 # %% [markdown]
-# A gap like that of `smol_bf16_both` is normal. It is as large as gaps that others
-# published for models with billions of parameters (`rlcorr/analysis/published.toml`).
-#
 # **Look for** the high bars in the middle of the next picture: most ratios are close to 1. Both axes are logarithmic.
 # Blue bars are tokens with a ratio below 1: the engine writes them more often than the trainer would. Orange bars are
-# tokens with a ratio above 1. The green bar in the middle is the tokens with a ratio of nearly 1. The dashed line is
-# the upper bound of this correction: tokens with a larger ratio (grey outline) get the bound as their weight.
+# tokens with a ratio above 1. The green bar in the middle has the tokens with a ratio of nearly 1. The dashed line is
+# the upper bound of this correction. Tokens with a larger ratio get the bound as their weight; the grey outline shows
+# where they were before.
 
 # %%
 drawn = weight_histogram(batch, result, config)
@@ -318,7 +323,8 @@ of_products = interval_of(drawn @ products / count, signed=False)
 say(f"""
 1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is less than $T$, because positive and
    negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But on average $d$ is negative for any two
-   policies that differ. Here it adds up to {below(mean_log)} per answer. In longer answers this part grows like $T$.
+   policies that differ (lesson 08 shows why). Here it adds up to {below(mean_log)} per answer. In longer answers this
+   part grows like $T$.
 2. It is {below(of_mean, 1)} times as large as $d$ of one token. So the geometric mean is close to 1.
 3. Yes, as far as this sample can show: their average is {untold(of_products, 1)}, and this interval contains 1. But it
    is wide. The token ratios of the same step average to {averages[-1]:.4f}, with a standard error of {errors[-1]:.4f}.
@@ -332,8 +338,9 @@ say(f"""
 # %% [markdown]
 # ## Exercise 1: the ratio of an answer
 #
-# *3 minutes.* `mask` is True for real tokens; everything else is padding, which may contain anything. Return the
-# product of the ratios for each row, `(B, T)` → `(B,)`.
+# *3 minutes.* All arguments are `(B, T)`: a row for each of $B$ answers, a column for each of $T$ tokens. Shorter
+# answers end with **padding**, which may contain anything; there `mask` is False. Return the product of the ratios of
+# each row, `(B,)`.
 #
 # <details><summary>Hint 1</summary>Add logarithms instead of multiplying ratios.</details>
 # <details><summary>Hint 2</summary>The cell under "Four tokens, by hand" does this for one answer.</details>
@@ -457,9 +464,9 @@ show("E_q[p/q] =", str(average_ratio), "= 1")
 # ### The cloud of tokens
 #
 # This is the second picture of the app. The horizontal axis is the probability in the engine, the vertical axis is the
-# ratio, and a darker cell has more tokens. **Look for** the shape. Above 1, the cloud becomes narrower to the right,
-# because $p \le 1$ and so $r \le 1/q$. Below 1 there is no such limit: the engine can be certain of a token that the
-# trainer would hardly ever write.
+# ratio, and a darker cell has more tokens. As before, blue is below 1 and orange above. **Look for** the shape. Above
+# 1, the cloud becomes narrower to the right, because $p \le 1$ and so $r \le 1/q$. Below 1 there is no such limit: the
+# engine can be certain of a token that the trainer would hardly ever write.
 
 # %%
 axes = {"xaxis.title.text": "probability in the engine, q", "yaxis.title.text": "ratio r = p/q"}

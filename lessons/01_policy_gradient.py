@@ -78,14 +78,14 @@ show("slope of the average reward", slopes)
 show("probability × (reward − average)", pi * (R - average_reward(z)))
 
 # %% [markdown]
-# The two lines agree. So the slope for an action is: how often the action is taken, times how much better than the
-# average it is.
+# The two lines agree. So the slope for an action is: how often the action is taken, times how much more than the
+# average it earns.
 #
 # ## The equation
 #
 # A language model has far too many answers to list. We can only **sample** some, and look at their rewards. A sample is
-# enough to estimate an average. But a slope? If we change a logit, it is the probabilities that change, not the
-# rewards of the answers that we have.
+# enough to estimate an average. But how can a sample estimate a slope? If we change a logit, the probabilities change,
+# but the rewards of the answers that we have stay the same.
 #
 # A logarithm solves this. The derivative of a logarithm is $\nabla \log \pi = \nabla \pi / \pi$. Multiply by $\pi$:
 # $\nabla \pi = \pi\, \nabla \log \pi$. Put this into $\nabla J$. Now every term has a probability in front, so the sum
@@ -95,8 +95,9 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 # \qquad s = \nabla \log \pi . $$
 #
 # The vector $s$ is the **score** of an action. It is the direction that makes this action more probable. For a softmax,
-# the derivative of $\log \pi_a$ by the logit $z_j$ is $1 - \pi_j$ if $j$ is the action itself, and $-\pi_j$ if it is
-# another one. (This is the push of lesson 00.)
+# $\log \pi_a = z_a - \log \sum_j e^{z_j}$. The derivative of the sum's logarithm by $z_j$ is $\pi_j$. So the derivative
+# of $\log \pi_a$ by $z_j$ is $1 - \pi_j$ if $j$ is the action itself, and $-\pi_j$ if it is another one. (This is the
+# push of lesson 00.)
 #
 # ### Four samples, by hand
 #
@@ -205,8 +206,11 @@ of_step = report(updated, read_sketch(run, last_sketch(run)), CorrectionConfig()
 say(f"""
 The last step has {len(rewards)} answers to {int(prompt.max()) + 1} prompts, and {rewards.mean():.0%} of them are right.
 Each answer has a reward in `rewards`, a row of `answer_scores` with {sketch.directions} numbers, and the number of its
-prompt in `prompt`. The noise of the step's gradient, one standard deviation, is {above(of_step.noise[0], 1, 1)} times
-as long as the true gradient, which was measured on many other answers. (The brackets contain a 95 % interval.)
+prompt in `prompt`.
+
+How noisy is the gradient of this step? We measured the true gradient on many other answers. The distance between the
+step's gradient and its average (one standard deviation) is {above(of_step.noise[0], 1, 1)} times the length of the true
+gradient. (The brackets contain a 95 % interval.)
 """)
 
 # %% [markdown]
@@ -299,7 +303,7 @@ say(f"""
 # %% [markdown]
 # ## Why a baseline, then?
 #
-# Baselines do not add noise in general, and they do not reduce it in general. Two things decide.
+# A baseline may reduce the noise or add to it. Two things decide which.
 #
 # **The zero of a reward is arbitrary.** Give every answer ten points more. Nothing that we want to learn has changed,
 # but without a baseline the variance becomes very large, as the last printed line shows. With the mean subtracted,
@@ -323,8 +327,8 @@ the mean reward is close to 0, so the picture may be different there. We have no
 # %% [markdown]
 # ## Exercise 1: the score of a softmax
 #
-# *4 minutes.* You get a row of logits per sample, `(B, V)`, and the action that was sampled, `(B,)`. Return the score,
-# one number per logit, `(B, V)`.
+# *4 minutes.* You get a row of logits per sample, `(B, V)`, and the number of the action that was sampled, `(B,)`.
+# There are $B$ samples and $V$ possible actions. Return the score, one number per logit, `(B, V)`.
 #
 # <details><summary>Hint 1</summary>It is 1 at the sampled action and 0 elsewhere, minus the probabilities
 # everywhere.</details>
@@ -409,13 +413,14 @@ check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 # checked in its lesson. When a check says "Right.", copy the function into the file. `python lessons/mini.py` says
 # which pieces are yours, and trains with them.
 #
-# The task is in `count_on.py`: prompt 3 asks for the numbers 3, 6, 1, 4, 7, 2, 5, 0 (modulo 8) and then for the token
-# END. So answers have several lengths. The network is given: `policy(prompts, before, places)` returns the logits of
-# the next token from the prompt, the token before it and its place; all three are whole numbers of one shape.
+# The task is in `count_on.py`: prompt 3 asks to count in steps of 3, modulo 8, until 0 comes: 3, 6, 1, 4, 7, 2, 5, 0,
+# and then the token END. So answers have several lengths. The network is given: `policy(prompts, before, places)`
+# returns the logits of the next token from the prompt, the token before it and its place; all three are tensors of
+# integers, of one shape.
 #
-# *10 minutes.* **`sample`**: draw one answer to every prompt, `(B,)`. Before the first token stands `START`. Draw at
-# every one of the `LONGEST` places, from the softmax of the logits in float64. Return the tokens, their log-probs, and
-# a mask that is True up to and including END; all are `(B, LONGEST)`.
+# *10 minutes.* **`sample`**: draw one answer to every prompt, `(B,)`. At the first place, the token before it is
+# `START`. Draw at every one of the `LONGEST` places, from the softmax of the logits in float64. Return the tokens,
+# their log-probs, and a mask that is True up to and including END; all are `(B, LONGEST)`.
 #
 # <details><summary>Hint 1</summary><code>logp.exp().multinomial(1, generator=generator)</code> draws one token per row,
 # and <code>logp.gather(-1, tokens)</code> picks its log-prob.</details>
@@ -450,8 +455,8 @@ check(described(sample_solution), SAMPLE)
 
 # %% [markdown]
 # *6 minutes.* **`log_probs`**: the tokens of the answers are known now. Return the log-prob of every one of them under
-# a policy, `(B, T)`, with **one** call of the policy: before token $t$ stands token $t - 1$, and before the first
-# START. What the function returns on padding does not matter.
+# a policy, `(B, T)`, with **one** call of the policy. The token before token $t$ is token $t - 1$; before the first one
+# it is START. What the function returns on padding does not matter.
 #
 # <details><summary>Hint 1</summary>Shift the tokens by one place to the right.</details>
 # <details><summary>Hint 2</summary><code>prompts[:, None].expand_as(tokens)</code> and
@@ -655,7 +660,8 @@ for n in (2, 3):
 # `kv_fp8_e5m2` is a run of a tiny model on running sums: `3+5+9=` must become `3,8,17`. Its engine has a KV cache in
 # 8 bits, as in lesson 00. It samples with $q$, and the trainer differentiates $p$. At some positions the run recorded
 # **all** possible next tokens, so the average score there is an exact sum. **Look for** the distance between the two
-# lines: weighted by $p/q$, the average score is 0, up to the 16 bits in which scores are stored.
+# lines. The height of a point is the length of the average score, as a share of the length of a typical score. Weighted
+# by $p/q$, the average score is 0, up to the 16 bits in which scores are stored.
 
 # %%
 gap_batch, gap_sketch = load("kv_fp8_e5m2")

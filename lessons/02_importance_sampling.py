@@ -111,10 +111,10 @@ for name, estimates in (("plain", plain), ("self-normalised", normalised)):
 # $\sigma^2$.
 #
 # 1. The weighted average $\sum w f / \sum w$ then has the variance $\sigma^2 \sum w^2 / (\sum w)^2$.
-# 2. A plain average of $n$ samples of equal weight has the variance $\sigma^2/n$.
-# 3. Both are equal if $n = (\sum w)^2 / \sum w^2$. So the weighted sample is worth that many samples of equal weight.
+# 2. A plain average of $N_1$ samples, all with weight 1, has the variance $\sigma^2/N_1$.
+# 3. Both are equal if $N_1 = (\sum w)^2 / \sum w^2$. So the weighted sample is worth that many samples of weight 1.
 #
-# Divide $n$ by the number $N$ of samples. The result is the **effective sample size**, as a share of $N$:
+# Divide $N_1$ by the number $N$ of samples. The result is the **effective sample size**, as a share of $N$:
 #
 # $$ \mathrm{ESS} = \frac{(\sum_i w_i)^2}{N \sum_i w_i^2} \;\approx\; \frac{1}{1 + \chi^2} \quad\text{for large } N. $$
 #
@@ -123,8 +123,9 @@ for name, estimates in (("plain", plain), ("self-normalised", normalised)):
 #
 # ## A rare token, by hand
 #
-# Weights average to 1. So a weight of 30 occurs at most once in 30 samples. Here are two tokens. The engine gives the
-# second one the probability 0.001, and the trainer 0.03, so its weight is 30. Take a sample of 100 tokens.
+# Weights average to 1 and are never negative. So a weight of 30 occurs at most once in 30 samples, on average. Here are
+# two tokens. The engine gives the second one the probability 0.001, and the trainer 0.03, so its weight is 30. Take a
+# sample of 100 tokens.
 
 
 # %%
@@ -162,7 +163,8 @@ show("such a sample: average weight, ESS", float(without.mean()), effective_shar
 #
 # $$ 1 + \chi^2_{T+1} = \mathbb{E}_q\big[w_T^2\,(1 + \chi^2(\text{next token} \mid \text{before}))\big] . $$
 #
-# So the true ESS never rises with $T$.
+# Here $\chi^2(\text{next token} \mid \text{before})$ is the variance of the next token's ratio, given the text before
+# it. A variance is never negative. So the true ESS never rises with $T$.
 #
 # We now measure it. `kv_fp8_e5m2` is a run of a tiny model on running sums, `3+5+9=` must become `3,8,17`, with a
 # coarse KV cache as in lesson 00. Its answers have up to sixty tokens. We cut every answer to its first $T$ tokens;
@@ -223,9 +225,9 @@ say(f"""
    {bracketed(interval_of(share_of(whole[late], 1), signed=False))} at the end. There, one answer has the weight
    {whole[late].max():.0f}. Without this answer the ESS is {lighter[late]:.2f}.
 
-Which of the two numbers is true? The true ESS is about *all* answers that the engine could write, including those with
-rare large weights. A sample without such an answer looks too good. In a sample with one, this answer decides the
-result.
+Which of the two numbers is the true ESS? Perhaps neither. The true ESS is about *all* answers that the engine could
+write, including those with rare large weights. A sample without such an answer looks too good. In a sample with one,
+this answer decides the result.
 """)
 
 # %% [markdown]
@@ -233,9 +235,9 @@ result.
 #
 # Now SmolLM2-135M, which explains products in answers of some hundred tokens. `gpu_smol_long` has an engine and a
 # trainer in bfloat16; we take its first recorded step. In `smol_long` the engine stores its KV cache in 8 bits (e4m3);
-# we take its four steps together, which are as many answers. **Look for** the distance between the two lines: the model
-# and the task are the same, and the rounding is coarser. The shaded areas are 95 % intervals. To the right the lines
-# become flatter because many answers have ended.
+# we take its four recorded steps together, because they have as many answers as that one step. **Look for** the
+# distance between the two lines: the model and the task are the same, and the rounding is coarser. The shaded areas are
+# 95 % intervals. To the right the lines become flatter because many answers have ended.
 
 # %% tags=["hide-input"]
 LENGTHS, REAL = (8, 16, 32, 50, 75, 100, 150, 200), "gpu_smol_long"
@@ -349,7 +351,7 @@ def self_normalised_solution(reward, log_w):
 check(self_normalised_solution, SELF_NORMALISED)
 
 # %% [markdown]
-# ## mini.py, piece 2: the ratio
+# ## mini.py, piece 4: the ratio
 #
 # *3 minutes.* `trainer_logp` and `engine_logp` are log-probs, `(B, T)`; padding may contain anything. Return $p/q$ of
 # every real token, and 0 at padding.
@@ -433,9 +435,10 @@ real, coarse_squares = squares_of(REAL), squares_of("smol_long")
 long_squares, long_tokens = squares_of("long_kv_fp8_e5m2")
 heaviest = float(long_squares.max() / long_squares.sum())
 say(f"""
-With the χ² of our runs of the real model, the rule says that half of the sample is left after
-{bracketed(half_after(*real), 0)} tokens in `gpu_smol_long`, and after {bracketed(half_after(*coarse_squares), 0)}
-tokens in `smol_long`. Reasoning models write thousands of tokens.
+The formula of exercise 3 is a simple rule: the ESS follows from χ² and the number of tokens. With the χ² of our runs of
+the real model, it says that the ESS falls to one half after {bracketed(half_after(*real), 0)} tokens in
+`gpu_smol_long`, and after {bracketed(half_after(*coarse_squares), 0)} tokens in `smol_long`. Reasoning models write
+thousands of tokens.
 
 How good is this rule? It assumes that all tokens have the same χ². From the χ² and the lengths of the answers of
 `gpu_smol_long`, it predicts an ESS of {predicted(*real, 200):.2f} for whole answers, and the sample has
@@ -506,9 +509,9 @@ How good is this rule? It assumes that all tokens have the same χ². From the �
 #
 # The cell proves four formulas: the variance of one weighted sample, χ², the law of length, and the bias of the
 # self-normalised estimate. The last one works like this. Let $\mu$ be the truth. Let the numerator $\frac1N \sum w f$
-# be off by $x$, and the denominator $\frac1N \sum w$ by $v$, both small. Then
+# be off by $x_1$, and the denominator $\frac1N \sum w$ by $x_2$, both small. Then
 #
-# $$ \frac{\mu + x}{1 + v} = \mu + (x - \mu v) - v\,(x - \mu v) + \dots $$
+# $$ \frac{\mu + x_1}{1 + x_2} = \mu + (x_1 - \mu x_2) - x_2\,(x_1 - \mu x_2) + \dots $$
 #
 # The first bracket averages to 0. The average of the second term is the bias,
 # $-\frac{1}{N}\,\mathbb{E}_q[w^2 (f - \mu)]$.
@@ -543,9 +546,9 @@ both = [Q[k] * second_q[k][j] * (W[k] * second_p[k][j] / second_q[k][j]) ** 2 fo
 one_by_one = [W[k] ** 2 * sympy.Add(*(second_p[k][j] ** 2 / second_q[k][j] for j in THREE)) for k in THREE]
 assert sympy.simplify(sympy.Add(*both) - average_q(one_by_one)) == 0
 
-mu, x, v, t = sympy.symbols("mu x v t", real=True)
-expanded = sympy.series((mu + t * x) / (1 + t * v), t, 0, 3).removeO()
-assert sympy.expand(expanded - (mu + t * (x - mu * v) - t**2 * v * (x - mu * v))) == 0
+mu, x1, x2, t = sympy.symbols("mu x_1 x_2 t", real=True)
+expanded = sympy.series((mu + t * x1) / (1 + t * x2), t, 0, 3).removeO()
+assert sympy.expand(expanded - (mu + t * (x1 - mu * x2) - t**2 * x2 * (x1 - mu * x2))) == 0
 assert same(average_q([(W[k] * F[k] - MU) - MU * (W[k] - 1) for k in THREE]), 0)
 bias = average_q([(W[k] - 1) * (W[k] * F[k] - MU * W[k]) for k in THREE])
 assert same(bias, average_q([W[k] ** 2 * (F[k] - MU) for k in THREE]))
@@ -582,7 +585,10 @@ show("ten added, N = 16: both errors", list(errors_of(16, f + 10)[1:]))
 # %% [markdown]
 # ### Bias and variance of the gradient in a world of all answers
 #
-# This world has four tokens, and one of them, which is rare, ends the answer. All averages are exact sums.
+# This world has four tokens, and one of them, which is rare, ends the answer. All averages are exact sums. Each row is
+# a world with a larger limit for the number of tokens. The columns are the true ESS of whole answers; the bias of the
+# gradient with weights and without them, relative to the length of the right gradient; and the variance with weights,
+# divided by that without.
 
 # %%
 mostly_going_on = torch.tensor([-4.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # added to the logits: few answers end early
@@ -651,8 +657,9 @@ compared = compare_gradients(updated, sketch, CorrectionConfig(), by_weight, bat
 squared = contributions(updated, sketch, [CorrectionConfig()])[0].u.double().square().sum(-1)
 light = whole[-1] < 0.1
 say(f"""
-The last step has an ESS of {shares[-1]:.2f}. Weights change the noise, relative to the length of the gradient, by
-{untold(compared.noise[0], 0, 1)}. The interval contains 0, so this step cannot show whether the noise rose or fell. It
-could fall, because the {int(light.sum())} answers with weights below 0.1 make
-{float(squared[light].sum() / squared.sum()):.0%} of the squared lengths.
+The last step has an ESS of {shares[-1]:.2f}. Weights change the noise of the gradient by
+{untold(compared.noise[0], 0, 1)}, in units of the true gradient's length. The interval contains 0, so this step cannot
+show whether the noise rose or fell. It could fall, because the {int(light.sum())} answers with weights below 0.1
+contribute the longest vectors: without weights, {float(squared[light].sum() / squared.sum()):.0%} of the sum of the
+squared lengths.
 """)

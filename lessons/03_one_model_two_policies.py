@@ -103,7 +103,8 @@ for name, q in engines.items():
 # probability is missing, and the mean ratio is the ¾ that is left.
 #
 # The last column is the mean of $k_3=r-1-\log r$. It is our measure of the size of a mismatch. It is never negative,
-# and it is 0 only if all ratios are 1. Where the mean ratio is 1, it is the divergence KL(q‖p) (lesson 08).
+# and it is 0 only if all ratios are 1. If the mean ratio is 1, this mean is the **KL divergence** KL(q‖p), the average
+# of $\log q - \log p$ over tokens from $q$ (lesson 08).
 #
 # ## The equation: one shift per token
 #
@@ -118,6 +119,9 @@ for name, q in engines.items():
 # $$ d_a \approx \Delta_a - \sum_b q_b\,\Delta_b, \qquad
 # \mathrm{KL}(q\Vert p)\approx\tfrac12\operatorname{Var}_q(\Delta) . $$
 #
+# For example, a temperature divides all logits by one number. So $p_a$ is proportional to $q_a^{1/\tau}$, where $\tau$
+# is the trainer's temperature divided by the engine's, and the shift is $\Delta_a = (1/\tau - 1)\log q_a$.
+#
 # So to know a cause, we ask which shifts it makes:
 #
 # | cause | shift $\Delta_a$ | pattern in the pairs |
@@ -130,12 +134,13 @@ for name, q in engines.items():
 # | **updates that rounding hides** (below) | anything | only the size of $d$, which grows in training |
 # | **a swapped expert** (lesson 14) | large at a few positions | a few very large or very small ratios |
 #
-# Here $\tau$ is the trainer's temperature divided by the engine's. With a cut, no ratio is above 1, and the mean ratio
-# is the kept probability. A gap in log-odds is $\log\frac{p}{1-p}-\log\frac{q}{1-q}$. An expert is a part of the model.
+# With a cut, no ratio is above 1, and the mean ratio is the kept probability. A gap in log-odds is
+# $\log\frac{p}{1-p}-\log\frac{q}{1-q}$. We use it for a stale head because it is exactly $\Delta_a$ if only the logit
+# of token $a$ is shifted (see the appendix). An expert is a part of the model.
 #
 # **Why does rounding make a gap?** Engine and trainer add the same numbers in a different order.
 #
-# By hand: bfloat16 keeps 8 binary digits, so between 256 and 512 it has only every second integer. There
+# By hand: bfloat16 keeps 8 binary digits, so between 256 and 512 it has only the even integers. There
 # $(256+1)+1=256$, because 257 is rounded to 256 each time. But $256+(1+1)=258$. One binary digit less doubles $\Delta$,
 # and multiplies $k_3$ by four.
 #
@@ -200,10 +205,9 @@ GPU: its mean ratio at the recorded steps is {" and ".join(bracketed(x, 3) for x
 # ## A mean ratio below 1 can have another cause
 #
 # A cut removes tokens completely. But a token that the engine samples **hardly ever** is missing from a sample as well,
-# although its recorded $q$ is right. (This was the rare token of lesson 02.) The missing token pulls the mean ratio
-# below
-# 1. The standard error does not show it, because it is computed from the tokens that are there. Here is one token that
-# the engine almost never writes, and a sample of ten thousand tokens.
+# although its recorded $q$ is right. (This was the rare token of lesson 02.) The missing token makes the mean ratio too
+# low, and the standard error does not show it, because it is computed from the tokens that are there. Here is one token
+# that the engine almost never writes, and a sample of ten thousand tokens.
 
 # %%
 rare_q, rare_p, tokens = 3e-6, 0.03, 10_000
@@ -212,15 +216,16 @@ show("then every ratio is", (1 - rare_p) / (1 - rare_q), digits=3)
 show("… and the standard error is", 0.0, digits=3)
 
 # %% [markdown]
-# So a mean ratio significantly below 1 means one of two things: a cut, or tokens that the engine hardly ever samples.
-# The second is a soft cut, and it does the same harm: no weight can bring these tokens back. To distinguish a top-p or
+# So if the recorded $q$ is right, a mean ratio significantly below 1 means one of two things: a cut, or tokens that the
+# engine hardly ever samples. The second is a soft cut, and it does the same harm: no weight can bring tokens back that
+# are not in the sample. To distinguish a top-p or
 # top-k cut from coarse rounding or old weights, look at the ratios **above** 1: a cut leaves hardly any.
 #
 # ## A stale output head
 #
 # In `stale_head`, a run of a tiny model, every sync left the engine's output head as it was, and reported success. Each
-# bar is the mean gap in log-odds over all positions at which the engine wrote
-# this character. **Look for** bars that are long compared with their error bars (95 % intervals). The colours only
+# bar is the mean gap in log-odds over all positions at which the engine wrote this character; ⏎ is the token that ends
+# an answer. **Look for** bars that are long compared with their error bars (95 % intervals). The colours only
 # separate neighbours.
 
 
@@ -337,7 +342,9 @@ say(f"""
 #
 # These are ten runs. For the last recorded step of each, the chart has the size $k_3$, the mean ratio with its
 # interval, and the share of tokens whose ratio is more than a tenth above 1. The last column has what triage says about
-# the pairs of **each** recorded step.
+# the pairs of **each** recorded step: **clean** (there is no gap), **precision** (a gap as large as rounding to 16 bits
+# makes), **undecided** (a larger gap, and no pattern), or the name of the pattern that it recognised. "Top-p mass" is a
+# cut.
 #
 # The `smol_` runs are SmolLM2. `smol_fp32` computes in float32 on both sides, `smol_kv_fp8` and `smol_kv_fp8_e5m2` have
 # a KV cache in 8 bits, fine and coarse, and `smol_stale_6` has weights that are six updates old. The last three runs
@@ -370,9 +377,9 @@ parts = [float(k3(log_ratios(part(split)))[split.response_mask].mean()) for part
 say(f"""
 - `smol_top_p` and `stale_head` are recognised at every step, and no other run is taken for them.
 - Four runs are **undecided**: coarse rounding, old weights and hidden updates make gaps of the same size. Look at the
-  versions of the weights and at the engine's settings. Or measure once more: let the trainer also score the weights
-  that sampled. `gpu_smol_stale_6` does, so its gap has two parts: a $k_3$ of {parts[0]:.4f} by the engine, and of
-  {parts[1]:.3f} by the age of the weights.
+  versions of the weights and at the engine's settings. Or measure once more: let the trainer also score the answers
+  with the old weights, those that sampled. `gpu_smol_stale_6` does this, so its gap has two parts: a $k_3$ of
+  {parts[0]:.4f} by the engine, and of {parts[1]:.3f} by the age of the weights.
 - `temperature_raw` and `moe_bf16` get the same answer as `smol_bf16_both`, **precision**: gaps of this size have been
   measured for rounding to 16 bits. Size alone proves nothing.
 - The mean ratio. Apart from `smol_top_p` and `smol_fp32`, the interval contains 1 at {len(means) - low - high} of
@@ -430,8 +437,9 @@ say(f"""
    policy that sampled, the one at the lower temperature. So no correction helps.
 3. Yes, but no function of the pairs can show it. A sampler with a low temperature, or with a cut, avoids surprising
    tokens. At all {safe["below"]} recorded steps of `temperature_raw` and `smol_top_p`, the interval of the surprise is
-   below the trainer's entropy. In the other runs it is below at none of {rest.total()} steps, and above at
-   {rest["above"]}. **So look at the entropy together with the mean of $-\\log q$.**
+   below the trainer's entropy. In the other runs it is below at none of {rest.total()} steps. (It is above at
+   {rest["above"]}: there the engine's policy has a higher entropy than the trainer's.) **So look at the entropy
+   together with the mean of $-\\log q$.**
 
 The remedy: let the engine report **processed** log-probs, those of the distribution from which it sampled.
 """)
@@ -495,7 +503,7 @@ check(log_prob_among_kept_solution, SAME_TOKENS)
 # and 1.001 after it, with top-p 0.8 among 1,024 tokens, in a
 # [pull request](https://github.com/huggingface/trl/pull/7269) that was closed without being merged.
 #
-# ## Exercise 3: is the sampler as bold as it says?
+# ## Exercise 3: does the sampler avoid surprising tokens?
 #
 # *5 minutes.* You get the log-probs of sampled tokens, `log_q` `(N,)`, and the mean entropy. Return by how many
 # standard errors the mean surprise is above the entropy.
@@ -542,8 +550,8 @@ check(errors_above_entropy_solution, SURPRISE)
 #
 # <details><summary>I conclude that the weights are old.</summary>Perhaps they are, but a cache in 8 bits and hidden
 # updates make gaps of the same size.</details>
-# <details><summary>I look at the versions of the weights and at the engine's settings, or score the weights that
-# sampled.</summary>Yes. These are things that the pairs do not contain.</details>
+# <details><summary>I look at the versions of the weights and at the engine's settings, or let the trainer score the
+# answers with the weights that sampled.</summary>Yes. These are things that the pairs do not contain.</details>
 # <details><summary>I add a tighter cap.</summary>Not first. A cap hides a bug as well as a mismatch.</details>
 #
 # ## In the app
@@ -563,7 +571,9 @@ check(errors_above_entropy_solution, SURPRISE)
 #   temperature of 0.6 ([issue 4159](https://github.com/huggingface/trl/issues/4159)).
 # - **Masks** of tokens that must not be written are cuts: the trainer must apply them, too. A **repetition penalty** is
 #   none. It shifts logits, so there are ratios on both sides of 1, and their mean is 1.
-# - **A small $k_3$** does not prove that the sync works. The gap of a stale head is small at first, and grows.
+# - **A small $k_3$** does not prove that the sync works. The gap of a stale head is small at first, and grows. In
+#   `stale_head` it becomes more than fifty times as large within ten steps
+#   ([its steps](http://localhost:8501/?run=stale_head)).
 #
 # ## References
 #
@@ -655,16 +665,16 @@ half = 2 * float(guesses.std()) / len(named) ** 0.5
 guess = Interval(float(guesses.mean()), float(guesses.mean()) - half, float(guesses.mean()) + half)
 say(f"""
 The engine's temperature was {COOLED}, so the trainer's is {1 / COOLED:.3f} times as high. Triage names a temperature in
-{len(named)} of {BATCHES} batches. Its estimate is {above(guess, 1 / COOLED, 3)} on average, a little too high, because
-the normalising sum varies with $q$.
+{len(named)} of {BATCHES} batches. Its estimate is {above(guess, 1 / COOLED, 3)} on average, a little too high. A likely
+reason is that the normalising sum varies with $q$.
 """)
 
 # %% [markdown]
 # ### Rounding, digit by digit
 #
-# We take random logits and round them to $n$ binary digits. Averages over tokens from the rounded policy are exact
-# sums. **Look for** a straight line: one digit less doubles $d$. A real engine rounds in every layer, not only at the
-# end.
+# We take random logits and round them to few or many binary digits. Averages over tokens from the rounded policy are
+# exact sums. **Look for** the two lines: they are nearly the same, so one digit less doubles $d$. A real engine rounds
+# in every layer, not only at the end.
 
 # %%
 assert torch.tensor(256.0, dtype=torch.bfloat16) + 1 + 1 == 256  # as by hand
@@ -758,7 +768,7 @@ def share_between_tokens(log_p, log_q):
 
 
 scored = (vectors @ head.T).log_softmax(-1)
-for name, engine in {"old head": vectors @ old_head.T, "old rest": old_vectors @ head.T}.items():
+for name, engine in {"old head": vectors @ old_head.T, "old vectors": old_vectors @ head.T}.items():
     log_q = engine.log_softmax(-1)
     pattern = triage(drawn_batch(scored, log_q, generator))[0].pattern
     show(name, share_between_tokens(scored, log_q), "", pattern)

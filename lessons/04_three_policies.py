@@ -135,9 +135,9 @@ for name, config in METHODS.items():
 #
 # Without the cap this is exact for every $\pi$. But the weight changes with every optimizer step.
 #
-# **PPO.** If $q=p$, then $r = 1$. Use $\rho\,\nabla\log\pi = \nabla\rho$, the derivative of a logarithm read backwards.
-# Then the same formula is the gradient of $\mathbb{E}_p[A\rho]$. This quantity is called the **surrogate**, and PPO
-# clips it.
+# **PPO.** If $q=p$, then $r = 1$. Use $\rho\,\nabla\log\pi = \nabla\rho$, which follows from the derivative of a
+# logarithm, $\nabla\log\pi = \nabla\pi/\pi$. Then the same formula is the gradient of $\mathbb{E}_p[A\rho]$. This
+# quantity is called the **surrogate**, and PPO clips it.
 #
 # **Decoupled PPO.** If $q\ne p$, split the ratio into two factors: a fixed weight $r$, and the move $\rho$. Then
 # $\nabla J=\mathbb{E}_q[r\,A\,\nabla\rho]$. The weight repairs the mismatch, and the clip limits the move.
@@ -152,7 +152,7 @@ for name, config in METHODS.items():
 #   first step only, because its $\rho$ is that of a single token.
 # - Without a weight, REINFORCE and PPO are biased in general if $q\ne p$ (appendix).
 #
-# **The clip** replaces $A\rho$ by a lower bound of it, so that the surrogate never promises too much:
+# **The clip** replaces $A\rho$ by a lower bound of it, so that the surrogate is never larger than without the clip:
 #
 # $$ \min\big(A\rho,\;A\,\mathrm{clip}(\rho,1-\varepsilon,1+\varepsilon)\big). $$
 #
@@ -169,8 +169,11 @@ for name, config in METHODS.items():
 # ## One batch, many steps
 #
 # Where does each loss stop? This is a toy world with few answers. Batches come from $q$, the trainer starts at a $p$
-# that differs from $q$, and it takes many steps on the same batch. **Look for** the lines that become flat. Each line
-# is the mean over batches, with a 95 % interval. The line of PPO is hidden under that of decoupled PPO.
+# that differs from $q$, and it takes many steps on the same batch. The vertical axis is the divergence KL(p‖π), the
+# average of $\log p - \log \pi$ over answers from $p$. It measures how far the policy has moved from $p$. Its unit is
+# the nat, that of natural logarithms. The answers have several tokens, so decoupled PPO and bypass REINFORCE use the
+# weight of the whole answer here. **Look for** the lines that become flat. Each line is the mean over batches, with a
+# 95 % interval. The line of PPO is hidden under that of decoupled PPO.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)
@@ -372,7 +375,8 @@ say(f"""
 - With the coarse cache (`kv_fp8_e5m2`), it ends significantly below decoupled PPO, by {below(cache[1])}. It cannot be
   distinguished from PPO without weights: {untold(cache[0])}.
 
-(Intervals are paired over {seeds} seeds, with Student's t, and simultaneous for the two comparisons of a mismatch.)
+(We compare runs with the same seed. The intervals are over {seeds} seeds, by Student's t. The two intervals of a
+mismatch are simultaneous: with a probability of 95 %, both of them contain their true differences.)
 
 {seeds} seeds and one learning rate are little evidence, so do not generalise from these numbers. Bypass mode was not
 trained on the real model.
@@ -664,8 +668,8 @@ for where in worlds:  # the same first step, answer by answer
 # - The first two rows have no weight, and a bias in every column.
 # - With **one token** per answer every weight is exact, as the symbols showed.
 # - With **several tokens**, only a weight of the whole answer is exact. Token weights repair the choice of a token, but
-#   not how often the engine arrives at the text before it. In this world their bias is even larger than without a
-#   weight.
+#   neither how often the engine reaches the text before it, nor what the engine writes after it (lesson 06). In this
+#   world their bias is even larger than without a weight.
 # - **Later**, decoupled PPO has a small bias even with the weight of the answer. Its $\rho$ is that of one token, and
 #   the exact ratio would be the product over the answer. PPO accepts this in general; the clip keeps it small.
 #

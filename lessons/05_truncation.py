@@ -155,7 +155,7 @@ picture(made)
 # $$ \mathbb{E}_q[(w f)^2] \le F^2\, \mathbb{E}_q[w^2] \le C F^2\, \mathbb{E}_q[w] \le C F^2 , \tag{2} $$
 #
 # for every pair of policies. Without a cap it can be as large as $(1 + \chi^2) F^2$. Here $\chi^2$ is the variance of
-# the ratios, and no limit holds for it.
+# the ratios, and it has no upper limit.
 #
 # **Why some cap is usually better than none.** Start with a cap just at the largest ratio, and lower it a little. The
 # bias is then proportional to this small change, and bias² to its square. The variance falls in proportion to the
@@ -195,7 +195,7 @@ drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).vie
 WAYS = {"no cap": r, "cap of 1": r.clamp(max=1)}
 traces, of_ways = [], {}
 for colour, (name, w) in zip((ACROSS[1], ACROSS[3]), WAYS.items(), strict=True):
-    of_action = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of of_action action contributes
+    of_action = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of X, Y or Z contributes
     middle = (q @ of_action).round(decimals=9)
     spread = math.sqrt(float(q @ (of_action - middle).square().sum(-1)) / 8)
     of_ways[name] = middle, spread
@@ -229,9 +229,8 @@ for name, (middle, spread) in of_ways.items():
 # ## The best cap for a gradient
 #
 # `small_world` makes a random world with a few hundred possible answers. All of them can be added up, so every average
-# is exact.
-# The weight of an answer is the product of its ratios (lesson 00). Which cap makes the most progress, in eight random
-# worlds, for batches of five sizes?
+# is exact. The weight of an answer is the product of its ratios (lesson 00). Which cap makes the most progress, in
+# eight random worlds, for batches of five sizes?
 
 # %%
 sizes, caps = (16, 128, 1024, 8192, 65536), [*(2 ** (k / 8) for k in range(-16, 65)), math.inf]
@@ -276,7 +275,8 @@ respect a whole training run resembles one large batch. That is a reason for a l
 #
 # The picture answers the first question. It sorts the likely answers by their weights. **Move the cap, and look for**
 # the bars to the right of it: the engine hardly ever samples these answers, and the trainer would sample them more
-# often.
+# often. The text in the corner says what the cap does to noise and bias of the gradient, in units of the exact
+# gradient's length, over all likely answers.
 
 # %% tags=["hide-input"]
 stale_head = runs.find_run("stale_head")
@@ -384,14 +384,18 @@ missed = [name for name in NAMES if not in_sample[name].noise[0].low <= of_all[n
           <= in_sample[name].noise[0].high]  # fmt: skip
 head, lag = of_all["stale_head"], of_all["stale_4"]
 assert {"stale_head", "stale_4", "async", "kv_fp8"} <= set(missed)
+moe = "moe_bf16", "moe_replay"
+tiny = max(abs(of_all[name].noise[0].value - in_sample[name].noise[0].value) for name in moe)
+assert tiny < 0.05
 assert all(effect.bias.low <= 0 for effect in in_sample.values())
 helped = [name for name in NAMES if of_all[name].progress[0].low > 0]
 say(f"""
 **2.** Far too small. From the batch of `stale_head`, a cap of 2 changes the noise by
 {bracketed(in_sample["stale_head"].noise[0])}. Over all likely answers it changes the noise by {below(head.noise[0])}.
-In {len(missed)} of {len(NAMES)} runs the value over all likely answers is outside of the batch's 95 % interval. How can
-that be? An interval from a batch resamples the answers that are in the batch. The answers with huge weights are not in
-it, so no resampling finds them.
+In {len(missed)} of {len(NAMES)} runs the value over all likely answers is outside of the batch's 95 % interval. (In the
+two `moe` runs the cap hardly changes anything, and the difference is at most {tiny:.2f}.) How can that be? An interval
+from a batch resamples the answers that are in the batch. The answers with huge weights are not in it, so no resampling
+finds them.
 
 **3.** Hardly. Every interval of the bias from a batch includes 0. In `stale_4` the batch shows that the bias is at
 most {in_sample["stale_4"].bias.high:.1f}, a weak upper bound. Over all likely answers the bias of the cap is known:
@@ -422,6 +426,10 @@ lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for 
 #
 # This matters if most weights are close to 0: then the truncated gradient nearly vanishes, and dividing by the mean
 # weight restores its length. That happens to products over long answers, the subject of lesson 06.
+#
+# The table has the mean weight before and after the division, and the cosine between the two gradients; a cosine of 1
+# is the same direction. The library divides by the mean over the answers. The table's mean is over tokens, where long
+# answers count more. So it is close to 1 after the division, but not always exactly 1.
 
 # %% tags=["hide-input"]
 normalized = replace(cap_of_2, rollout_is_batch_normalize=True)
@@ -473,8 +481,8 @@ tokens are sampled, {100 * at_start:.0f} % of the answers of the first step were
 #
 # *4 minutes.* Return the weights of a padded batch, `(B, T)`. The weight of a token is its ratio, trainer over engine.
 # A ratio outside of the bounds moves to the nearer bound. On padding the weight is 0. `lower` may be `None`: then there
-# is no lower bound. Keep your function: write it into `mini.py`, the training loop that lesson 01 began, below its line
-# "Lesson 05".
+# is no lower bound. Keep your function: it is piece 6 of `mini.py`, the training loop that lesson 01 began. Write it
+# below the line "Lesson 05".
 #
 # <details><summary>Hint 1</summary>torch.clamp accepts None for a bound that does not exist.</details>
 # <details><summary>Hint 2</summary>Padding may contain nan, and nan · 0 is nan. So do not multiply by the mask: use
@@ -604,7 +612,7 @@ show("a cap of 1.8 is worse from N =", 1 + next(k for k in range(999) if with_ca
 # - **A cap is not a clip.** PPO's clip bounds $\pi/p$, and a token beyond it has no gradient. A truncated weight
 #   multiplies the gradient of the token, by at most $C$.
 # - **One bound or two.** `tis` has one bound in verl and SkyRL and two in OpenRLHF. ROLL's `pg_variant: tis` is
-#   something else: it clamps $\pi/p$ to [0, 1].
+#   something else: it clamps $\pi/p$ to [0, 1]. (`rlcorr/systems/` has a file for each system.)
 # - **Normalised weights depend on the batch.** If a batch has few answers, their mean weight is noisy, and so is the
 #   length of the step. In a distributed trainer the mean must be taken over all ranks.
 # - **The effective sample size has the same blind spot.** A batch without a heavy answer shows a large ESS (lesson 02).
@@ -669,8 +677,8 @@ show("caps tried", 2**3, "all agree")
 #
 # while the slope of bias² is 0 there. If the slope of the variance is above 0, then a slightly lower cap makes the
 # error smaller, for every $N$. That is so if $r_a f_a$, the contribution of $a$, is larger than the average. For
-# gradients it usually is, because one answer with a large weight contributes more than the mean of all. If the most
-# underrated action had a small $f$, a cap would make the error larger.
+# gradients it usually is, because one answer with a large weight contributes more than the mean of all. If the action
+# with the largest ratio had a small $f$, a cap would make the error larger.
 #
 # By hand: of the three actions Z contributes 8, and the average is 2.25. The best cap is $(8N + 1)/(4N + 12)$, which
 # grows towards the largest ratio, 2.
@@ -841,16 +849,16 @@ have no such tail.
 # %%
 run = runs.find_run("kv_fp8_e5m2")
 batch, sketch = updated_batch(run, 48), read_sketch(run, 48)
-show("a cap of 2", "answers", "above 2", "noise changes by".rjust(22), "bias changes by".rjust(20))
+show("a cap of 2", "answers", "above 2", "noise changes by".rjust(22), "bias grows by".rjust(20))
 for label, (answers, of_answers) in {"batch": (batch, sketch), "more answers": read_gradients(run, 48)}.items():
     effect = compare_gradients(answers, of_answers, no_cap, cap_of_2, batch_sizes=[128])
     heavy = int((correct(answers, no_cap).weights.amax(-1) > 2).sum())
     show(label, len(answers.response_mask), heavy, bracketed(effect.noise[0]).rjust(22),
-         bracketed(effect.bias).rjust(20))  # fmt: skip
+         bias_text(effect.bias).rjust(20))  # fmt: skip
 
 # %% [markdown]
-# A printed bias of 0 does not mean that there is none. The report estimates the square of the bias, minus its noise. If
-# the result is below 0, it prints 0. Read the upper end of the interval.
+# For the bias only an upper limit is known. The report estimates the square of the bias, minus the part of it that is
+# noise. If the result is below 0, it takes 0. So the interval begins at 0, and only its upper end is a result.
 #
 # Which cap is the best on this step?
 

@@ -20,6 +20,7 @@
 import math
 import warnings
 from dataclasses import astuple
+from itertools import pairwise
 from statistics import median
 
 import sympy
@@ -42,7 +43,7 @@ from rlcorr.losses.per_token import gspo
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch, updated_batch
-from rlcorr.records.study import over_seeds
+from rlcorr.records.study import find_study, over_seeds
 from rlcorr.records.study_comparisons import comparisons
 from rlcorr.teaching.check import check
 
@@ -91,8 +92,9 @@ generator = torch.Generator().manual_seed(6)
 # The ratio of the token *go* is 1½. It says how much more often the trainer would have chosen *go*. It does not say
 # what the trainer would have done afterwards.
 #
-# The gradient in the logit of *go* is ¾ · ¼ · (value of *go* − value of *stop*). The trainer's own value gives
-# ¾ · ¼ · (3 − 2.5) = 3/32. With the engine's value it is ¾ · ¼ · (2 − 2.5) = −3/32: the wrong sign.
+# With two actions, a softmax has the derivative $p\,(1 - p)$ in the logit of each. So the gradient in the logit of *go*
+# is ¾ · ¼ · (value of *go* − value of *stop*). The trainer's own value gives ¾ · ¼ · (3 − 2.5) = 3/32. With the
+# engine's value it is ¾ · ¼ · (2 − 2.5) = −3/32: the wrong sign.
 #
 # The gradient in the logit of *right* is (how often the second token is reached) · ¾ · ¼ · 4. The trainer reaches it
 # with ¾, which gives 9/16. The engine reaches it with ½, which gives 3/8: two thirds of it.
@@ -237,7 +239,7 @@ The geometric means of the same answers hardly differ from each other: nine in t
 
 Over all possible answers, products average to 1 (lesson 02). With the coarse cache those of this sample average to
 {below(average, 1)}, which is significantly below 1 (the 95 % interval excludes 1). The few answers with large products
-that belong to the average are not in the sample, as in lesson 05.
+that belong to the average are probably not in the sample, as in lesson 05.
 """)
 
 # %% [markdown]
@@ -333,8 +335,9 @@ of_longest = {
 }
 tight_rule, wide_rule, product_rule_ = KEPT_BY
 say(f"""
-Over whole answers, ±0.1 % on the geometric mean keeps {bracketed(kept[tight_rule][-1])} of them. Such bounds are meant
-for answers of thousands of tokens. Here it rejects most of a healthy run, at every length. ±1 % keeps
+Over whole answers, ±0.1 % on the geometric mean keeps {bracketed(kept[tight_rule][-1])} of them. The presets
+of verl with a geometric mean, such as `decoupled_geo_rs`, have bounds of this width. Here they reject most of a healthy
+run, at every length. ±1 % keeps
 {bracketed(kept[wide_rule][0])} after one token and {bracketed(kept[wide_rule][-1])} over whole answers. The bounds on
 the product go the other way, from {bracketed(kept[product_rule_][0])} to {bracketed(kept[product_rule_][-1])}. Of the
 {int(longest_ones.sum())} answers that reach the limit of {int(own_length.max())} tokens, ±1 % keeps
@@ -350,7 +353,8 @@ the product go the other way, from {bracketed(kept[product_rule_][0])} to {brack
 #
 # A reward at the end means little by itself. So the picture has two lines: the reward at the **start**, and the reward
 # at the end of training runs of the same task and learning rate **without a mismatch**, the control. For the long
-# answers no such control was made. **Change the study, and look for** the arms that end above the start.
+# answers no such control was made. A dot is the mean over the six seeds, and the bar next to it reaches from the lowest
+# to the highest of them. **Change the study, and look for** the arms that end above the start.
 
 # %% tags=["hide-input"]
 ARMS = ("none", "token_cap", "product_cap")
@@ -368,6 +372,26 @@ for name, label in STUDIES.items():
 # %% tags=["hide-input"]
 long_start, long_end = start("decide_long_stale"), ends("decide_long_stale")
 assert all(arm.value < long_start for arm in long_end.values())
+
+
+defaults = runs.read_manifest(runs.find_run("stale_4")).config  # it has the trainer's defaults for all but the steps
+
+
+def sizes_of(study):
+    """Return the answers per step, the Adam steps per batch and the training steps of a study."""
+    value = {
+        "--prompts-per-step": defaults["prompts_per_step"],
+        "--samples-per-prompt": defaults["samples_per_prompt"],
+        "--optim.epochs": defaults["optim"]["epochs"],
+        **dict(pairwise(find_study(study).arms[0].options)),
+    }
+    prompts, answers = int(value["--prompts-per-step"]), int(value["--samples-per-prompt"])
+    return prompts * answers, int(value["--optim.epochs"]) * defaults["optim"]["minibatches"], int(value["--steps"])
+
+
+(answers_short, adam_short, steps_short), (answers_long, adam_long, steps_long) = (
+    sizes_of(study) for study in ("decide_stale", "decide_long_stale")
+)
 say(f"""
 **4.** It differs between the studies.
 
@@ -380,23 +404,23 @@ say(f"""
   token cap is {below(gain["decide_long_stale"])}.
 - **Long answers, coarse cache.** The token cap ends above the start, the product cap far below it. The difference is
   {below(gain["decide_long_cache"])}.
+
+**Is length the reason?** These studies cannot show it. Between the two short and the two long studies, all of this
+changed together (`runs/study/index.toml`, `runs/README.md`):
+
+| | short answers | long answers |
+|---|---|---|
+| task | sums of two numbers | sorting digits, every exchange written out |
+| tokens per answer | about 4 | 200 to 500 |
+| algorithm | PPO with a critic | GRPO |
+| answers per step | {answers_short} | {answers_long} |
+| Adam steps per batch | {adam_short} | {adam_long} |
+| KL loss | yes | no |
+| parameters of the model | 1.3 million | 0.64 million |
+| training steps | {steps_short} | {steps_long} |
 """)
 
 # %% [markdown]
-# **Is length the reason?** These studies cannot show it. Between the two short and the two long studies, all of this
-# changed together:
-#
-# | | short answers | long answers |
-# |---|---|---|
-# | task | sums of two numbers | sorting digits, every exchange written out |
-# | tokens per answer | about four | hundreds |
-# | algorithm | PPO with a critic | GRPO |
-# | answers per step | two to the eighth power | a quarter of that |
-# | Adam steps per batch | four | two |
-# | KL loss | yes | no |
-# | parameters of the model | 1 M | half of that |
-# | training steps | sixty | forty |
-#
 # Lesson 05 alone predicts that a smaller batch is worse for noisy weights. And without a control, the learning rate may
 # be what takes the reward away in the long studies. So we may say: *in our studies the product cap ended higher with
 # short answers and lower with long ones*. We may not say: *because they are long*.
@@ -405,7 +429,8 @@ say(f"""
 #
 # Something can be seen inside of the long runs. The next two pictures show the median over the six seeds of `long
 # answers, old weights`, with and without a correction. **Look for** the gradient norm with the product cap, and then
-# for its k3 in the first ten steps. (k3 is the mismatch between engine and trainer, lesson 00.)
+# for its k3 in the first ten steps. (k3 measures the mismatch between engine and trainer. It is the mean of
+# $r - 1 - \log r$ over the tokens, see lesson 03. A norm that was exactly 0 is drawn at the lower edge.)
 
 
 # %% tags=["hide-input"]
@@ -444,7 +469,8 @@ One might expect that a policy without a gradient stays where it is. It does not
 # gradients (its momentum) by the root of a running mean of their squares. If all gradients are a thousand times
 # smaller, both shrink by the same factor, and **the step stays the same**. If they become smaller during training, the
 # step shrinks with a delay. The next cell gives AdamW gradients of random directions, with exactly the norms recorded
-# in the two arms, and measures how far it moves.
+# in the two arms, and measures how far each batch moves the weights: the typical move of one weight, in units of the
+# learning rate.
 
 
 # %%
@@ -667,16 +693,16 @@ show("0.02 per token, bound 2: longest", longest_solution(0.02, 2.0))
 #
 # ### Past and future, with symbols
 #
-# Let $x$ be a prefix: everything written before a position. Let $v_q(x)$ be the probability that the engine reaches
+# Let $x$ be a prefix: everything written before a position. Let $\Pr_q(x)$ be the probability that the engine reaches
 # $x$. Let $A_q(x, a) = \mathbb{E}_q[A \mid x, a]$ be the mean advantage after writing $a$ at $x$, if the engine goes
-# on. $v_p$ and $A_p$ are the same for the trainer. Then the expected gradients are
+# on. $\Pr_p$ and $A_p$ are the same for the trainer. Then the expected gradients are
 #
 # | weight of token $t$ | expected gradient |
 # |---|---|
-# | $r_t$, token | $\sum_x v_q(x) \sum_a p(a \mid x)\, A_q(x, a)\, s$ |
-# | $\prod_{k \le t} r_k$, prefix | $\sum_x v_p(x) \sum_a p(a \mid x)\, A_q(x, a)\, s$ |
-# | $\prod_{k \ge t} r_k$, suffix | $\sum_x v_q(x) \sum_a p(a \mid x)\, A_p(x, a)\, s$ |
-# | $\prod_k r_k$, sequence | $\sum_x v_p(x) \sum_a p(a \mid x)\, A_p(x, a)\, s$ |
+# | $r_t$, token | $\sum_x \Pr_q(x) \sum_a p(a \mid x)\, A_q(x, a)\, s$ |
+# | $\prod_{k \le t} r_k$, prefix | $\sum_x \Pr_p(x) \sum_a p(a \mid x)\, A_q(x, a)\, s$ |
+# | $\prod_{k \ge t} r_k$, suffix | $\sum_x \Pr_q(x) \sum_a p(a \mid x)\, A_p(x, a)\, s$ |
+# | $\prod_k r_k$, sequence | $\sum_x \Pr_p(x) \sum_a p(a \mid x)\, A_p(x, a)\, s$ |
 #
 # The cell checks this with symbols. There are three first tokens, X, Y, Z, and three second tokens after X. All
 # probabilities and the five advantages are symbols. It compares the gradients in one logit of the first token and one
@@ -810,7 +836,7 @@ for name, log_w in (("token", d), ("prefix", d.cumsum(-1))):
 # Let $\mathrm{TV}$ be the largest total variation between the two policies at one position. The past of token $t$ is
 # wrong by at most $(t - 1)\,\mathrm{TV}$, and its future by at most $(T - t)\,\mathrm{TV}$. Together this is
 # $(T - 1)\,\mathrm{TV}$ per token, and there are $T$ tokens. So the bias of a token weight is at most of the order
-# $T^2\,\mathrm{TV}$, and half the gap halves it.
+# $T^2\,\mathrm{TV}$. A gap of half the size has half the bias, as the last lines below the picture show.
 
 
 # %%
@@ -941,11 +967,11 @@ On this step {int(rare.sum())} of {len(rare):,} tokens have a ratio below a tent
 # %% [markdown]
 # ### GSPO: a geometric mean for another purpose
 #
-# GSPO clips $s_y = \big(\prod_t π/p\big)^{1/T}$, the geometric mean of the ratios **of PPO**. It does not repair a
-# mismatch. It decides when an update has moved an answer far enough. For this purpose low variance and a scale that
-# does not depend on the length are useful. Every token of the answer gets the same factor:
+# GSPO clips $\bar ρ = \big(\prod_t ρ_t\big)^{1/T}$ with $ρ_t = π/p$ of token $t$, the geometric mean of the ratios **of
+# PPO**. It does not repair a mismatch. It decides when an update has moved an answer far enough. For this purpose low
+# variance and a scale that does not depend on the length are useful. Every token of the answer gets the same factor:
 #
-# $$ \nabla s_y = s_y \cdot \frac{1}{T} \sum_t \nabla \log π(a_t) . \tag{3} $$
+# $$ \nabla \bar ρ = \bar ρ \cdot \frac{1}{T} \sum_t \nabla \log π(a_t) . \tag{3} $$
 
 # %%
 theta, old = sympy.symbols("theta_X theta_Y theta_Z"), sympy.symbols("old_X old_Y old_Z")
@@ -956,10 +982,10 @@ def log_softmax(logits, action):
 
 
 written = (0, 2, 2, 1)
-s_y = sympy.exp(sum(log_softmax(theta, a) - log_softmax(old, a) for a in written) / len(written))
+mean_rho = sympy.exp(sum(log_softmax(theta, a) - log_softmax(old, a) for a in written) / len(written))
 for logit in theta:
     scores = sum(sympy.diff(log_softmax(theta, a), logit) for a in written)
-    assert sympy.simplify(sympy.diff(s_y, logit) - s_y * scores / len(written)) == 0
+    assert sympy.simplify(sympy.diff(mean_rho, logit) - mean_rho * scores / len(written)) == 0
 
 log_old = torch.randn(3, 5, dtype=torch.float64, generator=generator) - 2
 log_pi = (log_old + 0.02 * torch.randn(3, 5, dtype=torch.float64, generator=generator)).requires_grad_()

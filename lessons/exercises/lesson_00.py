@@ -83,10 +83,13 @@ TRAINER_REWARD = Exercise(
         Mistake(
             lambda reward, r: (reward * r).sum() / r.sum(),
             "You divided by the sum of the ratios. That is another estimate, which lesson 02 compares with this one. "
-            "Divide by the "
-            "number of answers.",
+            "Divide by the number of answers.",
         ),
         Mistake(lambda reward, r: reward * r, "You returned one number per answer. Average them."),
+        Mistake(
+            lambda reward, r: reward.mean() * r.mean(),
+            "You averaged first and multiplied then. Multiply each reward by its own ratio, and then average.",
+        ),
     ),
     equivalents=(lambda reward, r: reward @ r / len(r), lambda reward, r: sum(reward * r) / reward.numel()),
 )

@@ -68,6 +68,10 @@ WEIGHTS = Exercise(
             "You set padding to 0 and then applied the bounds: the lower bound lifts these zeros. Apply the mask last.",
         ),
         Mistake(
+            lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper) * mask,
+            "You multiplied by the mask. Padding may contain nan, and nan times 0 is nan: choose with `torch.where`.",
+        ),
+        Mistake(
             lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, None, upper),
             "The lower bound is missing: a weight below it becomes the bound.",
         ),
@@ -173,6 +177,15 @@ SQUARED_ERROR = Exercise(
                 _bias(p, q, f, cap) ** 2 + (q * ((p / q).clamp(max=cap) * f).square()).sum() / draws
             ),
             "That is the average of the squares. The variance is that minus the square of the average.",
+        ),
+        *(
+            Mistake(
+                lambda p, q, f, cap, draws, n=n: (
+                    _bias(p, q, f, cap) ** 2 + ((p / q).clamp(max=cap) * f).var(correction=n) / draws
+                ),
+                "`var` counts every action once. Each action counts with its probability under the engine, q.",
+            )
+            for n in (0, 1)
         ),
         Mistake(
             lambda p, q, f, cap, draws: math.sqrt(_error(p, q, f, cap, draws)),

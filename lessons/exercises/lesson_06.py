@@ -46,7 +46,8 @@ PREFIX_WEIGHTS = Exercise(
     mistakes=(
         Mistake(
             lambda old, rollout, mask: (old - rollout).cumsum(-1).exp(),
-            "Padding leaked in: choose with the mask before you add up, and return 0 there.",
+            "Padding leaked in: choose with the mask before you add up, and return 0 there. Use `torch.where`, because "
+            "nan times 0 is nan.",
         ),
         Mistake(
             lambda old, rollout, mask: _d(old, rollout, mask).exp().where(mask, 0),
@@ -145,6 +146,10 @@ LONGEST = Exercise(
         Mistake(
             lambda sigma, upper: (math.log(upper) / (2 * sigma)) ** 2,
             "An answer has a whole number of tokens: round down, so that it still fits.",
+        ),
+        Mistake(
+            lambda sigma, upper: round((math.log(upper) / (2 * sigma)) ** 2),
+            "You rounded to the nearest whole number. If that is up, the answer is one token too long. Round down.",
         ),
     ),
     equivalents=(lambda sigma, upper: int((math.log(upper) / (2 * sigma)) ** 2),),

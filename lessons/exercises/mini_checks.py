@@ -156,15 +156,15 @@ LOG_PROBS = Exercise(
     mistakes=(
         Mistake(
             scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, tokens)),
-            "The network saw the token that it was asked for. Shift: before token t stands token t − 1.",
+            "The network saw the token that it was asked for. Shift: the token before token t is token t − 1.",
         ),
         Mistake(
             scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, tokens.roll(1, 1))),
-            "Before the first token stands START. With `roll`, the last token of the answer came to the front.",
+            "The token before the first one is START. With `roll`, the last token of the answer came to the front.",
         ),
         Mistake(
             scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, _shifted(tokens, 0))),
-            "Before the first token stands START, which is 9, not 0.",
+            "The token before the first one is START, which is 9, not 0.",
         ),
         Mistake(
             scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, _shifted(tokens), False)),
