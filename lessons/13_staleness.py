@@ -5,7 +5,7 @@
 # rounding errors. What this costs depends on their age and on the correction. It does not depend on whether the engine
 # runs in a thread of its own.
 #
-# *100 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
+# *105 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
 # weights make the gap larger and leave no other mark; from lesson 04, the three policies and PPO's clip. Letters:
 # [Notation](NOTATION.md).
 #
@@ -99,6 +99,8 @@ def over_seeds(values, level=0.05):
 #
 # Take the tokens X, Y, Z with probabilities ½, ¼, ¼. Suppose that each update adds 0.1 to the logit of X. After $h$
 # updates this logit is $0.1\,h$ higher. How far apart are the old and the new policy, measured by $\mathrm{KL}(q\|p)$?
+# (The cell uses $k_3 = e^d - 1 - d$ with the log-ratio $d = \log p - \log q$. Over tokens drawn from $q$, its average
+# is exactly this KL: the average of $e^d = p/q$ is 1, so only that of $-d$ is left.)
 
 # %%
 logits = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
@@ -144,25 +146,28 @@ show("divided by that of lag 1", [x / walk[0] for x in walk], digits=2)
 # $$ \mathrm{KL}(q\|p) = \tfrac12 \operatorname{Var}_q(\Delta) + O(\Delta^3) , $$
 #
 # where $\operatorname{Var}_q$ is the variance over tokens drawn from $q$. It is a variance because adding the same
-# number to all logits changes nothing.
+# number to all logits changes no probability: only differences from the mean of $\Delta$ count. ($O(\Delta^3)$ stands
+# for terms of the size of $\Delta^3$, which are small compared with the first one.)
 #
 # Split each update into two parts. The **drift** $\mu$ is the same in every update. The **noise** $\xi_i$ of update $i$
-# is 0 on average, and independent from update to update. Then $\Delta = h \mu + \sum_i \xi_i$. Square this sum and take
-# the average. The products of two different noises, and of the drift and a noise, have the average 0. So
+# is 0 on average, and independent from update to update. Then $\Delta = h \mu + \sum_i \xi_i$. The variance is an
+# average of squares, so we square this sum. It has $h$ terms $\mu$, which give $h^2 \mu^2$, and $h$ squares $\xi_i^2$.
+# Every other product is that of the drift and a noise, or of two different noises. Its average over many training runs
+# is 0. So
 #
 # $$ \mathbb{E}[\mathrm{KL}] \approx h^2 \cdot \tfrac12 \operatorname{Var}_q(\mu) + h \cdot \tfrac12\, \mathbb{E}
-# [\operatorname{Var}_q(\xi)] . $$
+# [\operatorname{Var}_q(\xi)] , $$
 #
-# Drift adds up like $h^2$, noise adds up like $h$. So the divergence grows with a **power** of $h$ between one and two,
-# as long as the updates themselves do not depend on the lag. (The appendix proves this, and trains a toy until the line
-# bends from one power to the other.)
+# where $\mathbb{E}$ is this average over training runs. The part of the drift grows like $h^2$, the part of the noise
+# like $h$. So the divergence grows with a **power** of $h$ between one and two, as long as the updates themselves do
+# not depend on the lag. (The appendix proves this. It also trains a toy, whose line bends from one power to the other.)
 #
 # ## Predict, then reveal
 #
 # The study `stale_8` trains a small language model with a staleness of eight. Before the first update there is only
-# version 0, so the first nine batches are all written by version 0. Each of them is scored by a version that is one
-# update newer than the one before. So every lag from zero to eight occurs once. The metric k3 estimates KL(q‖p) per
-# token. There are three corrections:
+# version 0, so the first nine batches are all written by version 0. The first batch is scored by version 0 itself, the
+# second by version 1, and so on. So every lag from zero to eight occurs once. The mean of k3 over the tokens of a batch
+# estimates KL(q‖p) per token. There are three corrections:
 #
 # - `disabled`: no weights, that is, no correction;
 # - `decoupled_token_is`: the ratio $p/q$ of the token, up to a cap, is its weight; PPO clips $\pi/p$;
@@ -170,7 +175,7 @@ show("divided by that of lag 1", [x / walk[0] for x in walk], digits=2)
 #
 # **Write down a guess:** with which power of the lag does k3 grow without a correction? And does a clip around $q$
 # change this? **Look for** the slopes. Both axes are logarithmic, so a power is the slope of a straight line. The
-# dotted lines have slope one (noise) and slope two (drift).
+# dotted lines have slope one (noise) and slope two (drift). The bands reach from the lowest to the highest seed.
 
 # %% tags=["hide-input"]
 rows, _ = read_study("stale_8")
@@ -195,10 +200,10 @@ for slope, cause in ((1, "noise"), (2, "drift")):
 picture(drawn)
 
 # %% [markdown]
-# The law above assumes small steps of equal size that are independent of each other. The steps of Adam are neither
-# equal nor independent: it makes four steps per update on the same answers, averages gradients over steps, and its
-# learning rate falls. So here is a simulation of the optimizer of this study, on gradients that are pure noise, and on
-# gradients whose mean (the drift) is a share of their standard deviation (the noise).
+# The law above assumes small updates of equal size whose noises are independent of each other. The updates of this
+# study are not like that. Adam makes four steps per update on the same answers, it averages the gradients of successive
+# steps, and its learning rate falls. So we simulate this optimizer, once on gradients that are pure noise, and then on
+# gradients whose mean (the drift) is a share of their standard deviation (the noise). Which power would k3 have?
 
 
 # %% tags=["hide-input"]
@@ -232,14 +237,15 @@ fenced = over_seeds([math.log(a[7] / b[7]) for a, b in zip(first["bypass_ppo_cli
 shrunk = Interval(*(math.exp(x) for x in (fenced.value, fenced.low, fenced.high)))
 above(power_of["disabled"], simulated[0.0])
 say(f"""
-The bands reach from the lowest to the highest of {len(SEEDS)} seeds. In this lesson, *significantly* means that the 95
-% interval, in brackets, excludes 0 (or another number that we name).
+There are {len(SEEDS)} seeds. In this lesson, *significantly* means that the 95 % interval, in brackets, excludes 0 (or
+another number that we name).
 
 1. Without a correction the power is {below(power_of["disabled"], simulated[0.3])}. Pure noise under this Adam would
    give {simulated[0.0]:.2f}, and a drift of three tenths of the noise {simulated[0.3]:.2f}. So the updates look like
-   mostly noise, with some drift. At lag 8, k3 is {means["disabled"][7] / means["disabled"][0]:.0f} times what it is at
-   lag 1; drift alone would make it 64 times. (This is a reading, not a proof: k3 is {means["disabled"][0]:.2f} nats
-   after one update already, so the steps are not small; and a drift whose steps shrink would look the same.)
+   mostly noise, with some drift. At lag 8, k3 is {means["disabled"][7] / means["disabled"][0]:.0f} times as large as at
+   lag 1; with drift alone it would be 64 times as large. (This is an interpretation, not a proof. After one update k3
+   is already {means["disabled"][0]:.2f} nats, so the updates are not small. And a drift whose steps become smaller
+   would give a lower power, too.)
 2. A clip around $q$ keeps the policy near version 0. If the ratio of a token has left the clip's range, on the side to
    which its advantage pushes, the token gets no gradient. At lag 8, k3 is {below(shrunk, 1)} times that without a
    correction. Its power is {untold(power_of["bypass_ppo_clip"], 0)}: with three seeds we do not know whether k3 still
@@ -250,16 +256,19 @@ The bands reach from the lowest to the highest of {len(SEEDS)} seeds. In this le
 # %% [markdown]
 # ## Two ratios or one
 #
-# Write $\rho = \pi/p$ for the ratio of the update. Then $\pi/q = r\rho$. PPO takes the minimum of two terms per token,
-# one of them clipped to the range from $1 - \varepsilon$ to $1 + \varepsilon$. **Coupled** methods clip $\pi/q$,
-# **decoupled** methods clip $\pi/p$ and multiply by a weight with the cap $C$:
+# Let $\pi$ be the policy that the update changes, and write $\rho = \pi/p$ for how far it has moved a token. With
+# $r = p/q$ we have $\pi/q = r\rho$. PPO multiplies the advantage $A$ of a token once by the ratio, and once by the
+# clipped ratio, $\operatorname{clip}(\cdot)$, which is moved into the range from $1 - \varepsilon$ to $1 + \varepsilon$
+# if it is outside. Then it takes the smaller one of the two products. **Coupled** methods clip $\pi/q$. **Decoupled**
+# methods clip $\pi/p$, and multiply by a weight with the cap $C$:
 #
 # $$ \text{coupled: } \min\big(r\rho\, A,\; \operatorname{clip}(r\rho)\, A\big) \qquad
 # \text{decoupled: } \min(r, C)\cdot \min\big(\rho\, A,\; \operatorname{clip}(\rho)\, A\big) . $$
 #
 # At the start of an update $\rho = 1$. In the decoupled form every token then has a gradient. In the coupled form a
 # token with $r > 1 + \varepsilon$ and $A > 0$ has none, and neither has one with $r < 1 - \varepsilon$ and $A < 0$.
-# They lose their gradient before anything was learned from them. How many tokens are these, on recorded steps?
+# They lose their gradient before anything was learned from them. How many tokens are these, on recorded steps? (The
+# column ± is the standard error of the share before it.)
 
 
 # %% tags=["hide-input"]
@@ -332,16 +341,21 @@ for name, lag, d in together:
 # ### By hand: two versions, two tokens
 #
 # Each of two versions writes half of the answers. Version one begins with X in 9 of 10 answers, and goes on with Y in 8
-# of 10. Version two begins with X in 1 of 10, and goes on with Y in 2 of 10. The trainer goes on with Y in 8 of 10.
+# of 10, otherwise with Z. Version two begins with X in 1 of 10, and goes on with Y in 2 of 10. The trainer goes on with
+# Y in 8 of 10, so after X its $p$ is 0.8 for Y and 0.2 for Z.
 #
-# | after X | Y | Z | mean ratio |
+# Which answers begin with X? Half of 9/10 of all answers are by version one and begin with X, and half of 1/10 are by
+# version two and begin with X. So of the answers that begin with X, 9 of 10 are by version one. Among them Y comes next
+# in 0.9 · 0.8 + 0.1 · 0.2 = 0.74 of the cases, and Z in 0.26.
+#
+# | after X, divided by a mixture with | ratio of Y | ratio of Z | mean ratio |
 # |---|---|---|---|
-# | in the batch, 9 of 10 answers that begin with X are by version one | 0.9 · 0.8 + 0.1 · 0.2 = 0.74 | 0.26 | |
-# | ratio with shares ½ and ½: $q$ = ½ · 0.8 + ½ · 0.2 = 0.5 | 0.8/0.5 = 1.6 | 0.2/0.5 = 0.4 | 1.29 |
-# | ratio with shares 0.9 and 0.1 | 0.8/0.74 = 1.08 | 0.2/0.26 = 0.77 | 1 |
+# | shares ½ and ½: $q$ = ½ · 0.8 + ½ · 0.2 = 0.5 | 0.8/0.5 = 1.6 | 0.2/0.5 = 0.4 | 0.74 · 1.6 + 0.26 · 0.4 = 1.29 |
+# | shares 0.9 and 0.1: $q$ = 0.74 and 0.26 | 0.8/0.74 = 1.08 | 0.2/0.26 = 0.77 | 0.8 + 0.2 = 1 |
 #
-# What has been written so far tells something about the version: after X, the share of version one is 0.9 and no longer
-# ½. It is also wrong to divide all answers by the newest version.
+# With the shares of the whole batch the mean ratio is not 1, so these weights are wrong. The reason: the text so far is
+# evidence about the version. After X, the share of version one is 0.9 and no longer ½. (To divide all answers by the
+# newest version is wrong as well; see the appendix.)
 #
 # ## Asynchronous training
 #
@@ -384,13 +398,16 @@ gradient norms and divergences. The thread changes nothing.
 #
 # ## What a staleness of eight costs a small model
 #
-# The study `decide_stale` trains on six seeds with weights that are eight updates old. Some of its corrections put a
-# cap on the weights. Others reject tokens or answers: their bounds follow every batch, so that they keep the share of
-# the tokens (in per cent) that their name ends with. For comparison, the `random` ones reject as many by chance. The
-# control `fresh` is the same training run with weights of its own step.
+# The study `decide_stale` trains on six seeds with weights that are eight updates old. An **arm** of a study is one
+# correction, trained on all seeds. Some arms put a cap on the weights. Others reject tokens or answers. Their names end
+# with the share of the tokens, in per cent, that they keep; their bounds are set anew for every batch, so that this
+# share is kept. If the name contains `negative`, only answers with a negative advantage are rejected. For comparison,
+# the arms whose names begin with `random` reject as many by chance. The control `fresh` is the same training run with
+# weights of its own step.
 #
-# **Look for** two lines: the reward at the **start**, before any update, and that of the **fresh** control. A
-# correction that is better than none may still end below the start.
+# A point is the mean over the seeds, with its 95 % interval. **Look for** the two dotted lines: the reward at the
+# **start**, before any update, and that of the **fresh** control. A correction that is better than none may still end
+# below the start.
 
 
 # %% tags=["hide-input"]
@@ -435,8 +452,8 @@ climbed = [arm for arm, by_seed in six.items() if over_seeds(list(by_seed.values
 lost = over_seeds([fresh[seed] - old[seed] for seed in SEEDS])
 short = over_seeds([fresh[seed] - six["product_cap"][seed] for seed in SEEDS])
 say(f"""
-Differences are taken on the same seeds. Those to no correction are simultaneous: with a probability of 95 % all
-{len(decided)} intervals of the study are right at once.
+Each difference is between two arms on the same seeds. The intervals of the differences from no correction are
+simultaneous: with a probability of 95 % all {len(decided)} of them are right at once.
 
 - **Old weights break this training run.** The start is at {started:.2f}. Without a correction the run ends at
   {below(ends["none"], started)}, significantly below its start. On {len(SEEDS)} seeds the fresh control ends
@@ -547,15 +564,16 @@ rewards are not enough.
 # %% [markdown]
 # ## Two parts of one gap
 #
-# Is a gap made by the engine or by the age of the weights? The trainer can tell, if it keeps the weights that wrote the
-# answers and scores the answers with them once more. Write $p_{\text{sampled}}$ for this third probability: the weights
-# of the engine in the arithmetic of the trainer. Then
+# Is a gap made by the engine or by the age of the weights? The trainer can find out. It must keep the weights that
+# wrote the answers, and score the answers once more with these weights. Write $p_{\text{sampled}}$ for this third
+# probability. It has the weights of the engine and the arithmetic of the trainer. Then
 #
 # $$ d = \log p - \log q = \underbrace{\log p_{\text{sampled}} - \log q}_{\text{engine's part}}
 # + \underbrace{\log p - \log p_{\text{sampled}}}_{\text{part of the age}} . $$
 #
 # The run `gpu_smol_stale_6` did this (`--rollout.score-sampled`), with the same model and six updates of lag. At step 1
-# the weights are not old, and the second part is 0. **Look for** the line that grows.
+# the weights are not old, and the second part is 0. A logarithmic axis has no place for 0, so the picture begins with
+# the next step. **Look for** the line that grows.
 
 # %% tags=["hide-input"]
 parted = runs.read_metrics(runs.find_run("gpu_smol_stale_6"))[1:]
@@ -564,9 +582,10 @@ lines = {name: [row[key] for row in parted] for name, key in parts.items()}
 picture(curves([row["step"] for row in parted], lines, x_name="step", y_name="k3 per token", log="y"))
 engine_k3, age_k3 = (of_part[-1] for of_part in lines.values())
 say(f"""
-The engine's part stays where rounding to bfloat16 puts it: {engine_k3:.4f} at step 24. The part of the age grows to
-{age_k3:.3f}, about {age_k3 / engine_k3:.0f} times as much. (One training run.) A finer number format would not help
-here; fresher weights would.
+The engine's part, which comes from rounding to bfloat16, stays between {min(lines["engine's part"]):.4f} and
+{max(lines["engine's part"]):.4f}. At step 24 it is {engine_k3:.4f}. The part of the age has grown to {age_k3:.3f} by
+then, about {age_k3 / engine_k3:.0f} times as much. (One training run.) So a finer number format would leave nearly all
+of this gap. Fresher weights make it smaller.
 """)
 
 # %% [markdown]
@@ -602,8 +621,8 @@ check(version_of_solution, VERSION_OF)
 # *6 minutes.* You get lags and the divergence at each lag, both `(K,)`. Return the power with which the divergence
 # grows. It is the slope of the straight line through the logarithms of both, by least squares.
 #
-# <details><summary>Hint 1</summary>If KL = c·hᵃ, then log KL = log c + a·log h: a straight line in log h with slope
-# a.</details>
+# <details><summary>Hint 1</summary>If the divergence is a constant times a power of h, then its logarithm is a straight
+# line in log h, and the slope of the line is the power.</details>
 # <details><summary>Hint 2</summary>The slope of y over x is Σ(x − x̄)(y − ȳ) / Σ(x − x̄)².</details>
 
 
@@ -751,9 +770,9 @@ def trained(way, lag):
 curves_of = {"fresh engine": trained("none", 0), "no weights": trained("none", LAG)}
 
 # %% [markdown]
-# **Look for** the fresh engine, which has learned before the others begin to climb, and for the one line that rises
-# above the other two. The bands are 95 % intervals over the five seeds. The dotted line is the start, the reward of the
-# untrained policy.
+# **Look for** the fresh engine, which has learned before the others begin to climb. Then compare the three lines with
+# old answers: one of them rises above the other two. The bands are 95 % intervals over the five seeds. The dotted line
+# is the start, the reward of the untrained policy.
 
 # %%
 curves_of |= {"ratios": trained("ratios", LAG), "capped ratios": trained("capped", LAG)}
@@ -836,12 +855,12 @@ same seeds, and their intervals are simultaneous.
 #   fresh control.
 # - **Units.** A staleness of four means four updates in one system and four batches in another. With several optimizer
 #   steps per batch these differ.
-# - **Which log-prob.** Suppose that a newer version recomputes the engine's log-probs. Then the recorded $q$ is not the
-#   policy that wrote, and the ratio no longer shows the lag.
+# - **Which log-prob.** Suppose that a newer version of the engine computes the log-probs of old answers again. Then the
+#   recorded $q$ is not that of the policy that wrote them, and the ratio no longer shows the lag.
 # - **The first steps.** The first steps of a stale run have fresher weights than the rest. A trial of five steps does
 #   not show what a staleness of eight does.
 # - **A k3 that falls.** k3 of a stale run falls when its policy becomes certain. This does not prove that the run is
-#   healthy. Two runs with different rewards must not be compared by k3.
+#   healthy. So do not compare two runs by k3 if one policy is much more certain than the other.
 #
 # ## References
 #
@@ -895,8 +914,9 @@ show("two updates: 4 of the drift, 2 of the noise", "proved")
 #
 # `rlcorr.gradients.toy` has all answers of at most four tokens from a vocabulary of four. So the divergence between two
 # versions is an exact sum. The toy is trained with the policy gradient on a few sampled answers per update. A judge
-# rewards them, with a random error. The drift is the exact gradient, and the noise is what sampling adds to it. So both
-# can be computed **before** anything is trained, and with them the lag $h^*$ at which both parts are equal.
+# rewards them, with a random error. The drift is a step along the exact gradient. The noise is the difference that the
+# sampled answers and the judge make. So both can be computed **before** anything is trained. From them follows the lag
+# $h^*$ at which the part of the drift and the part of the noise in the KL are equal.
 
 # %% tags=["hide-input"]
 where, start = toy.world(4, 4), toy.random_policy(toy.world(4, 4), 13)
@@ -1002,8 +1022,9 @@ tokens that the last updates moved, and these are the tokens that the gradient i
 # %% [markdown]
 # ### Mixtures of versions
 #
-# Here are answers of one token, or whole answers, as symbols. Dividing by the own version and dividing by the mixture
-# are right on average, dividing by the newest version is not. The mixture never has more noise than the own version.
+# The symbols are probabilities of whole answers (or of answers of one token). It is right on average to divide by the
+# version that wrote the answer, and to divide by the mixture. To divide by the newest version is wrong. And the weights
+# of the mixture never have more noise than those of the own version.
 
 # %% tags=["hide-input"]
 P, F = sympy.symbols("p_X p_Y p_Z", positive=True), sympy.symbols("f_X f_Y f_Z")
@@ -1024,10 +1045,10 @@ less = alpha / a + (1 - alpha) / b - 1 / (alpha * a + (1 - alpha) * b)
 assert sympy.simplify(less - alpha * (1 - alpha) * (a - b) ** 2 / (a * b * (alpha * a + (1 - alpha) * b))) == 0
 
 # %% [markdown]
-# In the toy, half of the answers come from the version at the start, and half from the last but one. First come whole
-# answers, then the mean ratio of single tokens by their position. Last comes an answer whose first two tokens are old,
-# because the engine took new weights **within** it. This is no problem either, as long as each token's own log-prob is
-# recorded.
+# In the toy, half of the answers come from the version at the start, and half from the last version but one. The cell
+# prints three things: the weights of whole answers; the mean ratio of single tokens, by their position; and the weights
+# of answers whose first two tokens are old, because the engine took new weights **within** the answer. The last case is
+# no problem either, as long as the recorded log-prob of each token is that of the version that drew it.
 
 # %% tags=["hide-input"]
 run, mask = toy_runs[0], where.mask
@@ -1060,7 +1081,7 @@ assert abs(float(switch.exp().sum()) - 1) < 1e-12
 # %% [markdown]
 # ### A thread, and a clock
 #
-# The toy is trained in turns, with an engine in a thread, and with a slow engine in a thread.
+# The toy is trained three times: in turns, with an engine in a thread, and with a slow engine in a thread.
 
 
 # %% tags=["hide-input"]
@@ -1100,9 +1121,10 @@ assert all(same)
 assert not fresher
 
 # %% [markdown]
-# By hand: a clock without randomness. Writing a batch takes 3 s, and every fourth batch takes 9 s. The table has the
-# lag of each batch, and the seconds at the end. If the step decides which version writes, the lags do not depend on how
-# long a training step takes. If the newest version writes, they do.
+# By hand: a simulated clock, without randomness. Writing a batch takes 3 s, but every fourth batch takes 9 s. The table
+# has the lag of each batch, one digit per batch, and the seconds at the end. Compare the lags of fast
+# and of slow training steps, of 2 s and of 4 s. If the step decides which version writes, the lags are the same. If the
+# newest version writes, they differ.
 
 
 # %% tags=["hide-input"]

@@ -5,15 +5,16 @@
 # one. Such swaps are rare, but the error is as large as the difference between two experts. So the mismatch gets a
 # heavy tail. Finer rounding makes swaps rarer, and router replay removes them.
 #
-# *65 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00 and k3 as lesson 07 uses it.
-# Lesson 03 shows other sources of the mismatch, lesson 13 what old weights do. Letters: [Notation](NOTATION.md).
+# *65 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00, and from lesson 07
+# $k_3 = e^d - 1 - d$ of a token with the log-ratio $d = \log p - \log q$. Lesson 03 shows other sources of the
+# mismatch, lesson 13 what old weights do. Letters: [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #
 # At the end you can
 #
 # - derive how often rounding swaps an expert, from the density of the gap at 0;
-# - say why rounding the router's own logits swaps nothing, while rounding what the router reads does;
+# - say why rounding the router's own logits reverses no order, while rounding what the router reads does;
 # - distinguish a heavy tail from a wide one, and say which numbers cannot do this;
 # - say what router replay repairs, and four things that it does not repair.
 
@@ -71,7 +72,8 @@ generator = torch.Generator().manual_seed(14)
 #
 # In a **mixture of experts** a layer contains several networks, the **experts**. A token goes through only a few of
 # them. A small linear map, the **router**, gives each expert $i$ a logit $z_i$. The experts with the largest logits are
-# taken. Their outputs are added with the weights $e^{z_i}/\sum_{\text{taken}} e^{z_j}$.
+# taken. Their outputs are added with the weights $e^{z_i}/\sum_j e^{z_j}$, where the sum is over the experts that are
+# taken. A model without experts is called **dense**.
 #
 # Everything else in a network is smooth: a small error at its input makes a small error at its output. Taking the
 # largest is not smooth. The **gap** $\gamma$ is the distance between the logits of the last expert that is taken and
@@ -109,14 +111,15 @@ show("both blended: r = p/q", mixture(trainer, 2) / mixture(engine, 2))
 # Let $D$ be the density of the gap over tokens. Let rounding move the difference of the two logits by a normal error
 # with the standard deviation $\sigma$. A token with the gap $\gamma$ is swapped if this error is below $-\gamma$. The
 # probability of this is $\Phi(-\gamma/\sigma)$, where $\Phi$ is the distribution function of the normal distribution.
-# Average it over all gaps. Only gaps about as small as $\sigma$ matter, and for these $D(\gamma)$ is nearly $D(0)$:
+# Average it over all gaps. Only gaps about as small as $\sigma$ matter, and for these $D(\gamma)$ is nearly $D(0)$.
+# Then write $\gamma = \sigma u$, so that $d\gamma = \sigma\,du$; the last integral is $1/\sqrt{2\pi}$ (appendix):
 #
 # $$ \Pr(\text{swap}) = \int_0^\infty D(\gamma)\,\Phi(-\gamma/\sigma)\,d\gamma \approx
 # D(0)\,\sigma\int_0^\infty \Phi(-u)\,du = \frac{D(0)\,\sigma}{\sqrt{2\pi}} . $$
 #
 # So the share of swaps is **proportional to the rounding error**. As a test, draw random logits of eight experts, of
-# which two are taken, and add noise to each logit. The noise of a difference of two logits is $\sqrt2$ times that of
-# one logit.
+# which two are taken. A swap is possible between the second expert, which is taken last, and the third, which is not
+# taken. Add noise to each logit. The noise of a difference of two logits is $\sqrt2$ times that of one logit.
 
 # %%
 N = 400_000
@@ -141,7 +144,7 @@ for sigma, swaps in counted.items():
     assert abs(density * sigma / math.sqrt(2 * math.pi) / exact - 1) < 0.06
 ends = list(counted.values())
 say(f"""
-The formula is right to a few per cent. A quarter of the noise gives {ends[-1] / ends[0]:.2f} of the swaps.
+The formula is right to a few per cent. With a quarter of the noise, {ends[-1] / ends[0]:.2f} of the swaps are left.
 """)
 
 # %% [markdown]
@@ -165,12 +168,13 @@ assert opposite == 0
 assert abs(ties - expected_ties) < 4 * math.sqrt(expected_ties)
 
 # %% [markdown]
-# **Rounding is monotone.** The larger of two numbers stays larger, or the two become equal. If they are equal,
-# something decides that has nothing to do with the token, such as the number of the expert.
+# **Rounding is monotone.** The larger of two numbers stays larger, or the two become equal. So rounding the logits
+# reverses no order. It only makes a few ties, and a tie is decided by something that has nothing to do with the token,
+# such as the number of the expert.
 #
-# The swaps come from rounding that happened **before** the router: in attention, in the KV cache, in the layers below.
-# These errors reach two logits differently. So a router that computes in 32 bits cannot prevent swaps. It decides
-# precisely, on inputs that are not precise.
+# Most swaps come from rounding that happened **before** the router: in attention, in the KV cache, in the layers below.
+# These errors reach two logits differently, so they can reverse an order. A router that computes in 32 bits avoids the
+# ties, but it cannot prevent these swaps. It decides precisely, on inputs that are not precise.
 #
 # ## A heavy tail is not a wide one
 #
@@ -184,16 +188,21 @@ assert abs(ties - expected_ties) < 4 * math.sqrt(expected_ties)
 # \frac{\mathbb{E}[d_{\text{swap}}^4]}{\mathbb{E}[d_{\text{swap}}^2]^2} . $$
 #
 # The first formula says: if rounding becomes ten times finer, the k3 of the noise falls a hundredfold, and that of the
-# swaps falls only tenfold. So **the finer the rounding, the larger the share of the swaps** in what is left. The second
-# formula is about the **kurtosis**, the mean of $d^4$ divided by the square of the mean of $d^2$. It measures how heavy
-# a tail is, whatever its width. It grows as swaps become rarer.
+# swaps falls only tenfold. So **the finer the rounding, the larger the share of the swaps** in what is left.
 #
-# A tiny world shows it: the two experts from above, each with a softmax, noise on the logits of the router and on the
-# outputs of the experts, and exact averages over the next token. The trainer can compute a token in three ways:
+# The second formula is about the **kurtosis**, the mean of $d^4$ divided by the square of the mean of $d^2$. It
+# measures how heavy a tail is, whatever its width. For small $\sigma$, the noise hardly counts in either mean, because
+# $d$ enters with its square or its fourth power. So the mean of $d^2$ is about $\Pr(\text{swap})$ times the mean square
+# of a jump, and the mean of $d^4$ has one such factor as well. In the quotient one factor $\Pr(\text{swap})$ is left,
+# in the denominator: the kurtosis **grows** as swaps become rarer.
 #
-# - it blends both experts;
-# - its router takes one expert;
-# - it takes the expert that the engine took. This is **router replay**.
+# A tiny world shows it. It has the two experts from above, each with a softmax over three tokens. The engine has noise
+# on the logits of the router and on the outputs of the experts; the trainer has none. The average over the next token
+# is exact. Both sides compute a token in one of three ways:
+#
+# - each blends both experts;
+# - the router of each takes one expert;
+# - the engine's router takes one expert, and the trainer takes the same one. This is **router replay**.
 
 # %%
 TOKENS, NOISES = 40_000, [0.004, 0.008, 0.016, 0.032, 0.064, 0.128]
@@ -211,8 +220,9 @@ def log_next(logits, out, expert):
 
 
 # %% [markdown]
-# **Look for** the slopes on the logarithmic axes. Two lines coincide: they fall by two decades per decade of noise, as
-# the dotted line of slope two. The third line falls by one decade, so the distance to it grows.
+# **Look for** the slopes on the logarithmic axes. The lines of *blend* and of *replay* coincide. If the noise becomes
+# ten times smaller, they fall a hundredfold, as the dotted line of slope two does. The line of the router falls only
+# tenfold, so it is further and further above them.
 
 # %% tags=["hide-input"]
 WAYS = ("blend of both", "router", "router, replayed")
@@ -244,7 +254,8 @@ Over the finer half of the noise, the slopes are {slopes["blend of both"]:.1f} (
 | router | {kurtosis["router"][-2]:.0f} | {kurtosis["router"][0]:.0f} |
 | router, replayed | {kurtosis["router, replayed"][-2]:.0f} | {kurtosis["router, replayed"][0]:.0f} |
 
-With finer rounding the tail of the router becomes heavier. With replay only noise of the usual kind is left.
+A normal distribution has the kurtosis 3. With finer rounding the tail of the router becomes heavier. With replay the
+kurtosis does not depend on the rounding: only the usual noise is left.
 """)
 
 # %% [markdown]
@@ -252,9 +263,9 @@ With finer rounding the tail of the router becomes heavier. With replay only noi
 #
 # `moe_bf16` trains a small mixture of experts: three layers with eight experts each, of which a token takes two. Its
 # engine computes in bfloat16. Its trainer computes in 32 bits and follows its own router. `moe_replay` is the same
-# training run with router replay. The picture has the last recorded step of both. A point says which share of the
-# tokens has at least this $|d|$. **Look for** the place where the lines part. To the left, where most tokens are, they
-# coincide.
+# training run with router replay. The picture has the last recorded step of both. A point shows which share of the
+# tokens has at least this $|d|$. To the left, where most tokens are, the two lines coincide. **Look for** the $|d|$ at
+# which they separate.
 
 # %% tags=["hide-input"]
 RUNS = ("moe_bf16", "moe_replay", "bf16")
@@ -272,8 +283,7 @@ picture(
 )
 
 # %% [markdown]
-# The table compares them with two dense models, which have no experts: `bf16`, and `kv_fp8_e5m2` with a coarse KV
-# cache.
+# The table compares them with two runs of dense models: `bf16`, and `kv_fp8_e5m2` with a coarse KV cache.
 
 # %%
 show("", *(name.rjust(12) for name in flat))
@@ -301,15 +311,15 @@ The typical token is the same with replay and without it. But in the step withou
 {len(flat["moe_bf16"])} has {of_one["moe_bf16"]:.0%} of the k3.
 
 Be careful with the other lines. In `bf16`, which has no experts, one token has {of_one["bf16"]:.0%} of the k3, and the
-kurtosis is larger than with replay. The reason: rounding moves the probability of an uncertain token far more than that
-of a certain one, and this task has few uncertain tokens. So **concentration alone proves nothing**. Neither does the
-size: a coarse KV cache reaches a $|d|$ of {largest["kv_fp8_e5m2"]:.1f} without any expert. The evidence for swaps is
-the pair of runs, whose settings differ in nothing except replay. (After the first step their weights differ as well.
-And there is one training run of each.)
+kurtosis is larger than with replay. A likely reason: rounding moves the probability of an uncertain token far more than
+that of a certain one, and this task has few uncertain tokens. So if a few tokens have most of the k3, this **alone
+proves nothing**. A large $|d|$ proves nothing, either: a coarse KV cache reaches {largest["kv_fp8_e5m2"]:.1f} without
+any expert. The evidence for swaps is the pair of runs, whose settings differ in nothing except replay. (After the first
+step their weights differ as well. And there is one training run of each.)
 """)
 
 # %% [markdown]
-# Here is that token.
+# Here is the answer with that token, in columns of one token each.
 
 # %% tags=["hide-input"]
 batch, d = batches["moe_bf16"], every_d["moe_bf16"]
@@ -325,13 +335,14 @@ show("p, trainer", batch.tensors()["old_log_probs"][row, cells].exp())
 show("r = p/q", r)
 show("weight, cap at 2", correct(batch, preset("decoupled_token_is")).weights[row, cells])
 say(f"""
-The engine gave this token {1 / float(r[position]):.0f} times the probability that the trainer gives it. It looks as if
-another expert preferred another digit. (That it was a swap is a conclusion: the run did not record the experts.)
+The engine gave the token of column {position + 1} a probability {1 / float(r[position]):.0f} times as large as the
+trainer does. It looks as if another expert preferred another digit. (The run did not record the experts, so we can only
+suppose that this was a swap.)
 
 A cap has no effect here, because the ratio is below 1. The weight is {float(r[position]):.2f}, and this is right: the
 trainer hardly ever writes this token. Such a token is drawn **because** the engine gives it a high probability. So a
 sample shows this side of the tail. The other side has tokens that the trainer would write and the engine would not.
-They are rarely drawn, and then they have a large weight. This is the side that needs a cap.
+They are rarely drawn, but if they are, they have a large weight. This is the side that needs a cap.
 """)
 
 # %% [markdown]
@@ -371,34 +382,31 @@ unreplayed, replayed = ({key: over_steps[name, key] for key in METRIC} for name 
 gain = {key: interval(of_means, unreplayed[key], replayed[key]) for key in ("k3", "abs")}
 middle = interval(lambda a, b: a.median(-1).values / b.median(-1).values if a.ndim > 1 else a.median() / b.median(),
                   unreplayed["k3"], replayed["k3"])  # fmt: skip
-less = interval(
-    lambda a, b, x, y: of_means(a, b) / of_means(x, y),
-    unreplayed["k3"],
-    replayed["k3"],
-    unreplayed["abs"],
-    replayed["abs"],
-)
+
 spikes = unreplayed["k3"] > 5e-4
 extreme = torch.maximum(k3(unreplayed["high"].log()), k3(unreplayed["low"].log())) / unreplayed["tokens"]
 share = (extreme / unreplayed["k3"])[spikes].median()
 engine_s = int((unreplayed["low"].log().abs() > unreplayed["high"].log())[spikes].sum())
 say(f"""
-Call a step with a k3 above 5e-4 a spike. In a typical spike one token has {share:.0%} of the k3. In {engine_s} of
-{int(spikes.sum())} spikes it is a token to which the engine gave a high probability and the trainer did not.
+Let a spike be a step with a k3 above 5e-4. `moe_bf16` has {int(spikes.sum())} of them. In the median spike one token
+has {share:.0%} of the k3. In {engine_s} of the spikes it is a token to which the engine gave a high probability and the
+trainer did not.
 
 - Without replay, the mean k3 over {COUNT} steps is {above(gain["k3"], 1, digits=1)} times that with replay. The largest
   1/r is {float(replayed["low"].min() / unreplayed["low"].min()):.0f} times as large.
-- The mean |d| is {above(gain["abs"], 1)} times as large. The factor of k3 is {above(less, 1, digits=1)} times this
-  factor. So it is the **tail** that differs.
-- k3 of the median step is {above(middle, 1, digits=1)} times as large. A usual step may contain swaps, too, between
+- The mean |d| is {above(gain["abs"], 1)} times as large. If every |d| had grown by this factor, k3 would have grown by
+  its square, {gain["abs"].value ** 2:.1f}. It has grown much more. So it is the **tail** that differs.
+- k3 of the median step is {above(middle, 1, digits=1)} times as large. Perhaps usual steps contain swaps, too, between
   experts that nearly agree.
 - The mean ratio of every run cannot be distinguished from 1. A swapped expert yields a different policy, but $q$ is
   still the policy that drew the tokens, so the ratios average to 1.
 
-All factors with an interval differ significantly from 1: the interval excludes 1. The intervals draw blocks of {BLOCK}
-steps. For a mean over a heavy tail such an interval is too narrow, because it knows only what was drawn. Step
-{int(unreplayed["k3"].argmax()) + 1} alone has {float(unreplayed["k3"].max() / unreplayed["k3"].sum()):.0%} of the sum.
+All factors with an interval differ significantly from 1: the interval excludes 1. The intervals are bootstrap intervals
+that draw blocks of {BLOCK} steps, because neighbouring steps are similar. For a mean over a heavy tail such an interval
+is too narrow, because it knows only the steps that were recorded. Step {int(unreplayed["k3"].argmax()) + 1} alone has
+{float(unreplayed["k3"].max() / unreplayed["k3"].sum()):.0%} of the sum.
 """)
+assert gain["k3"].low > gain["abs"].high ** 2
 for name in RUNS:
     mean_ratio = interval(lambda x: x.mean(-1), over_steps[name, "ratio"])
     assert mean_ratio.low < 1 < mean_ratio.high
@@ -417,21 +425,22 @@ for name in RUNS:
 # The weights of the experts are the trainer's own probabilities of these experts, divided by their sum. So $p$ is a
 # smooth function of the rounding errors again. The choice at a position depends only on the text up to this position.
 # So $p$ is still a policy, and the ratios still average to 1. (In the appendix the model is its own engine, so that
-# every swap is known. There, replay brings all tokens back to what no swap has ever reached.)
+# every swap is known. There, with replay, all tokens have the small k3 of those tokens that no swap has reached.)
 #
 # Replay leaves four things:
 #
 # 1. **Rounding.** With replay, a mixture is a model of the usual kind, with the usual noise.
-# 2. **Old choices.** After an update, $\pi$ replays experts that its own router would no longer take. But the engine
-#    will use the new router next.
+# 2. **Old choices.** Let $\pi$ be the policy after an update. With replay it uses experts that its own router would no
+#    longer take. But in the next step the engine will use this new router.
 # 3. **A wrong router is harder to see.** Suppose that a router was not synchronised. With replay it takes the right
 #    experts all the same, because they are prescribed. Only its weights are wrong.
 # 4. **The choice has no gradient**, with replay or without. The gradient does not see which change of the logits would
 #    choose another expert.
 #
 # We test the second and the third on the model from which both runs started, in 64 bits. First all weights are moved a
-# little, as by an update. Then only the routers are moved, and then one router gets its rows in a wrong order. Each is
-# drawn several times.
+# little, as by an update. Then only the routers are moved, by random numbers with a fifth of the size of their weights.
+# At last one router gets its rows in a wrong order. Each of the three changes is drawn several times, and the table has
+# the means.
 
 # %% tags=["hide-input"]
 lm = load_lm(runs.ROOT / "warm_start_moe" / "checkpoint", torch.device("cpu")).double().eval()
@@ -537,7 +546,8 @@ So with replay, watch the share of tokens that the trainer's own router would se
 
 # %% [markdown]
 # Replay can also go wrong itself. Suppose that a step is cut into four micro-batches, and that the last one is replayed
-# with the experts of the one before it, because an old list was not replaced. No size is wrong, and no error is raised.
+# with the experts of the one before it, because an old list was not replaced. All shapes are right, and no error is
+# raised.
 
 # %% tags=["hide-input"]
 quarter = len(clean) // 4
@@ -547,9 +557,9 @@ stale, _, _ = forward(scored.replace(routed_experts=of_another), replay=True)
 hit, spared = (float(k3((stale - clean)[rows][real[rows]]).mean()) for rows in (slice(-quarter, None), slice(-quarter)))
 assert spared < 1e-12
 say(f"""
-The mean k3 of the last micro-batch is {hit:.2f}, and that of the others is 0. In `moe_replay`, rounding alone makes
-{float(k3(flat["moe_replay"]).mean()):.5f}. So compare the gaps of the micro-batches of a step. (Lesson 15 plants this
-bug.)
+The mean k3 of the last micro-batch is {hit:.2f}, and that of the others is 0. For comparison, rounding alone makes
+{float(k3(flat["moe_replay"]).mean()):.5f} in `moe_replay`. So compare the gaps of the micro-batches of a step. (Lesson
+15 plants this bug.)
 """)
 
 # %% [markdown]
@@ -682,7 +692,8 @@ check(share_of_largest_solution, SHARE_OF_LARGEST)
 # ## Pitfalls
 #
 # - **Averages.** One token can decide a mean over a heavy tail. Report the median step and the largest token with it.
-# - **Concentration.** In every run of a confident model a few tokens have most of the k3. This does not prove swaps.
+# - **Concentration.** If a model is certain of most tokens, a few tokens have much of the k3 even without experts. This
+#   does not prove swaps.
 # - **Padding and prompts.** Replay needs the experts of every position that the trainer computes, also those of the
 #   prompt. If they are missing, the trainer must use its own choice, and report it.
 # - **Recomputation.** If the forward pass is repeated for the backward pass, it must be replayed again. Otherwise the
@@ -690,9 +701,10 @@ check(share_of_largest_solution, SHARE_OF_LARGEST)
 # - **Experts of another batch.** If the list of experts is left over from the micro-batch before, the trainer computes
 #   nonsense without an error. Lesson 15 has this patient.
 # - **Old choices.** With stale or asynchronous sampling (lesson 13) the replayed choices are as old as the tokens.
-# - **Small models.** Two of eight experts in three layers is little. For a large model it was reported that a tenth of
-#   the routers differ, and that 94 % of the tokens differ in at least one layer
-#   ([Rollout routing replay](https://arxiv.org/abs/2510.11370)). Then no part of the tokens is left without a swap.
+# - **Small models.** Our model has only three layers with experts. For a large model it was reported that a tenth of
+#   the routers differ, and that 94 % of the tokens differ in at least one layer ([Rollout routing
+#   replay](https://arxiv.org/abs/2510.11370)). Then hardly any token is without a swap, and the swaps are not a tail
+#   but the whole gap.
 #
 # ## References
 #
@@ -757,10 +769,12 @@ show("kurtosis · Pr(swap) → 1", "proved")
 # ### A real router
 #
 # A run records the engine's log-probs, and not which experts it took. So here the model from which both runs started is
-# its own engine. It gets normal noise on the inputs of its routers, and nowhere else. Then every swap is known. Noise
-# $\epsilon$ on each input moves the difference of two logits by $\sigma = \epsilon\,\lVert w_i - w_j\rVert$, where
-# $w_i$ is the row of expert $i$ in the router. So the swaps of the first layer can be predicted, token by token, by
-# $\Phi(-\gamma/\sigma)$.
+# its own engine. It gets normal noise on the inputs of its routers, and nowhere else. Then every swap is known. If the
+# noise on each input has the standard deviation $\epsilon$, then the noise of the difference of two logits has
+# $\sigma = \epsilon\,\lVert \mathrm{row}_i - \mathrm{row}_j\rVert$, where $\mathrm{row}_i$ is the row of expert $i$ in
+# the router. So the swaps of the first layer can be predicted, token by token, by $\Phi(-\gamma/\sigma)$. The columns
+# of the table: swaps in the first layer, their predicted number, k3 of all tokens, of those that no swap has reached,
+# and of all tokens with replay, and the largest $|d|$ without and with replay.
 
 # %% tags=["hide-input"]
 order = logits[..., 0, :].sort(-1, descending=True)  # first layer: no earlier layer has got noise

@@ -4,7 +4,7 @@
 # **Claim.** A recording needs two numbers per token. One command makes it, with a real language model on a laptop. Then
 # you drag a threshold on your own data. Three short formulas tell you how many answers, directions and bytes you need.
 #
-# *70 minutes · intermediate · any laptop, or one GPU; no network.* You need the ratio and its average (lesson 00); for
+# *75 minutes · intermediate · any laptop, or one GPU; no network.* You need the ratio and its average (lesson 00); for
 # the sketches, the bias of a gradient (lesson 10); for the last part, `mini.py` (lessons 01 to 13). Only the commands
 # that you type yourself need a network, to fetch the model once. Letters: [Notation](NOTATION.md).
 #
@@ -107,9 +107,9 @@ for name, use in missing(record).items():
     show(f"missing: {name}", use)
 
 # %% [markdown]
-# Every page that looks at ratios works with this file. The command lists what is missing, and what each missing field
-# would enable. It takes `.jsonl`, `.json`, `.parquet`, `.npz`, `.pt` and `.safetensors`, and the dumps of NeMo RL,
-# prime-rl, slime, SkyRL and verl:
+# The mask has a 0 where the second answer has no third token. Every page of the app that looks at ratios works with
+# this file. The command `import` lists what is missing, and what each missing field would enable. It reads `.jsonl`,
+# `.json`, `.parquet`, `.npz`, `.pt` and `.safetensors`, and the dumps of NeMo RL, prime-rl, slime, SkyRL and verl:
 #
 # ```
 # .venv/bin/python -m rlcorr import pairs.jsonl --run mine    # → runs/local/mine
@@ -140,9 +140,9 @@ show("turn of each token", fields["turn_ids"])
 show("likeliest tokens at each position", [str(ids) for ids in fields["top_ids"][0].tolist()])
 
 # %% [markdown]
-# No file can say *which* log-prob it contains. With vLLM ask for `logprobs_mode="processed_logprobs"`. These are the
-# log-probs of the distribution that was sampled, with temperature and top-p. The default is raw, and lesson 15 shows a
-# run with this mistake.
+# The numbers in a file do not show *which* log-probs they are. With vLLM ask for `logprobs_mode="processed_logprobs"`.
+# These are the log-probs of the distribution that was sampled, with temperature and top-p. By default vLLM returns raw
+# log-probs, from before the temperature. Lesson 15 shows a run with this mistake.
 #
 # ## Your own run of a real language model
 #
@@ -186,8 +186,9 @@ assert (report.recorded_steps, report.readable_steps, report.metric_rows) == (4,
 assert manifest.probe["pattern"] == "precision" or NAME != "smol_bf16_both"
 
 # %% [markdown]
-# A good recording: the files are whole, the mean ratio is near 1, and k3 has the size of bfloat16's rounding. The
-# folder has the greedy answers to some held-out prompts as well, so you can read what the model has learned:
+# This is a good recording. The files are whole, the mean ratio is near 1, and k3 is as small as in the other runs of
+# this model whose only fault is bfloat16 (`runs/README.md`). The folder also has the greedy answers to some held-out
+# prompts (always the likeliest token), so you can read what the model has learned:
 
 # %%
 answers = [json.loads(line) for line in (run / "answers.jsonl").read_text().splitlines()]
@@ -204,8 +205,10 @@ for one in answers[::3]:
 # ## Predict, then reveal
 #
 # Nothing is wrong with this run except rounding. **Write down a guess:** which share of the tokens of its last step
-# does the published band keep? And how wide must a band be that keeps nineteen tokens of twenty? Then drag. **Look
-# for** the two colours: green bars are answers inside the band, grey bars are answers outside.
+# does the published band keep? And how wide must a band be that keeps nineteen tokens of twenty? Then drag. A bar
+# counts answers by their geometric mean. **Look for** the grey bars, which are answers outside the band. Blue and
+# orange bars are inside it, with a mean below 1 and above 1. (The axis is stretched near 1, so that narrow bands can be
+# seen.)
 
 # %%
 geometric, last = preset("decoupled_geo_rs"), runs.read_step(run, runs.list_steps(run)[-1]).batch
@@ -223,16 +226,16 @@ for name, upper in BANDS.items():
     show(f"±{name}: share of the tokens kept", kept(last, at_threshold(geometric, upper, BoundId(0))).share, digits=2)
 
 # %% [markdown]
-# In the app you drag the line itself: [your run on the
-# bench](http://localhost:8501/bench?run=smol_bf16_both&step=20&preset=decoupled_geo_rs). Do not choose on the step on
-# which you check. The command `threshold` does it right: it chooses on all recorded steps except the last one, checks
-# on the last one, and prints the bounds for your system.
+# In the app you drag the line itself: [the run on the
+# bench](http://localhost:8501/bench?run=smol_bf16_both&step=20&preset=decoupled_geo_rs). But do not choose a bound on
+# the same step on which you check it. The command `threshold` chooses on all recorded steps except the last one. It
+# checks on the last one, and prints the bounds for your system.
 #
 # ```
 # .venv/bin/python -m rlcorr threshold my_smol --preset decoupled_geo_rs --keep 95 --system verl
 # ```
 #
-# This is what it computes:
+# This is what the command computes:
 
 # %%
 chosen_on, unseen = pairs_of((step, runs.read_step(run, step).batch) for step in runs.list_steps(run))
@@ -265,11 +268,11 @@ run.**
 # | `metrics.jsonl` | one line per step: losses, rewards, all metrics of lesson 12; packed in committed runs |
 # | `answers.jsonl` | greedy answers to a few held-out prompts |
 # | `steps/step_000020.parquet` | one row per answer: texts, token ids, both log-probs, advantages |
-# | `sketch/step_000020.safetensors.gz` | projections of $\nabla\log\pi$ of every token (tiny models only) |
+# | `sketch/step_000020.safetensors.gz` | a score sketch (see "How many directions?"; tiny models only) |
 #
-# None of this needs the library. Parquet is read by pandas, by `pyarrow.parquet.read_table(path)`, and by DuckDB
-# (`SELECT reward FROM 'steps/*.parquet'`). Here is pandas. The log-probs are bit-exact float32. If a file was copied
-# badly, its hash shows it.
+# You can read all of this without the library. Parquet is read by pandas, by `pyarrow.parquet.read_table(path)`, and by
+# DuckDB (`SELECT reward FROM 'steps/*.parquet'`). The next cell uses pandas. The log-probs are float32, exactly as they
+# were computed. If a file was changed or copied badly, its hash in the manifest no longer fits.
 
 # %%
 table = pandas.read_parquet(runs.step_path(run, 20))
@@ -290,25 +293,28 @@ show("mean |d|", sum(map(abs, gaps)) / len(gaps), digits=6)
 #
 # $$ \mathrm{SE} = \frac{\sigma}{\sqrt N}, \qquad\text{so}\qquad N = \Big(\frac{\sigma}{\mathrm{SE}}\Big)^2 , $$
 #
-# because variances of independent numbers add up.
+# because variances of independent numbers add up: the sum of $N$ numbers has the variance $N\sigma^2$, so their average
+# has $N\sigma^2/N^2 = \sigma^2/N$.
 #
 # By hand: 100 answers give ± 0.05. Half of this error takes 400 answers. An error of ± 0.01 takes 2,500.
 #
 # The formula needs *independent* numbers. Are the tokens of one answer independent? This depends on what you average:
 #
-# - $r_t - 1$ has the average 0 **after every text**, because $\sum_a q\,(p/q - 1) = 0$ at every position. So
-#   $\mathbb{E}[(r_s - 1)(r_t - 1)] = 0$ for $s < t$. These numbers are **uncorrelated**, and the formula is right with
-#   tokens in place of answers.
+# - $r_t - 1$ has the average 0 **after every text**, because $\sum_a q\,(p/q - 1) = 0$ at every position. Take an
+#   earlier token of the same answer, at the position $t' < t$. Once it is written, its ratio is fixed, and $r_t - 1$
+#   still averages to 0. So $\mathbb{E}[(r_{t'} - 1)(r_t - 1)] = 0$. These numbers are **uncorrelated**. Then the
+#   variances still add up, and the formula is right with tokens in place of answers.
 # - For $|d_t|$ there is no such law.
 # - A reward is the same number on every token of its answer. Counting it once per token adds no information.
 #
-# The error of a mean over tokens, **by answers**, takes each answer as one sample. Let answer $b$ have $T_b$ tokens and
-# the sum $S_b$. With $N$ answers
+# Where tokens are not uncorrelated, compute the error **by answers**: take each answer as one sample. Let answer $i$
+# have $T_i$ tokens, and let $S_i$ be the sum of the quantity over them. If every token had the mean value $\bar x$, the
+# sum would be $\bar x\,T_i$. The differences from this give the error of the mean. With $N$ answers
 #
-# $$ \bar x = \frac{\sum_b S_b}{\sum_b T_b}, \qquad
-# \mathrm{SE}^2 = \frac{N}{N-1} \cdot \frac{\sum_b (S_b - \bar x\, T_b)^2}{(\sum_b T_b)^2} . $$
+# $$ \bar x = \frac{\sum_i S_i}{\sum_i T_i}, \qquad
+# \mathrm{SE}^2 = \frac{N}{N-1} \cdot \frac{\sum_i (S_i - \bar x\, T_i)^2}{(\sum_i T_i)^2} . $$
 #
-# Here are both errors, on all recorded answers of `kv_fp8_e5m2`:
+# The table has the mean of four quantities over all recorded answers of `kv_fp8_e5m2`, and both errors of each:
 
 
 # %% tags=["hide-input"]
@@ -355,14 +361,16 @@ assert abs(factors["reward"].value / length**0.5 - 1) < 0.01
 say(f"""
 There are {len(mask)} answers of {length:.0f} tokens on average. For the mean ratio, the error by answers is
 {bracketed(factors["r"])} times the error by tokens: nearly the same, as derived. For $|d|$ it is
-{above(factors["|d|"], 1)} times as large. For a reward it is {above(factors["reward"], 1, digits=1)} times as large;
-$\\sqrt{{T}}$ is {length**0.5:.1f}. **Count answers, unless you know better.**
+{above(factors["|d|"], 1)} times as large. For a reward it is {above(factors["reward"], 1, digits=1)} times as large.
+This is the square root of the length, $\\sqrt{{T}}$ = {length**0.5:.1f}: the tokens only repeat the reward. **Count
+answers, unless you can show that the tokens are uncorrelated.**
 """)
 
 # %% [markdown]
 # Now shuffle the answers, cut them into blocks of $N$, and compare the spread of the block means with the formula.
-# **Look for** the band of two standard errors around the formula: no point is outside. (All points come from the same
-# answers, so they err to the same side.)
+# The band around the formula has a half-width of two standard errors of such a spread. **Look for** a point outside the
+# band: there is none. (All points come from the same answers, so they are not independent, and all of them are above
+# the line.)
 
 # %% tags=["hide-input"]
 mean_sizes = (torch.where(mask, d.abs(), 0).sum(-1) / mask.sum(-1))[torch.randperm(len(mask), generator=generator)]
@@ -389,7 +397,7 @@ picture(
 #
 # The gradient of a model with millions of parameters is too long to store for every token. A **score sketch** stores
 # $K$ numbers of it: its inner products with $K$ random directions $v_k$, whose entries are standard normal. Let
-# $a_k = \langle g, v_k\rangle$ and $b_k = \langle g', v_k\rangle$ be the sketches of two gradients. Then
+# $a_k = \langle g, v_k\rangle$ and $b_k = \langle g', v_k\rangle$ be the sketches of two gradients $g$ and $g'$. Then
 #
 # $$ \mathbb{E}[a_k b_k] = \langle g, g' \rangle, \qquad
 # \mathrm{Var}(a_k b_k) = \lVert g\rVert^2 \lVert g'\rVert^2 + \langle g, g'\rangle^2 . $$
@@ -400,19 +408,28 @@ picture(
 # - the relative error of the squared length $\lVert g\rVert^2$ is $\sqrt{2/K}$ (put $g' = g$);
 # - the error of the cosine $\dfrac{\sum a_k b_k}{\sqrt{\sum a_k^2 \sum b_k^2}}$ is about $\dfrac{1 - \cos^2}{\sqrt K}$.
 #
-# By hand: with 64 directions a length has an error of 9 %. A cosine near 0 has an error of ± 0.125, a cosine of 0.9 one
-# of ± 0.024. This is enough to say that a gradient points the right way. It is not enough to rank two good presets by
-# their cosines. (Two presets on one sketch share its directions, and a part of the error cancels in their difference.)
+# By hand, with 64 directions: the squared length has an error of $\sqrt{2/64}$ = 18 %, and so the length, its root, one
+# of 9 %. A cosine near 0 has an error of ± 1/8 = 0.125, a cosine of 0.9 one of ± 0.19/8 = 0.024. This is enough to show
+# that a gradient points in the right direction. It is not enough to rank two good presets by their cosines. (If two
+# presets are measured on the same sketch, they share its directions, and a part of the error cancels in their
+# difference.)
 #
 # ## How many bytes? By hand
 #
-# For one token: a response token has five float32 (both log-probs, the reference's, the value, the advantage)
-# and one int32 (its id): 24 bytes. A prompt token has only its id: 4 bytes. Text, rewards and names are small in
-# comparison.
+# A response token has five float32 (both log-probs, that of the reference, the critic's value, the advantage) and one
+# int32 (its id). Together these are 24 bytes. A prompt token has only its id: 4 bytes. Text, rewards and names are
+# small in comparison.
 #
-# A sketch has $K$ int8 per response token, and a bfloat16 by which they are multiplied. The on-policy gradient is
-# stored once, in float32: 32 blocks, each in two averages. And at $n_{\text{pos}}$ positions all $V$ tokens of the
-# vocabulary have their scores, in float16. With $N$ response tokens
+# A sketch has three parts:
+#
+# - for every response token $K$ numbers of one byte (int8), and one number of two bytes (bfloat16) by which they are
+#   multiplied;
+# - the on-policy gradient in $K$ numbers of four bytes, for each of 32 blocks of answers, once averaged over tokens and
+#   once over answers;
+# - at $n_{\text{pos}}$ positions, the scores of all $V$ tokens of the vocabulary, in $K$ numbers of two bytes
+#   (float16).
+#
+# With $N$ response tokens
 #
 # $$ \text{pairs} \approx 24\,N + 4\,N_{\text{prompt}}, \qquad \text{sketch} \approx (K + 2)\,N
 # + 2 \cdot 32 \cdot 4K + 2\,n_{\text{pos}}\,V K . $$
@@ -422,8 +439,8 @@ picture(
 #
 # ## Predict, then reveal: a plan by hand
 #
-# With the formulas: you plan a run like `kv_fp8_e5m2`, 1,000 steps of 128 answers of 59 tokens. A prompt has
-# 41 tokens, the vocabulary 21, and a sketch 16 positions. **Write down a guess:**
+# You plan a run like `kv_fp8_e5m2`: 1,000 steps of 128 answers of 59 tokens. A prompt has 41 tokens, the vocabulary 21,
+# and a sketch 16 positions. The formulas above give the answers. **First write down a guess:**
 #
 # 1. What is the error of mean $|d|$ of one step, in per cent?
 # 2. How many steps must you put together for an error of 1 %?
@@ -445,8 +462,9 @@ show("sketches, MB", sketches, digits=0)
 show("sketches / pairs", sketches / megabytes, digits=1)
 
 # %% [markdown]
-# A tenth of the error takes a hundred times as many answers. Pairs take little disk space. A sketch at every step takes
-# more, and it takes far longer to compute than to store. So recording and sketching have intervals of their own.
+# To make the error ten times smaller, you need a hundred times as many answers. Pairs take little disk space. A sketch
+# at every step takes more, and it takes far longer to compute than to store. So there are two options, one for how
+# often pairs are recorded (`--record-every`) and one for how often a sketch is made (`--sketch.every`).
 #
 # ## A tiny model with vLLM
 #
@@ -482,7 +500,7 @@ show("sketches / pairs", sketches / megabytes, digits=1)
 #
 # In lessons 01 to 13 you wrote `mini.py`: advantages, ratios, a cap, a rule, a loss. `mini_vllm.py` uses the same
 # functions on a language model. Its function `draw` asks vLLM for answers to sums, with the log-probs with which they
-# were drawn. Its function `update` is yours:
+# were drawn. Its function `update` calls your functions:
 
 # %% tags=["hide-input"]
 source = Path("mini_vllm.py").read_text(encoding="utf-8")
@@ -521,12 +539,12 @@ say(f"```python\n{ast.get_source_segment(source, update)}\n```")
 #
 # Look at the k3 of steps 1, 6 and 11, right after new weights. It is rounding: the engine computes in bfloat16 and the
 # trainer in float32, and no sync makes it 0. In the steps after them the engine has not seen the last updates, and k3
-# grows by more than a factor of ten with the first of them. The next sync takes it back. A sync that forgets a tensor
-# looks like such an update, but the gap never comes back (lesson 15).
+# grows by more than a factor of ten with the first of them. After the next sync it is as small as at the beginning. If
+# a sync forgets a tensor, k3 grows in the same way, but no later sync makes it small again (lesson 15).
 #
 # Now change it. Send the weights after every step: `mini_vllm.py 40`. Train the real model:
 # `mini_vllm.py 15 5 smollm2`. Remove the cap, or `kept`. Then set a higher learning rate, and send the weights rarely:
-# with which of your weights does the reward stay up? One training run shows little, so use three seeds.
+# with which correction does the reward stay high? One training run shows little, so use three seeds.
 
 # %% [markdown]
 # ## Exercise 1: how many answers?
@@ -624,8 +642,8 @@ check(directions_needed_solution, DIRECTIONS_NEEDED)
 # <details><summary>Yes: r − 1 has the average 0 after every text, so the tokens of an answer are
 # uncorrelated.</summary>Yes. This law is true if q is the policy that drew the tokens. With a wrong q it fails, and so
 # does the mean ratio.</details>
-# <details><summary>No: tokens of one answer are never independent.</summary>They are not independent. But for the error
-# of a mean it is enough that they are uncorrelated.</details>
+# <details><summary>No: tokens of one answer are never independent.</summary>No. They are not independent, but for the
+# error of a mean it is enough that they are uncorrelated.</details>
 # <details><summary>Yes, as for everything else.</summary>No. For |d| this error was too small, and for the reward it
 # was too small by √T.</details>
 #
@@ -652,15 +670,17 @@ check(directions_needed_solution, DIRECTIONS_NEEDED)
 #
 # ## Pitfalls
 #
-# - **Recording after the correction.** Weights, clipped ratios and rejected tokens cannot be undone. Record the pair.
+# - **Recording after the correction.** From clipped ratios or from kept tokens alone, nobody can compute the pair
+#   again. Record the pair.
 # - **Other weights.** `old_log_probs` are those of the weights before the update, on the same text, with the same
 #   temperature. If you score a step later, the pair contains the age of the weights.
 # - **A bound of another run.** A default was chosen for other answers and another number format. Choose on your own
 #   steps, and check on a step that had no part in the choice.
-# - **A sync that forgets a tensor.** A checkpoint with tied embeddings omits the output head, and the engine keeps the
-#   old one without a message. Prove the sync with an engine in float32, whose k3 must be nearly 0.
+# - **A sync that forgets a tensor.** If the output head shares its weights with the embedding, a checkpoint omits it,
+#   and the engine may keep the old head without a message. Test the sync with an engine in float32, whose k3 must be
+#   nearly 0.
 # - **bfloat16 on disk.** Log-probs that were rounded to bfloat16 are a bug of their own (lesson 15). Keep float32.
-# - **One seed.** An error over answers says nothing about another training run. Three seeds say a little.
+# - **One seed.** An error over answers says nothing about other training runs. Three seeds say a little about them.
 # - **The first seconds.** Starting an engine and its first call take longer than a hundred small steps. Do not conclude
 #   from two steps how long two hundred take.
 #
@@ -775,9 +795,9 @@ show("K · Var(cosine)", str(sympy.factor(sympy.expand(of_cosine))))
 # %% [markdown]
 # ### How many directions: recorded sketches
 #
-# The sketches of the committed runs contain the gradients of on-policy blocks. Take the blocks in pairs, cut their
-# directions into groups of eight, and compute the cosine from each group. How far do the results of the groups spread
-# around the result of all directions? The intervals are over the runs.
+# The sketches of the committed runs contain the gradients of several blocks of answers. Take two blocks at a time, and
+# compute the cosine between their gradients, once from all directions and once from each group of eight directions. How
+# far do the results of the groups spread around the result of all directions? The intervals are over the runs.
 
 # %% tags=["hide-input"]
 of_cosine, of_length, expected_cosine, sets = [], [], [], set()
@@ -815,8 +835,9 @@ say(f"""
 # %% [markdown]
 # ### How many bytes: a sketch, and all recorded steps
 #
-# By hand: `kv_fp8_e5m2` has additional answers with fewer directions $K'$. Each of their tokens takes $K' + 2$ bytes
-# for its score, 8 for the log-probs of both policies, and 2 for its advantage, a float16.
+# By hand: besides the formula above, the sketch of `kv_fp8_e5m2` has additional answers with fewer directions $K'$.
+# Each of their tokens takes $K' + 2$ bytes for its score, 8 for the log-probs of both policies, and 2 for its
+# advantage, a float16.
 
 # %% tags=["hide-input"]
 path, sketch = runs.sketch_path(long_run, 48), sketch_files.read_sketch(long_run, 48)
@@ -841,8 +862,8 @@ for name in names:
         over.append(runs.step_path(run, step).stat().st_size / expected_bytes)
 assert all(0.5 < quotient < 0.9 for quotient in over)
 say(f"""
-The sketch has {len(content):,} bytes. The formulas predict {predicted_bytes:,} of them. The rest are counts, names and
-shapes, to the byte. Packed it has {path.stat().st_size:,}, because gzip stores scores of five bits in five bits and not
-in eight. The pairs are compressed, too: {len(over)} recorded steps have {min(over):.2f} to {max(over):.2f} of the
-formula. So the formula is an upper estimate.
+The sketch has {len(content):,} bytes. The formulas predict {predicted_bytes:,} of them. The others are counts, names
+and shapes, and their number is right to the byte. Compressed by gzip the sketch has {path.stat().st_size:,} bytes. The
+pairs are compressed, too: the files of {len(over)} recorded steps have {min(over):.2f} to {max(over):.2f} times the
+size of the formula. So the formula is an upper estimate.
 """)

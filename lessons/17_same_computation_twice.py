@@ -10,7 +10,7 @@
 #
 # At the end you can
 #
-# - add the same numbers in two orders by hand and get two results;
+# - add the same numbers by hand in two orders, and get two results;
 # - explain why one answer has other log-probs alone than in a batch, and why another number format does not help;
 # - say what batch-invariant kernels give, what they cost, and how to check that yours are invariant;
 # - measure how much of the gap between engine and trainer the trainer has with itself.
@@ -19,7 +19,7 @@
 import warnings
 
 import torch
-from curves import bars, curves
+from curves import curves, rows
 from exercises.lesson_17 import COMPARABLE, IN_PARTS, OWN_SHARE
 from kernels import VOCABULARY, add_in_parts, log_probs, make_model
 from sentences import say
@@ -75,16 +75,18 @@ show("256 + (1 + 1)", float(a + (b + c)), digits=1)
 #
 # $$ |\Sigma - \Sigma'| \;\le\; 2\,(N - 1)\,\nu \sum_{i=1}^N |x_i| . $$
 #
-# Every number goes through at most $N - 1$ additions, and each of them changes it by at most the factor $1 \pm \nu$.
-# That holds for both orders, hence the factor two. The bound has no number format in which it is 0: more digits make
-# the difference smaller, and never remove it.
+# Every number goes through at most $N - 1$ additions, and each of them multiplies it by a factor between
+# $1 - \nu$ and $1 + \nu$. So each sum is at most half of the bound away from the exact sum. This is true for both
+# orders, hence the factor two. There is no number format in which the bound is 0: more digits make the difference
+# smaller, and never remove it.
 #
 # ## Who chooses the order?
 #
-# The program that computes a product of matrices on a processor is a **kernel**. A sum over a long row can be split:
-# several units add a part each, and then the parts are added. With one answer in the batch there are few rows, so a
-# fast kernel splits every sum to keep all units busy. With many answers there are rows enough, and it does not split.
-# So the order of the additions depends on **how many other answers are in the batch**.
+# A **kernel** is a small program that computes one operation on a processor, for example a product of matrices. Each
+# number of the result is a sum. The processor has many units that can add at the same time. If the batch has many
+# answers, there are enough sums to keep all units busy, and each unit computes whole sums. If the batch has one answer,
+# there are few sums. Then a fast kernel splits every sum: several units add a part each, and at the end the parts are
+# added. So the order of the additions depends on **how many other answers are in the batch**.
 #
 # A kernel that always uses the same order, whatever the batch, is called **batch-invariant**.
 #
@@ -136,21 +138,23 @@ same = {name: float((of_depths[-1] == 0).double().mean()) for name, of_depths in
 assert same["bfloat16"] < same["float32"] < 0.5
 factor = sizes["bfloat16"][-1] / sizes["float32"][-1]
 say(f"""
-1. With {depths[-1]} layers a share of {same["bfloat16"]:.2f} of the log-probs are the same bits in bfloat16, and
-   {same["float32"]:.2f} in float32. **Neither format makes the two computations equal.** The share of equal bits says
-   little about the size of a gap: two numbers that differ in the last digit of float32 count as different.
+1. With {depths[-1]} layers, the share of the log-probs that are exactly the same is {same["bfloat16"]:.2f} in bfloat16
+   and {same["float32"]:.2f} in float32. **Neither format makes the two computations equal.** This share does not show
+   how large a gap is: two numbers that differ only in the last digit of float32 count as different.
 2. The mean |d| is {sizes["bfloat16"][-1]:.3f} in bfloat16 and {sizes["float32"][-1]:.1e} in float32. The factor is
    {factor:.1e}. Sixteen binary digits are a factor of {2**16:,}, which is of the same order.
 
-Nothing changed but the number of neighbours: same weights, same tokens, same format, same program. With $d$ of this
-size, the policy in bfloat16 has a ratio to **itself** that is not 1.
+Only the number of other answers in the batch has changed. Weights, tokens, format and program are the same. With $d$ of
+this size, the policy in bfloat16 has ratios to **itself** that are not 1.
 """)
 
 # %% [markdown]
 # ## The same format, or the same order?
 #
-# Lesson 03 showed that bfloat16 on both sides does not remove the gap. Here is why. One policy plays the engine; it
-# computes in bfloat16, one answer at a time. Four trainers score the same answers.
+# Lesson 03 showed that bfloat16 on both sides does not remove the gap. The next cell shows why. Our model is engine and
+# trainer at once. As the engine it computes in bfloat16, one answer at a time, so it splits each sum into four parts.
+# As the trainer it scores the same answers all together, in four ways. With "other order" it does not split its sums.
+# With "one order for all sizes" it splits them into four parts, too.
 
 # %%
 model = make_model(8)
@@ -169,7 +173,7 @@ for name, scores in trainers.items():
 
 # %% [markdown]
 # With the same format and another order, the gap is about as large as with another format. With the same format **and**
-# the same order it is 0: all bits are the same. The same order alone, in another format, does not help either.
+# the same order it is 0: all bits are the same. With the same order in another format, the gap is as large as before.
 #
 # So the remedy is not a format. It is the same kernels in the same order on both sides, and kernels whose order does
 # not depend on the batch.
@@ -188,7 +192,11 @@ show("float32: largest difference", float((x @ w - alone).abs().max()), digits=8
 
 # %% [markdown]
 # We asked the same of a real model, SmolLM2, with greedy answers, on two CPU cores and on a GPU.
-# `make bench ARGS=invariance` makes these numbers. **Look for** the bars that reach the top.
+# `make bench ARGS=invariance` makes these numbers. A bar shows how many log-probs are the same, bit by bit, in two
+# computations. "64 against 1" means that the engine answers 64 prompts together, and then the same prompts one at a
+# time. "8 rows against 1" means that the trainer scores eight answers together, and then one at a time. "Twice the same
+# 64" means the same computation, made twice. **Look for** the bars that reach the right end: these pairs of
+# computations are equal.
 
 # %% tags=["hide-input"]
 MEASURED = (  # where, what, share of equal log-probs, mean |d|, answers that differ of 64
@@ -204,25 +212,25 @@ MEASURED = (  # where, what, share of equal log-probs, mean |d|, answers that di
     ("GPU", "trainer against engine, bfloat16", 0.001, 2.2e-2, None),
 )
 shares = {f"{place}: {what.replace(', ', ',<br>')}": 100 * share for place, what, share, _, _ in MEASURED}
-picture(bars(shares, y_name="% of the log-probs that are the same bits", height=420))
+picture(rows(shares, x_name="% of the log-probs that are the same bits"))
 
 # %% tags=["hide-input"]
 VARIANT, VARIANT_ANSWERS = 0.002, 21  # with VLLM_BATCH_INVARIANT=1 on the GPU
-rows = "\n".join(
+lines = "\n".join(
     f"| {place} | {what} | {share:.1%} | {f'{size:.1e}' if size else '0'} | {'' if n is None else n} |"
     for place, what, share, size, n in MEASURED
 )
 say(f"""
 | machine | compared | same bits | mean abs. d | answers that differ |
 |---|---|---|---|---|
-{rows}
+{lines}
 
 - **The same computation twice gives the same bits.** Nothing random is at work. What changes the bits is the batch.
 - **It depends on the machine which side varies.** On this CPU the engine varies with the batch and the trainer does
   not; on this GPU, in bfloat16, it is the other way round. (The GPU is an H100 with vLLM 0.25.1.)
-- **A difference in the second digit of a log-prob is enough for another greedy answer**: with the engine in bfloat16 on
-  the CPU, {MEASURED[1][4]} of 64 answers differ. In float32 none does.
-- **Trainer and engine hardly ever agree in a bit**, although both compute in bfloat16.
+- **A difference in the second decimal of a log-prob is enough for another greedy answer**: with the engine in bfloat16
+  on the CPU, {MEASURED[1][4]} of 64 answers differ. With the engine in float32 on the CPU none does.
+- **Trainer and engine hardly ever compute the same bits**, although both compute in bfloat16.
 
 vLLM has a switch for batch-invariant kernels, `VLLM_BATCH_INVARIANT=1`. On that GPU it did **not** make this small
 model invariant: with it {VARIANT:.1%} of the log-probs were the same for 64 prompts and for one, {VARIANT_ANSWERS} of
@@ -231,20 +239,21 @@ explain it. **So do not trust a switch: measure.** Exercise 2 is the mask that s
 """)
 
 # %% [markdown]
-# How much of the whole gap is that? `make bench ARGS=smol` scored the tokens of SmolLM2's engine on a GPU with a
-# trainer in bfloat16, eight rows at a time, and then scored them again one row at a time (part A of `runs/README.md`).
+# How much of the gap between engine and trainer does the trainer have with itself? `make bench ARGS=smol` let an engine
+# sample tokens of SmolLM2 on a GPU. A trainer in bfloat16 scored them eight rows at a time, and then again one row at a
+# time (part A of `runs/README.md`).
 
 # %% tags=["hide-input"]
 ENGINE_GAP, OWN_GAP = 0.00186, 0.000742  # k3: trainer against engine; trainer with 8 rows against 1 row
 say(f"""
 Over 42,551 tokens the k3 between trainer and engine is {ENGINE_GAP:.5f} [0.00182, 0.00191]. The k3 of the trainer
 **against itself**, with no engine at all, is {OWN_GAP:.6f} [0.000698, 0.000792]. That is {OWN_GAP / ENGINE_GAP:.0%} of
-it. Bounds of ±0.1 % on the geometric mean keep 44.5 % of the tokens of the trainer compared with itself. Whoever tunes
-such bounds on a gap of this size tunes them on the size of a micro-batch.
+it. Now apply bounds of ±0.1 % on the geometric mean to the trainer compared with itself. They keep 44.5 % of the
+tokens. So such bounds reject more than half of the tokens only because a micro-batch has another size.
 """)
 
 # %% [markdown]
-# Others measured the same. In [an issue of TRL](https://github.com/huggingface/trl/issues/6789) a contributor scored
+# In [an issue of TRL](https://github.com/huggingface/trl/issues/6789) a contributor scored
 # 3,916 tokens of Qwen2.5-0.5B with a trainer in bfloat16, 8 rows and 1 row at a time, without any engine. 8.0 % of the
 # ratios were outside 0.9 to 1.1. Between vLLM and the trainer it was 7.5 %.
 #
@@ -258,22 +267,23 @@ such bounds on a gap of this size tunes them on the size of a micro-batch.
 #   [trained](https://blog.vllm.ai/2025/11/10/bitwise-consistent-train-inference.html) Qwen3-1.7B with the same kernels
 #   in engine and trainer (November 2025). The KL divergence between the two was exactly 0 at every step, and the run
 #   earned more reward in fewer steps than the one with different kernels. It was 2.4 times slower.
-# - In the notes of [torchtitan](https://github.com/pytorch/torchtitan), the time per generated token rises from 9.6 to
-#   22.8 ms with batch invariance on Qwen3-8B.
+# - According to `docs/bitwise_parity.md` of [torchtitan](https://github.com/pytorch/torchtitan), the time per generated
+#   token rises from 9.6 to 22.8 ms with batch invariance on Qwen3-8B.
 #
-# Two things stay. The kernels of the trainer's **backward** pass may still round differently; that is noise of the
-# gradient, and no mismatch of two policies. And old weights are not rounding: an answer that older weights have sampled
-# needs its ratio, whatever the kernels (lesson 13).
+# Such kernels do not change two things. The trainer's **backward** pass may still round differently from batch to
+# batch. That is noise of the gradient, and no mismatch of two policies. And old weights are not rounding: an answer
+# that older weights have sampled needs its ratio, whatever the kernels (lesson 13).
 #
 # ## A story: float32 that was not float32
 #
-# We once set engine and trainer to float32 on an H100 and expected next to no gap, as on a CPU. The gap was tens of
-# millions of times larger.
+# We once set engine and trainer to float32 on an H100. We expected a gap that is nearly 0, as on a CPU. The gap was
+# tens of millions of times larger.
 #
-# Every cause of lesson 03 was excluded: no cut, no temperature, weights synchronised, and a scan of them equal. The
-# size was that of 16 bits. So something rounded, although all tensors were float32. It was vLLM's attention kernel. It
-# is written in Triton, whose product of two blocks, `tl.dot`, by default rounds float32 **inputs** to TF32, a format
-# with eleven binary digits. What TF32 does to one dot product:
+# We excluded every other cause of lesson 03. There was no cut and no other temperature, and a comparison of all weights
+# showed that both sides had the same ones. The gap was as large as with formats of 16 bits. So something was rounded,
+# although all tensors were float32. It was in vLLM's attention kernel. This kernel is written in the language Triton.
+# There the product of two blocks, `tl.dot`, rounds float32 **inputs** to TF32 by default, a format with eleven binary
+# digits. The next cell shows the error that TF32 makes in a dot product, a sum of products of pairs of numbers:
 
 
 # %%
@@ -285,7 +295,7 @@ def to_tf32(x):
 
 x, y = (torch.randn(2000, 64, generator=generator) for _ in range(2))
 exact = (x.double() * y.double()).sum(-1)
-show("error of a product of 64 numbers", "float32", "TF32", "bfloat16")
+show("error of a dot product of 64 pairs", "float32", "TF32", "bfloat16")
 errors = [
     add_in_parts(of(x).float() * of(y).float(), 1).double() - exact
     for of in (lambda x: x, to_tf32, torch.Tensor.bfloat16)
@@ -297,8 +307,8 @@ BEFORE, AFTER = 1e-3, 3.2e-11
 say(f"""
 With `TRITON_F32_DEFAULT=ieee` the kernel computes in float32, and the k3 of the same run fell from about {BEFORE:.0e}
 to {AFTER:.1e}. The library now sets this variable before it starts an engine (`rlcorr/train/rollout/vllm_engine.py`).
-The lesson: **the format of the tensors is not the format of the computation.** Only a measurement tells, and a float32
-control run is the best one there is.
+So **the format of the tensors is not the format of the computation.** Only a measurement shows in which format a
+program computes. The best one is a control run with float32 on both sides: there k3 must be nearly 0.
 """)
 
 # %% [markdown]
@@ -417,12 +427,13 @@ check(own_share_solution, OWN_SHARE)
 #
 # **3. Your engine runs batch-invariant kernels, your trainer does not. Is the gap 0?**
 #
-# <details><summary>Yes: invariance removes the dependence on the batch.</summary>It does so for the engine. The trainer
-# still adds in orders of its own.</details>
-# <details><summary>No. It is now the same gap in every batch.</summary>Nearly: the trainer may still vary with its
-# micro-batches. But the engine's part no longer changes with its load.</details>
-# <details><summary>No, and nothing is known about its size.</summary>Its size is that of rounding, as before. What
-# invariance alone changes is that the engine can be repeated.</details>
+# <details><summary>Yes: invariance removes the dependence on the batch.</summary>No. It does so only for the engine.
+# The trainer still adds in orders of its own.</details>
+# <details><summary>No, but the engine now computes the same bits in every batch.</summary>Yes. Its log-probs no longer
+# depend on its load, so they can be computed again. The trainer adds in another order, and it may still vary with its
+# micro-batches. So the gap is as large as rounding makes it.</details>
+# <details><summary>No, and nothing is known about its size.</summary>Its size is known: it is that of rounding, as
+# before.</details>
 #
 # ## In the app
 #
@@ -440,10 +451,10 @@ check(own_share_solution, OWN_SHARE)
 #   say what it gives for another batch.
 # - **Comparing texts.** Two greedy answers can be equal although no log-prob is. Compare log-probs.
 # - **Comparing after the first difference.** From there on the two answers have different inputs.
-# - **A single large |d|.** In 16 bits the log-prob of a rare token may move by a fifth without any fault. Look at the
-#   mean.
-# - **Turning rejection up.** A rule that rejects what the size of the micro-batch has moved rejects at random. It does
-#   not make the policy any more correct.
+# - **A single large |d|.** With an engine in bfloat16 the log-prob of a rare token may move by a quarter without any
+#   fault (lesson 14: the largest |d| of the run `bf16`). Look at the mean.
+# - **Stricter rejection.** Suppose that a rule rejects an answer because the size of the micro-batch has moved its
+#   log-probs. Then it rejects at random, and the policy does not become more correct.
 #
 # ## References
 #
@@ -463,15 +474,16 @@ check(own_share_solution, OWN_SHARE)
 # %% [markdown]
 # ### The bound, on random sums
 #
-# Sums in one, two, four and more parts, in both formats: the largest difference of two orders, as a share of the bound.
+# We add random numbers in one, two, four and more parts, in both formats. The table has the largest difference of two
+# orders, as a share of the bound.
 
 # %%
 show("format", "largest share of the bound")
-for name, u in (("bfloat16", 2.0**-8), ("float32", 2.0**-24)):
+for name, nu in (("bfloat16", 2.0**-8), ("float32", 2.0**-24)):
     terms = torch.randn(500, 64, generator=generator).to(formats[name])
     sums = torch.stack([add_in_parts(terms, parts).double() for parts in (1, 2, 4, 8, 16)])
     largest = (sums[:, None] - sums).abs().amax((0, 1))
-    share = float((largest / (2 * 63 * u * terms.double().abs().sum(-1))).max())
+    share = float((largest / (2 * 63 * nu * terms.double().abs().sum(-1))).max())
     show(name, share, digits=3)
     assert 0 < share < 1
 
@@ -494,9 +506,10 @@ layers, width, inner, heads = 30, 576, 1536, 960  # SmolLM2-135M; 960: queries, 
 per_token = layers * (heads + width + 2 * inner + width)
 assert 1 < per_token * flips < 1000
 say(f"""
-Fewer than one rounded result in a thousand changes. But SmolLM2-135M computes {per_token:,} such results per token, so
-even a chance of one in 30,000 makes several of them flip for **every** token. A flipped digit of bfloat16 is a change
-of half a percent, and all later layers take it up. That is why 8 rows against 1 row changed most of the log-probs on
-the GPU, although matrix kernels usually add in float32. In the small model above, a part of a sum is stored in
-bfloat16, as kernels that split may do; so few layers suffice there.
+Fewer than one rounded result in a thousand changes. But SmolLM2-135M computes {per_token:,} such results per token. So
+even if only one result in 30,000 changes, about five of them change for **every** token. If a result changes to the
+neighbouring bfloat16 number, it changes by about half a percent, and all later layers compute with it. This can explain
+why 8 rows against 1 row changed most of the log-probs on the GPU, although matrix kernels usually add in float32. In
+the small model above, the sum of each part is rounded to bfloat16, as kernels that split may do. So there a few layers
+are enough.
 """)

@@ -10,7 +10,7 @@
 #
 # At the end you can
 #
-# - say for every token of an episode whether it belongs into the mask, and show what happens if a tool's token does;
+# - say for every token of an episode whether it belongs in the mask, and show what happens if a tool's token is in it;
 # - choose between a ratio per token, per turn and per episode, and say what each gives up;
 # - recognise pairs that a second tokenisation or a chat template has broken;
 # - handle an episode that several versions of the weights have written.
@@ -20,7 +20,7 @@ import itertools
 import warnings
 
 import torch
-from curves import bars, curves
+from curves import curves, rows
 from exercises.lesson_18 import FRESH, STILL_PAIRED, TURN_LOG_RATIO
 from recorded import load
 from sentences import say
@@ -87,7 +87,7 @@ for name, mask in (("the policy's tokens", sampled), ("all tokens", torch.ones_l
 
 # %% [markdown]
 # With the right mask the episode has the weight 1.2 · 1 · 0.75 · 1 = 0.9. With the tool's tokens in the mask the weight
-# is near 0, and the loss has another denominator. Nothing crashes: the episode just counts no more.
+# is near 0, and the loss has another denominator. Nothing crashes, but this episode hardly counts any more.
 #
 # ## The equation
 #
@@ -115,24 +115,26 @@ for name, mask in (("the policy's tokens", sampled), ("all tokens", torch.ones_l
 # and here engine and trainer agree. The reward is 1 for a right answer.
 #
 # - The trainer's average reward is 0.9 · 0.8 + 0.1 · 0.2 = 0.74. The engine's is 0.5 · 0.8 + 0.5 · 0.2 = 0.5.
-# - Weighted by the product of the **episode**: 0.5 · (0.9/0.5) · 0.8 + 0.5 · (0.1/0.5) · 0.2 = 0.74. Right.
-# - Weighted by the ratio of the **second turn** alone, which is 1: 0.5. Wrong: the second turn is corrected, and the
-#   text in which it happens is the engine's.
+# - Draw episodes from the engine, and weight each by the product of its ratios over the **episode**. The average reward
+#   is 0.5 · (0.9/0.5) · 0.8 + 0.5 · (0.1/0.5) · 0.2 = 0.74. This is right.
+# - Weight each by the ratio of its **second turn** alone, which is 1. The average is 0.5, as for the engine. This is
+#   wrong: what happens in the second turn is corrected, but how often the agent has searched before is not.
 #
 # A ratio per turn corrects what the policy does in a turn. It does not correct how often it gets into this situation.
 # It is a compromise, as the ratio per token is (lesson 06): less noise for a bias.
 #
 # ## Predict, then reveal
 #
-# We have no recorded episodes. So we make some from recorded answers of a real model: we take the answers of
-# `smol_bf16_both`, whose only fault is rounding, in a random order, and glue neighbours together as the turns of an
-# episode. The gap of every token is real, the conversation is not. A rule keeps an episode if the product of its ratios
-# is between one half and two. The same bounds per turn keep a turn.
+# We have no recorded episodes. So we make some from recorded answers of a real model. We take the answers of
+# `smol_bf16_both`, whose only fault is rounding, in a random order. Then we put neighbours together as the turns of one
+# episode. The gap of every token is real, the conversation is not. The first rule keeps an episode if the product of
+# its ratios is between one half and two. The second rule has the same bounds, but it looks at each turn alone, and
+# keeps or rejects only this turn.
 #
 # **Write down a guess:** with one turn the rule keeps nearly everything. What share of the tokens is left of episodes
 # with sixteen turns, if the rule is about the episode? And if it is about the turn?
 #
-# **Look for** the line that stays where it is.
+# **Look for** the line that falls, and for the number of turns at which it is below four fifths.
 
 
 # %% tags=["hide-input"]
@@ -186,19 +188,21 @@ d_of_turns = log_ratio(one_turn.tensors()["old_log_probs"], one_turn.rollout_log
 single = effective_share(ratio(over_sequence(d_of_turns, one_turn.response_mask, "sum")))
 show("effective sample size", "of 16 turns", whole, "of one turn", single, digits=2)
 say(f"""
-The rule on the episode keeps {kept["rule on the episode"][0]:.2f} of the tokens of one turn and
-{kept["rule on the episode"][-1]:.2f} of those of 16 turns. The rule on each turn keeps the same share whatever the
-number of turns. Nothing became worse from turn to turn: **the same rounding, multiplied more often.** (These are
-episodes of one order of the answers; there are {len(long.response_mask)} of 16 turns, so the last point is rough.)
+The rule on the episode keeps {kept["rule on the episode"][0]:.2f} of the tokens if an episode has one turn, and
+{kept["rule on the episode"][-1]:.2f} if it has 16. The rule on each turn always keeps the same share, because its turns
+are always the same answers. Nothing has become worse from turn to turn: **the same rounding is multiplied more often.**
+(We drew one random order of the answers. It gives only {len(long.response_mask)} episodes of 16 turns, so the last
+point is rough.)
 
-Which of the two do you want? The bound on the episode says how far the *whole* episode may be from the policy that is
-trained. The bound on a turn says it of a turn, keeps more, and leaves a bias: the one of the search agent above.
+Which of the two do you want? The bound on the episode limits how far the *whole* episode may be from the policy that is
+trained. The bound on a turn limits this for one turn. It keeps more, and it leaves the bias that the search agent above
+shows.
 """)
 
 # %% [markdown]
-# In the library, a batch with `turn_ids` goes through `correct_per_turn`; `threshold --per-turn` chooses a bound for
-# turns. `by_turn` measures the gap turn by turn. Look at it before you choose: if only the last turns are bad, the
-# cause is in the text before them.
+# In the library, `correct_per_turn` takes a batch with `turn_ids`, and `threshold --per-turn` chooses a bound for
+# turns. `by_turn` measures the gap of each turn. Look at this before you choose a bound. If the gap is large only in
+# the later turns, the cause is probably in the text before them: engine and trainer may have read different texts.
 #
 # ## The same text, other tokens
 #
@@ -206,7 +210,8 @@ trained. The bound on a turn says it of a turn, keeps more, and leaves a bias: t
 # trainer encodes the text again. A tokenizer has many ways to write a text, and encoding chooses one of them. The
 # policy may have sampled another.
 #
-# By hand: a tokenizer has the tokens `3`, `9`, `1`, `39` and `391`, and it always takes the longest that fits.
+# By hand: a tokenizer has the tokens `3`, `9`, `1`, `39` and `391`. When it encodes a text, it always takes the longest
+# token that fits. But the policy has written 391 as `39` and `1`.
 
 
 # %%
@@ -224,12 +229,16 @@ show("sampled", *sampled_tokens)
 show("encoded again", *encode("".join(sampled_tokens)))
 
 # %% [markdown]
-# The engine has two log-probs, the trainer has one token. Whatever the program does now is wrong: it can cut the longer
-# list, and then all later pairs belong to different tokens (the shift of lesson 15); or it can give the answer up.
+# The engine has two log-probs, and the trainer has one token. The program now has no good choice. It can cut the longer
+# list. Then all later pairs belong to different tokens (the shift of lesson 15). Or it can leave the answer out, and
+# lose what it could teach.
 #
-# Is that rare? It happens where the policy writes two tokens that the tokenizer would join. Every recorded step of the
-# real model has the texts of its tokens. So we can look for two neighbours whose texts together are the text of another
-# token of the same run.
+# Is that rare? It happens if the policy writes two tokens that the tokenizer would join. Every recorded step of the
+# real model has the texts of its tokens. So we can look for **suspects**: two neighbours whose texts together are the
+# text of another token of the same run. Not every suspect changes. Whether a tokenizer joins two tokens depends on its
+# rules. So we also asked the model's own tokenizer which answers become other tokens (`make bench ARGS=retokenised`,
+# which needs the model). These are the bars of the picture. The two runs with `long` in their names have longer
+# answers. **Look for** the difference that the length makes.
 
 
 # %%
@@ -248,20 +257,19 @@ for name, exactly in CHECKED.items():
     suspected, count = suspects(name)
     changed[name] = 100 * exactly / count
     show(name, f"{suspected} suspects", f"{exactly} changed", f"of {count:,}")
-picture(bars(changed, y_name="% of the answers that become other tokens"))
+picture(rows(changed, x_name="% of the answers that become other tokens"))
 
 # %% tags=["hide-input"]
-rows = [row for step in runs.list_steps(runs.find_run("gpu_smol_long"))
-        for row in runs.read_step(runs.find_run("gpu_smol_long"), step).tokens or ()]  # fmt: skip
-texts = {text for row in rows for text in row}
-pairs = [a + b for row in rows for a, b in itertools.pairwise(row) if a + b in texts]
-breaks = pairs.count("\n\n")
+token_rows = [row for step in runs.list_steps(runs.find_run("gpu_smol_long"))
+              for row in runs.read_step(runs.find_run("gpu_smol_long"), step).tokens or ()]  # fmt: skip
+texts = {text for row in token_rows for text in row}
+pairs = [a + b for row in token_rows for a, b in itertools.pairwise(row) if a + b in texts]
+breaks, tokens_each = pairs.count("\n\n"), sum(map(len, token_rows)) / len(token_rows)
 say(f"""
-A suspect need not change: whether a tokenizer joins two tokens depends on its rules. So we asked the model's own
-tokenizer (`make bench ARGS=retokenised`, which needs the model). **Of the answers of `gpu_smol_long`, which have 77
-tokens on average, {changed["gpu_smol_long"]:.0f} % become other tokens if their text is encoded again**; of the short
-answers of `smol_bf16_both`, {changed["smol_bf16_both"]:.0f} %. Of the suspect pairs of `gpu_smol_long`,
-{100 * breaks / len(pairs):.0f} % are two line breaks that the policy wrote one by one.
+**If their text is encoded again, {changed["gpu_smol_long"]:.0f} % of the answers of `gpu_smol_long` become other
+tokens**. They have {tokens_each:.0f} tokens on average. Of the short answers of `smol_bf16_both`,
+{changed["smol_bf16_both"]:.0f} % do. {100 * breaks / len(pairs):.0f} % of the suspect pairs of `gpu_smol_long` are two
+line breaks that the policy wrote one by one.
 """)
 
 # %% [markdown]
@@ -288,9 +296,9 @@ answers of `smol_bf16_both`, {changed["smol_bf16_both"]:.0f} %. Of the suspect p
 #   beginning of a turn.
 # - **A template that forgets.** Templates of thinking models remove the reasoning of earlier turns when they render the
 #   history ([verl, issue 6854](https://github.com/verl-project/verl/issues/6854)). Then the prompt of the second turn
-#   is
-#   **not** the first turn and something more. One row per episode would score the second turn after a text that the
-#   engine has not seen. The right form is one row per turn, each with the prompt that the engine had.
+#   does **not** contain the first turn as it was written. If the trainer has one row per episode, it scores the second
+#   turn after a text that the engine has not seen. The right form is one row per turn, each with the prompt that the
+#   engine had.
 # - **The end of a turn.** If the mask leaves `<|im_end|>` out, nothing teaches the policy to stop.
 #
 # ## Several versions in one episode
@@ -303,7 +311,6 @@ answers of `smol_bf16_both`, {changed["smol_bf16_both"]:.0f} %. Of the suspect p
 # lags of its tokens are 3, 3, 2, 2, 0, 0. If tokens more than 2 updates old are left out, four of six are kept.
 
 # %%
-row = torch.zeros(1, 6)
 versions, turns = torch.tensor([[4, 4, 5, 5, 7, 7]]), torch.tensor([[0, 0, 0, 1, 1, 1]])
 old = torch.tensor([[0.9, 0.2, 0.6, 0.5, 0.7, 0.4]]).log()
 rollout = torch.tensor([[0.5, 0.4, 0.5, 0.4, 0.7, 0.4]]).log()
@@ -317,9 +324,9 @@ show("kept if at most 2 updates old", [int(x) for x in without_older(episode, st
 
 # %% [markdown]
 # The product of all six ratios is still right on average, because every token was divided by the probability with which
-# it was drawn (appendix of lesson 13). Leaving old tokens out is a rejection like any other (lesson 07): it changes the
-# distribution that is trained on. And leaving whole old **answers** out prefers short ones, because a long answer has
-# more time to become old.
+# it was drawn (appendix of lesson 13). To leave old tokens out is a rejection like any other (lesson 07): it changes
+# the distribution on which the policy is trained. And if whole old **answers** are left out, short answers are
+# preferred, because a long answer has more time to become old.
 #
 # ## Exercise 1: the log-ratio of a turn
 #
@@ -427,18 +434,18 @@ check(fresh_solution, FRESH)
 #
 # <details><summary>The text before turn 1: the template, and the tokens between the turns.</summary>Yes. If engine and
 # trainer had different texts there, all tokens after it differ, and those before do not.</details>
-# <details><summary>The weights: the sync must have failed.</summary>Then turn 0 would differ as well.</details>
-# <details><summary>Nothing: errors add up with length.</summary>The product over tokens grows with length. The mean of
-# a token hardly does.</details>
+# <details><summary>The weights: the sync must have failed.</summary>No. Then turn 0 would differ as well.</details>
+# <details><summary>Nothing: errors add up with length.</summary>No. The log of the product over tokens grows with the
+# length. The mean |d| of a token hardly does.</details>
 #
 # **3. You weight every turn by the product of its own ratios. What is left uncorrected?**
 #
-# <details><summary>Nothing: each turn's product averages to 1.</summary>It does, given the text before it. But that
-# text was written by the engine, and the trainer would get there more or less often.</details>
+# <details><summary>Nothing: each turn's product averages to 1.</summary>No. It does so, given the text before it. But
+# this text was written by the engine, and the trainer would write it more or less often.</details>
 # <details><summary>How often each situation is reached.</summary>Yes. The earlier turns decide that, and their ratios
 # are not in the weight.</details>
-# <details><summary>The tool's answers.</summary>They need no correction: the tool answers in the same way to both
-# policies.</details>
+# <details><summary>The tool's answers.</summary>No. They need no correction: the tool answers both policies in the same
+# way.</details>
 #
 # ## In the app
 #
@@ -446,8 +453,8 @@ check(fresh_solution, FRESH)
 #
 # - [the real model with long answers](http://localhost:8501/tokens?run=gpu_smol_long): read its tokens one by one, and
 #   look for two line breaks in a row;
-# - [weights six updates old](http://localhost:8501/mismatch?run=smol_stale_6): a run with turns or with several
-#   versions shows the gap by turn and by age in this view;
+# - [weights six updates old](http://localhost:8501/mismatch?run=smol_stale_6): if a run has turns or several versions,
+#   this page shows the gap by turn and by age;
 # - [the rule on whole answers](http://localhost:8501/bench?run=smol_bf16_both&preset=decoupled_geo_rs).
 #
 # ## Pitfalls
@@ -455,9 +462,11 @@ check(fresh_solution, FRESH)
 # - **A log-prob of 0 for tokens that nobody sampled.** It says "probability 1". Use the mask, and nan where possible:
 #   nan is noticed.
 # - **The denominator.** If the loss divides by all tokens of an episode, an agent whose tools talk much learns slowly.
-# - **One advantage for all turns.** The reward of an episode goes to every turn. That is noise, and no mismatch.
+# - **One advantage for all turns.** Every turn gets the advantage of its whole episode, also a turn that did not help.
+#   This adds noise to the gradient. It is no mismatch.
 # - **A cap on the episode's product.** It limits long episodes more than short ones, so it prefers few turns.
-# - **Text as the interface.** Reformatted JSON, a stripped blank or a changed quotation mark are other tokens, too.
+# - **Text as the interface.** If a framework formats JSON anew, removes a blank or changes a quotation mark, other
+#   tokens are the result, too.
 #
 # ## References
 #
@@ -476,8 +485,9 @@ check(fresh_solution, FRESH)
 # %% [markdown]
 # ### The search agent, enumerated
 #
-# All four episodes of the agent above, with weights per token, per turn and per episode. The second turn is a single
-# token here, so token and turn agree. The estimate that is compared is the one that the tokens of the second turn get.
+# The cell averages over all four episodes of the agent above: it searches or not, and the answer is right or wrong. It
+# compares three weights for the second turn: none, the ratio of this turn, and the product of the episode. (Here the
+# second turn is a single token, so its ratio is also the ratio of the token.)
 
 # %%
 search, right = torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 0])
@@ -498,9 +508,9 @@ assert abs(float((chance * first_p / first_q * reward).sum()) - truth) < 1e-12
 # %% [markdown]
 # ### A turn's product averages to 1, whatever came before it
 #
-# Three turns of random policies over four tokens, enumerated: the mean of the product of a turn, given the turns
-# before, is 1 for each turn; and the $\chi^2$ of the episode is the product of the factors of its turns if they do not
-# depend on each other.
+# We take three turns of one token each, from random policies over four tokens, and add up over all cases. Given the
+# turns before, the mean ratio of each turn is 1. And if the turns do not depend on each other, $1 + \chi^2$ of the
+# episode is the product of the factors $1 + \chi^2$ of its turns.
 
 # %%
 logits = torch.randn(3, 2, 4, dtype=torch.float64, generator=generator)  # turns, policies, tokens

@@ -10,7 +10,7 @@
 #
 # At the end you can
 #
-# - go from a file of log-probs to a cause, with the number that speaks for it;
+# - go from a file of log-probs to a cause, and name the number that is evidence for it;
 # - decide whether to repair or to correct;
 # - choose bounds on some steps, and predict which share of the tokens they keep on another.
 
@@ -49,15 +49,15 @@ generator = torch.Generator().manual_seed(19)
 #
 # <details><summary>The rule.</summary>Yes. Its bounds are narrower than rounding, so it rejects without a reason.
 # </details>
-# <details><summary>The engine: its rounding is too coarse.</summary>Perhaps, but a run with this gap trains well. The
+# <details><summary>The engine: its rounding is too coarse.</summary>No. Rounding to 16 bits is normal. The
 # rule was made for longer answers or for another gap.</details>
 #
 # ## The case
 #
-# Six recordings arrived without a word about their origin. Each has two steps with some dozens of answers of a language
-# model: both log-probs of every token, token ids (renumbered), rewards, and groups of answers to the same prompt.
-# Texts, settings and versions are missing. Each recording has **one** cause, and all causes are different. They come
-# from this list:
+# Six recordings have arrived, and nothing is known about their origin. Each has two steps with some dozens of answers
+# of a language model: both log-probs of every token, token ids (renumbered), rewards, and groups of answers to the same
+# prompt. Texts, settings and versions are missing. The gap of each recording has **one** cause, and the six causes are
+# different. They come from this list:
 #
 # | cause | what it is | where |
 # |---|---|---|
@@ -70,9 +70,9 @@ generator = torch.Generator().manual_seed(19)
 # | `padding` | log-probs of padding are counted | lesson 15 |
 # | `stale head` | the output head of the engine was not updated | lesson 15 |
 #
-# The recordings were made once, with seeds that no file names: some by planting a cause into recorded batches. You may
-# use everything: your own code, the library, and the app (below). One thing to avoid: `triage`. It is better to find it
-# yourself, and to ask `triage` afterwards whether it agrees.
+# We made the recordings once, with seeds that no file names. Into some of them we planted the cause afterwards. You may
+# use everything: your own code, the library, and the app (below). But do not use `triage` at first. Find the causes
+# yourself, and then look whether `triage` agrees.
 
 # %%
 show("recordings", *NAMES)
@@ -82,35 +82,38 @@ show("causes", ", ".join(CAUSES))
 # %% [markdown]
 # ## By hand: the order of the questions
 #
-# A large fault hides a small one. So ask in this order, and stop at the first yes:
+# A large fault hides a small one. So ask in this order, and stop as soon as you have found a cause:
 #
-# 1. Are the two lists about the same tokens? Shift one of them by one, and look whether $d$ becomes small. Look for
-#    places where both are exactly 0.
-# 2. Is the mean ratio 1? If it is below, and nearly no ratio is above 1, something was cut. If it is **above** 1 by
-#    many errors, the tokens were not sampled from $q$.
-# 3. Do the differences between the logits follow a line? A line with a slope is a temperature. A constant per token id
-#    is a head.
-# 4. How large is k3? Rounding to 16 bits leaves at most a few thousandths.
-# 5. What is left is the hard question: was the engine **coarse**, or was it **old**? Both leave a k3 of a few
-#    hundredths and a mean ratio of 1.
+# 1. Are the two lists about different tokens? Move one of them by one token. If $d$ becomes small, it is a **shift**.
+#    If both log-probs are exactly 0 at many positions, these are **padding**.
+# 2. Is the mean ratio far from 1? If it is below 1, and nearly no ratio is above 1, there was a **cut**. If it is
+#    **above** 1 by many standard errors, the tokens were not sampled from $q$: go on with the next question.
+# 3. Take the gap in log-odds, $o = \log\frac{p}{1-p} - \log\frac{q}{1-q}$, as in lesson 15. Does it follow a line over
+#    $\log\frac{q}{1-q}$? Then it is a **temperature**. Does it depend on the token id? Then it is a **stale head**.
+# 4. Is k3 at most a few thousandths? Then **rounding** to 16 bits is enough to explain it.
+# 5. If none of these is the cause, the hard question is left: was the engine **coarse**, or was it **old**? Here both
+#    leave a k3 of a few hundredths and a mean ratio near 1.
 #
-# By hand, for the last one: an answer earned 1 and the others of its prompt 0. If the trainer has learned since the
-# engine was synchronised, it has learned to write such answers: it gives them **more** probability than the engine did.
-# Rounding does not know rewards.
+# By hand, for the last one: an answer earned 1, and the other answers to its prompt earned 0. If the trainer has
+# learned since the engine was synchronised, it has learned to write such answers. So it gives them **more** probability
+# than the engine did. Rounding has nothing to do with rewards.
 #
 # ## The equation
 #
-# Let the engine have the weights $\theta$, and let the trainer have made one step of length $\lambda$ along the
-# gradient $g$ of the average reward. For a small step the log-ratio of an answer is $d(y) = \sum_t d_t \approx
-# \lambda\, s \cdot g$, with its score $s$. Its advantage $A$ has $\mathbb{E}_q[A s] = g$ (lesson 01). So
+# Suppose that the trainer has made one step $\lambda g$ since the engine got its weights. Here $g$ is the gradient of
+# the average reward. The log-prob of an answer changes by about the step times its own derivative, the score
+# $s = \nabla \log p(y)$. So the log-ratio of an answer is $d(y) = \sum_t d_t \approx \lambda\, s \cdot g$. The average
+# of advantage times score is the gradient, $\mathbb{E}_q[A s] = g$ (lesson 01). So
 #
 # $$ \mathbb{E}_q[A\, d(y)] \;\approx\; \lambda\, \mathbb{E}_q[A s] \cdot g \;=\; \lambda\, \|g\|^2 \;\ge\; 0 . $$
 #
-# The mean of advantage times log-ratio is **positive** after learning. If the two policies differ by something that
-# does not know the rewards, it is near 0. (It need not be exactly 0: a coarse engine often makes mistakes that a finer
-# trainer would not make, and that is a small positive mean, too. So look at its size.)
+# The mean of advantage times log-ratio is **positive** after learning. If the two policies differ by something that is
+# independent of the rewards, it is near 0. (It need not be exactly 0. A coarse engine sometimes makes a mistake to
+# which a finer trainer gives less probability, and this makes the mean a little positive, too. So look how many
+# standard errors it is from 0.)
 #
-# Exercise 1 is this number with its standard error. A tiny world shows that it works:
+# In exercise 1 you compute this number with its standard error. First a test in a tiny world, whose averages are exact:
+# the trainer makes either a step along $g$, or a step of the same length in a random direction.
 
 # %%
 where = toy.world(4, 4)
@@ -129,12 +132,14 @@ show("λ‖g‖²", "", float(0.3 * g.square().sum()), digits=6)
 # %% [markdown]
 # ## Predict, then reveal
 #
-# The next cell prints for each recording what a dashboard would show: the mean ratio with its error, k3, and the share
-# of the ratios that are clearly above 1. The picture has the values of $d$ in ascending order.
+# The next cell prints for each recording what a dashboard would show: the mean ratio with its standard error, k3, and
+# the share of the ratios that are clearly above 1, in the last column. The picture has the values of $d$ of each
+# recording in ascending order: the line goes from the smallest on the left to the largest on the right. Values beyond
+# the ends of the axis are drawn at its ends.
 #
 # **Write down a guess:** how many of the six can you name from these numbers alone, without any further test?
 #
-# **Look for** lines that lie on one side of 0, and for two lines that look the same.
+# **Look for** lines that are nearly everywhere on one side of 0, and for two lines with the same shape.
 
 # %%
 levels = torch.linspace(0.02, 0.98, 25, dtype=torch.float64)
@@ -154,10 +159,10 @@ sizes = {name: float(k3(gaps(name)).mean()) for name in NAMES}
 small = [name for name in NAMES if sizes[name] <= rounding("bfloat16")[1]]
 assert len(small) == 1
 say(f"""
-Three have a mean ratio that is far from 1. The values of $d$ of one of these are nearly all below 0. Of the other
+Three recordings have a mean ratio that is far from 1. In one of them nearly all values of $d$ are below 0. Of the other
 three, one has a k3 as small as rounding leaves, {sizes[small[0]]:.4f}. **The last two have the same pattern**: a mean
-ratio near 1, and a k3 of a few hundredths. These numbers do not say which of them is coarse and which is old. The
-equation above does.
+ratio near 1, and a k3 of a few hundredths. These numbers do not show which of them is coarse and which is old. The mean
+of $A \\cdot d(y)$ does.
 """)
 
 # %% [markdown]
@@ -194,12 +199,12 @@ check(moved_by_reward_solution, MOVED)
 #
 # *20 minutes.* `load(name, step)` returns step 1 or 2 of a recording as a batch. `gaps(name)` has $d$ of all its
 # tokens. The advantages of its answers are `load(name, 1).advantages[:, 0]`. Return a dictionary from the six names to
-# their causes. The check gives a measured reason against every wrong cause; the right ones it keeps to itself.
+# their causes. The check gives a measured reason against every wrong cause, and does not tell you the right one.
 #
 # <details><summary>Hint 1</summary>Write one small function per question of the list above, and print its number for
 # all six.</details>
-# <details><summary>Hint 2</summary>For the temperature, take the logits $\log\frac{q}{1-q}$ and
-# $\log\frac{p}{1-p}$, and look at their difference over the first.</details>
+# <details><summary>Hint 2</summary>For the temperature, compute the gap in log-odds $o$, and plot it over
+# $\log\frac{q}{1-q}$.</details>
 
 
 # %%
@@ -223,11 +228,11 @@ check(diagnoses_solution, DIAGNOSES)
 #
 # *15 minutes.* Return a dictionary from the six names to pairs.
 #
-# - If the cause can be **repaired** before the next step, the pair is `(None, None)`. A bug and a wrong setting can be
-#   repaired; rounding, a cache that one needs, and asynchronous weights are there on purpose.
-# - Else the pair is a `CorrectionConfig` with at least one rejection rule, and the **share of the tokens that it will
-#   keep** on a third step, which you have not seen. Use a cap if the ratios are to be weights, and do not reject what
-#   rounding makes.
+# - If the cause can be **repaired** before the next step, the pair is `(None, None)`. A bug or a wrong setting can be
+#   repaired. Rounding, a coarse format and old weights are chosen on purpose, because they save time or memory.
+# - Otherwise the first part of the pair is a `CorrectionConfig` with at least one rejection rule. The second part is
+#   the **share of the tokens that it will keep** on a third step, which you have not seen. If the ratios are the
+#   weights, put a cap on them. And do not reject tokens whose only fault is rounding.
 #
 # The check measures the share on the third step. Yours may be off by 0.06.
 #
@@ -259,27 +264,27 @@ check(sound_plan, PLANS)
 # have looked at several.</details>
 # <details><summary>The cause as the most likely one, and what to measure to be sure.</summary>Yes. More answers, or the
 # engine's settings, cost less than a wrong repair.</details>
-# <details><summary>Nothing: it is not known.</summary>It is more than nothing. Say which cause it is compared with, and
-# how far the number would have to be from 0.</details>
+# <details><summary>Nothing: it is not known.</summary>No. You know which cause is the most likely one, and this helps
+# those who must act. Write it down together with the doubt.</details>
 #
 # **2. The log-probs of a recording are of two temperatures. Somebody adds weights with a cap, and the reward rises. Is
 # that all right?**
 #
-# <details><summary>Yes: what counts is the reward.</summary>No. The weights compare with a policy that has sampled
-# nothing, and the fault stays, under a cap that hides it.</details>
-# <details><summary>No: repair the temperature, then measure again.</summary>Yes. It costs one line, and a correction
-# never gives back what it takes away.</details>
+# <details><summary>Yes: what counts is the reward.</summary>No. The weights compare the trainer with a policy that has
+# sampled nothing. The fault is still there, and the cap hides it.</details>
+# <details><summary>No: repair the temperature, then measure again.</summary>Yes. It costs one line. A correction costs
+# bias or tokens in every step, and the fault stays.</details>
 # <details><summary>Only without a cap.</summary>No. The weights themselves are wrong.</details>
 #
 # **3. Your bounds kept 0.91 and 0.92 of the tokens of two steps, and 0.80 of the third. What is the first thing to
 # check?**
 #
-# <details><summary>Whether the gap of the third step is larger.</summary>Yes. Bounds that were chosen on old steps keep
-# less where the gap grows, and the growth is the news.</details>
-# <details><summary>Whether the bounds were computed correctly.</summary>They were right on two steps. A mistake in the
-# code would show there, too.</details>
-# <details><summary>Nothing: shares vary.</summary>With thousands of tokens a share varies by one or two hundredths.
-# </details>
+# <details><summary>Whether the gap of the third step is larger.</summary>Yes. If the gap grows, bounds that were chosen
+# on earlier steps keep less. Then look for the reason why it grows.</details>
+# <details><summary>Whether the bounds were computed correctly.</summary>No. They were right on two steps. A mistake in
+# the code would show there, too.</details>
+# <details><summary>Nothing: shares vary.</summary>No. With thousands of tokens a share varies by one or two hundredths
+# by chance, and not by a tenth.</details>
 #
 # ## In the app
 #
@@ -293,18 +298,22 @@ check(sound_plan, PLANS)
 #
 # ## Pitfalls
 #
-# - **The first number that fits.** A large k3 fits five of the eight causes. Ask what would speak **against** your
-#   cause.
-# - **Testing everything.** With eight causes, six recordings and ten numbers, some number is two errors away from 0.
-# - **Choosing and judging on the same step.** Bounds keep less elsewhere than where they were chosen.
-# - **Correcting a bug.** A correction makes the curve of a bug look healthy, until somebody compares it with a repair.
+# - **The first number that fits.** A large k3 fits most of the eight causes. Ask which number would be evidence
+#   **against** your cause.
+# - **Testing everything.** With eight causes, six recordings and several numbers for each, some number is two standard
+#   errors away from 0 by chance.
+# - **Choosing and judging on the same step.** On other steps, bounds often keep less than on the steps on which they
+#   were chosen.
+# - **Correcting a bug.** With a correction the curves of a run with a bug may look healthy. The loss becomes visible
+#   only if somebody compares them with the repaired run.
 #
 # ## References
 #
 # 1. verl, [Rollout Correction](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html): the corrections of this
 #    course under their names there.
 # 2. TRL, [issue 6789](https://github.com/huggingface/trl/issues/6789), 2026: a diagnosis in public, with every step.
-# 3. SkyRL, [pull request 1811](https://github.com/NovaSky-AI/SkyRL/pull/1811): two bugs that no crash announced.
+# 3. SkyRL, [pull request 1811](https://github.com/NovaSky-AI/SkyRL/pull/1811): two bugs in micro-batches that only fill
+#    up a step (lesson 15).
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
@@ -314,8 +323,8 @@ check(sound_plan, PLANS)
 # %% [markdown]
 # ### The equation, over the length of the step
 #
-# $\mathbb{E}_q[A\, d(y)]$ of the tiny world above, divided by $\lambda \|g\|^2$, for steps of several lengths. To first
-# order it is 1. For long steps the second order shows.
+# The table has $\mathbb{E}_q[A\, d(y)]$ of the tiny world above, divided by $\lambda \|g\|^2$, for steps of several
+# lengths. For short steps it is 1. For long steps the terms that the equation leaves out become visible.
 
 # %%
 show("λ", "E[A d(y)] over λ‖g‖²")

@@ -47,7 +47,7 @@ UPSIDE_DOWN = Exercise(
             lambda d: bool(d.mean() > 3 * d.std()),
             "That is the standard deviation of one token. The standard error of the mean is smaller by a factor of √N.",
         ),
-        Mistake(lambda d: abs(_z(d)) > 3, "You ring on both sides. A mean far below 0 is healthy."),
+        Mistake(lambda d: abs(_z(d)) > 3, "Your alarm rings on both sides. A mean far below 0 is healthy."),
     ),
     equivalents=(
         lambda d: bool(d.mean() * len(d) ** 0.5 > 3 * d.std()),
@@ -212,7 +212,7 @@ DIAGNOSE = Exercise(
         ),
         Mistake(
             _with("mask off by one", lambda *pairs: _foreign(_columns(*pairs), lambda d: max(d, key=abs))),
-            "You ring on one large token. A wrong position differs in most rows: take the median over the rows.",
+            "Your alarm rings for one large token. A wrong position differs in most rows: take the median over rows.",
         ),
         Mistake(
             _with("mask off by one", lambda *pairs: False),

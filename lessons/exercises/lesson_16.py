@@ -130,7 +130,8 @@ DIRECTIONS_NEEDED = Exercise(
             "That is for an inner product of vectors of known lengths. Here the lengths are from the sketch, too.",
         ),
         Mistake(
-            lambda cosine, error: _directions(cosine, error, power=1), "The error falls with √K, so K grows squared."
+            lambda cosine, error: _directions(cosine, error, power=1),
+            "The error falls with √K, so K grows with the square.",
         ),
         Mistake(
             lambda cosine, error: _directions(cosine, error, spread=lambda c: 1 - abs(c)),

@@ -185,11 +185,11 @@ OWN_SHARE = Exercise(
         Mistake(_quotient(torch.square), "Those are squares, twice k2. For k3, take e^d − 1 − d of every token."),
         Mistake(
             lambda eight, one, engine, mask: 1 / _quotient(_k3)(eight, one, engine, mask),
-            "Upside down: the trainer's own gap goes on top.",
+            "Upside down: divide the trainer's own gap by the gap to the engine.",
         ),
         Mistake(
             lambda eight, one, engine, mask: _quotient(_k3)(one, eight, engine, mask),
-            "You compared the engine with the scores of one row at a time. Asked are those of eight rows.",
+            "You compared the engine with the scores of one row at a time. The task asks for the scores of eight rows.",
         ),
         Mistake(
             _quotient(lambda d: _k3(-d)),

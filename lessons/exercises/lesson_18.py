@@ -61,7 +61,7 @@ TURN_LOG_RATIO = Exercise(
             lambda d, turns, mask: (
                 _by_turn(d, turns, mask) / (_same_turn(turns) @ mask.double()[..., None])[..., 0].clamp(min=1)
             ),
-            "That is the mean over the turn, whose exponential is the geometric mean. Asked is the sum.",
+            "That is the mean over the turn, whose exponential is the geometric mean. The task asks for the sum.",
         ),
         Mistake(lambda d, turns, mask: d.where(mask, 0), "That is the log-ratio of the token alone."),
     ),
@@ -176,11 +176,11 @@ FRESH = Exercise(
         ),
         Mistake(
             lambda versions, mask, step, lag: step - 1 - versions <= lag,
-            "Tokens that were not sampled came along: use the mask as well.",
+            "Tokens that were not sampled are in the result: use the mask as well.",
         ),
         Mistake(
             lambda versions, mask, step, lag: mask & (step - 1 - versions > lag),
-            "Turned round: these are the tokens to leave out.",
+            "This is the opposite: these are the tokens to leave out.",
         ),
     ),
     equivalents=(lambda versions, mask, step, lag: mask & (versions >= step - 1 - lag),),

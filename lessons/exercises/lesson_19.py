@@ -159,11 +159,11 @@ def _against(claim: str, name: str) -> str:
     if claim == "padding":
         return f"on padding both log-probs are exactly 0; here they are on {_zeros(name)} of {len(d):,} tokens."
     if claim == "stale head":
-        return "do constants per token id explain two fifths of the variance of the logit differences? Test it."
+        return "does the token id explain two fifths of the variance of the gaps in log-odds? Test it."
     if claim == "cut":
         return f"a cut makes nearly all ratios at most 1; here {float((r > 1.02).double().mean()):.0%} are above 1.02."
     if claim == "temperature":
-        return f"the slope of the differences between logits is {_slope(name):.2f}; lesson 15 says what noise leaves."
+        return f"the slope of the gaps in log-odds over the engine's is {_slope(name):.2f}; compare it with lesson 15."
     if claim in ("rounding", "coarse format") and abs(mean - 1) > 4 * error:
         return f"rounding keeps the mean ratio at 1, and here it is {mean:.3f} ± {error:.3f}."
     if claim == "rounding":
