@@ -178,6 +178,21 @@ def test_pages_for_a_workshop_hide_the_solutions(pages: ModuleType) -> None:
     assert len(shown.cells) == len(committed.cells) - 3
 
 
+def test_an_unsolved_exercise_says_where_it_can_be_solved(pages: ModuleType, tmp_path: Path) -> None:
+    """With and without solutions, in every lesson; its task stays as it is."""
+    for path in LESSONS.glob("[0-9][0-9]_*.ipynb"):
+        for edition in (lambda notebook: notebook, pages.without_solutions):
+            committed = nbformat.read(path, as_version=4)
+            before = [cell.source for cell in committed.cells if "raise NotImplementedError" in cell.source]
+            made = pages.page(edition(committed), path.stem, ADDRESS, tmp_path)
+            outputs = json.dumps([cell.outputs for cell in made.cells if cell.cell_type == "code"])
+            assert "Not yet" not in outputs
+            sentences = outputs.count("This page cannot run code.")
+            assert sentences == outputs.count("/blob/gh-pages/lessons/notebooks/")
+            assert sentences == path.read_text(encoding="utf-8").count("Not yet: ") > 0
+            assert before == [cell.source for cell in made.cells if "raise NotImplementedError" in cell.source]
+
+
 def test_the_reference_has_every_function_preset_and_metric(folder: Path) -> None:
     lessons = folder / "some" / "project" / "lessons"
     functions = {name for name in rlcorr.__all__ if inspect.isroutine(getattr(rlcorr, name)) or name.endswith("Config")}
