@@ -15,6 +15,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import _live
 import _reference
 import nbformat
 from nbformat import NotebookNode
@@ -88,6 +89,8 @@ def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path)
     title, _, rest = first.source.partition("\n")
     first.source = f"{title}\n\n{LINKS.format(links=' · '.join(links))}\n{rest}"
     say_where_to_solve(notebook, slug, links)
+    if part := _live.live_parts().get(slug):
+        _live.insert(notebook, part)
     imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
     imports.metadata["tags"] = sorted({*imports.metadata.get("tags", []), "hide-input"})
     number = 0
