@@ -65,7 +65,7 @@ def insert(notebook: NotebookNode, part: LivePart) -> None:
 
 def markdown(part: LivePart) -> str:
     """Return the paragraph with its number, the place of the picture, and a link to the bench."""
-    figure = json.loads(still(part).to_json())
+    figure = json.loads(str(still(part).to_json()))
     query = {"view": "bench", "run": part.run, "preset": part.preset, part.bound: part.value}
     return PART.format(
         text=part.text.replace("{bound}", NUMBER.format(value=part.value)),
