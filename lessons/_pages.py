@@ -15,6 +15,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import _live
 import _reference
 import nbformat
 from nbformat import NotebookNode
@@ -31,6 +32,10 @@ TARGET = ROOT / "build" / "site" / "lessons"
 PLOTLY, PNG, MARKDOWN = "application/vnd.plotly.v1+json", "image/png", "text/markdown"
 APP = re.compile(r"http://localhost:8501/(\w*)\??([^)\s]*)")
 LINKS = '<p class="take">{links}</p>'
+UNSOLVED = "Not yet: "
+"""With this the message of rlcorr/teaching/check.py begins while nobody has written an answer."""
+SOLVE = """<p class="solve">This page cannot run code. To solve this exercise, run <code>make learn</code> in a clone of
+the project and open {slug}.ipynb in JupyterLab, or {links}.</p>"""
 FIGURE = """<div class="figure" style="--height: {height}px">
 <img src="_static/pictures/{picture}" alt="{names}" loading="lazy">
 <script type="application/json">{figure}</script></div>"""
@@ -79,13 +84,13 @@ def public_address() -> str | None:
 def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path) -> NotebookNode:
     """The notebook as Sphinx reads it: links below the title, links into the app to its page beside the lessons, and
     figures as a still picture that the browser replaces by the moving one."""
-    links = [f'<a href="notebooks/{slug}.ipynb" download>Download the notebook</a>']
-    if address and address.startswith(GITHUB):  # Colab opens notebooks from there alone
-        colab = COLAB.format(repository=address.removeprefix(GITHUB).removesuffix(".git"), slug=slug)
-        links.append(f'<a href="{colab}">Open in Colab</a>')
+    links = take_links(slug, address)
     first = notebook.cells[0]
     title, _, rest = first.source.partition("\n")
     first.source = f"{title}\n\n{LINKS.format(links=' · '.join(links))}\n{rest}"
+    say_where_to_solve(notebook, slug, links)
+    if part := _live.live_parts().get(slug):
+        _live.insert(notebook, part)
     imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
     imports.metadata["tags"] = sorted({*imports.metadata.get("tags", []), "hide-input"})
     number = 0
@@ -100,6 +105,24 @@ def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path)
             if MARKDOWN in data:
                 data[MARKDOWN] = APP.sub(in_playground, data[MARKDOWN])
     return notebook
+
+
+def take_links(slug: str, address: str | None) -> list[str]:
+    """Return links to the notebook of a lesson: to download it and, if the project is on GitHub, to run it in Colab."""
+    links = [f'<a href="notebooks/{slug}.ipynb" download>Download the notebook</a>']
+    if address and address.startswith(GITHUB):  # Colab opens notebooks from there alone
+        colab = COLAB.format(repository=address.removeprefix(GITHUB).removesuffix(".git"), slug=slug)
+        links.append(f'<a href="{colab}">Open in Colab</a>')
+    return links
+
+
+def say_where_to_solve(notebook: NotebookNode, slug: str, links: list[str]) -> None:
+    """Replace the output of each exercise that nobody has solved by a sentence that says where it can be solved."""
+    ways = " or ".join(link.replace(">Download", ">download").replace(">Open", ">open it") for link in links)
+    for cell in notebook.cells:
+        if any(output.get("text", "").startswith(UNSOLVED) for output in cell.get("outputs", [])):
+            sentence = SOLVE.format(slug=slug, links=ways)
+            cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": sentence})]
 
 
 def in_playground(link: re.Match[str]) -> str:

@@ -80,6 +80,8 @@ def _write_scripts(folder: Path, plotly: Path) -> str:
         _write(folder / drawing, packed_script(plotly))
     _write(folder / "site.js", f"(() => {{\n{script('site.js')}\n}})()\n".encode())
     _write(folder / "site.css", "\n".join(map(style, STYLES)).encode())
+    _write(folder / "lesson.js", f"(() => {{\n{script('lesson.js')}\n}})()\n".encode())
+    _write(folder / "lesson.css", "\n".join(map(style, STYLES[1:])).encode())
     return drawing
 
 

@@ -1,9 +1,16 @@
-"""The lessons as static pages, in a real Chromium that reaches nothing but the file server they lie on."""
+"""The lessons as static pages, in a real Chromium that reaches nothing but the file server they lie on.
+
+A small site is next to them, with the runs and presets of the live parts that are looked at.
+"""
 
 import importlib
 import inspect
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,13 +21,19 @@ from types import ModuleType
 import app_runs
 import nbformat
 import pytest
-from playwright.sync_api import Browser, Page, Request, Route
+from playwright.sync_api import Browser, Page, Request, Route, expect
 
 import rlcorr
+from rlcorr import PRESETS, evaluate
+from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.measuring.metric_definitions import METRICS
+from rlcorr.records import runs
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 ADDRESS = "https://github.com/someone/somewhere"
+PLOTLY = Path(sys.prefix) / "npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
+SITE_RUNS, SITE_PRESETS = ("kv_fp8_e5m2", "gpu_smol_long"), ("decoupled_token_is", "decoupled_geo_rs")
+"""Of the live parts of lessons 05 and 07."""
 WIDE = """() => [...document.querySelectorAll("article *")]
   .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .filter((e) => !e.closest(".math, pre, .table-wrapper"))  // these scroll by themselves
@@ -36,9 +49,15 @@ def pages() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def folder(pages: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Below a sub-path, as a code host serves it."""
-    root = tmp_path_factory.mktemp("host")
-    pages.write(root / "some" / "project" / "lessons", address=ADDRESS)
+    """Below a sub-path, as a code host serves it. The runs of the site have no sketches, whose curves take long."""
+    root, recorded = tmp_path_factory.mktemp("host"), tmp_path_factory.mktemp("runs")
+    site = root / "some" / "project"
+    pages.write(site / "lessons", address=ADDRESS)
+    for name in SITE_RUNS:
+        shutil.copytree(runs.ROOT / name, recorded / name, ignore=shutil.ignore_patterns("sketch"))
+    command = [sys.executable, "app/publish.py", PLOTLY, "--out", site, "--presets", *SITE_PRESETS]
+    environment = {**os.environ, "RLCORR_RUNS": str(recorded)}
+    subprocess.run([str(part) for part in command], cwd=app_runs.PROJECT, env=environment, check=True)
     return root
 
 
@@ -61,7 +80,7 @@ class Watched:
     def __init__(self, browser: Browser, host: str) -> None:
         self.page: Page = browser.new_page(viewport={"width": 390, "height": 844})
         self.faults: list[str] = []
-        self.host = host
+        self.host = host.removesuffix("/lessons")
         self.page.route("**/*", self._only_the_host)
         self.page.on("requestfailed", lambda request: self.faults.append(request.url))
         self.page.on("requestfinished", self._answered)
@@ -111,6 +130,84 @@ def test_a_lesson_is_drawn_whole_from_its_own_host(watched: Watched, host: str, 
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate(WIDE) == []
     assert watched.faults == []
+
+
+RESTED = """() => {
+  const value = new URLSearchParams(document.querySelector(".live a.go").search).get("is_upper")
+  return Number(Number(value).toPrecision(6)) === Number(document.querySelector(".live .rl-slider b").innerText)
+}"""
+
+
+def live_numbers(page: Page) -> tuple[float, dict[str, str]]:
+    """Return the bound and the headline numbers that the live part shows."""
+    shown = page.locator(".live .rl-number").evaluate_all(
+        "all => all.map((e) => [e.dataset.number, e.querySelector('b').innerText])"
+    )
+    return float(page.locator(".live .rl-slider b").inner_text()), dict(shown)
+
+
+@pytest.mark.slow
+def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str) -> None:
+    """By pointer and by key. The numbers are those of the library for the bound that the text shows, on a phone."""
+    batch = runs.read_step(runs.ROOT / "kv_fp8_e5m2", 48).batch
+    config, page = PRESETS["decoupled_token_is"].config, watched.page
+    page.goto(f"{host}/05_truncation.html")
+    page.locator(".live").scroll_into_view_if_needed()
+    page.locator(".live .main-svg").nth(1).wait_for()
+    number = page.get_by_role("slider", name="Upper bound of the weight").and_(page.locator(".pull"))
+    expect(number).to_have_text("2")
+    seen = set()
+    for act in ("drag", "key"):
+        number.scroll_into_view_if_needed()
+        box = number.bounding_box()
+        assert box is not None
+        if act == "drag":
+            page.mouse.move(box["x"] + 3, box["y"] + box["height"] / 2)
+            page.mouse.down()
+            page.mouse.move(box["x"] - 60, box["y"] + box["height"] / 2, steps=6)
+            page.mouse.up()
+        else:
+            number.press("PageUp")
+        page.wait_for_function(RESTED)
+        value, shown = live_numbers(page)
+        expect(number).to_have_attribute("aria-valuenow", number.inner_text())
+        assert value == float(number.inner_text()) != 2
+        metrics = evaluate(batch, at_threshold(config, value, BoundId(None, "upper")))[1]
+        assert float(shown["Mean weight"]) == pytest.approx(metrics["rollout_corr/trained_is_mean"], rel=1e-3)
+        seen.add((value, page.locator(".live .rl-answer").inner_text()))
+    assert len(seen) == 2
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        of_part = {name for name, where in app_runs.unreadable(page) if "rl-" in where or "pull" in where}
+        assert of_part == set(), scheme
+    assert watched.faults == []
+
+
+@pytest.mark.slow
+def test_a_page_opened_as_a_file_shows_a_still_picture_and_says_why(chromium: Browser, folder: Path) -> None:
+    page = chromium.new_page()
+    page.goto((folder / "some/project/lessons/05_truncation.html").as_uri())
+    page.locator(".live").scroll_into_view_if_needed()
+    page.locator(".live .still .main-svg").first.wait_for()
+    expect(page.locator(".live-refused")).to_contain_text("the page was opened as a file")
+    page.close()
+
+
+def test_every_live_part_has_its_place_and_its_numbers(pages: ModuleType) -> None:
+    """Its heading is in the lesson once; the value is the preset's own number of its first bound."""
+    for slug, part in pages._live.live_parts().items():
+        notebook = nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4)
+        pages._live.insert(notebook, part)
+        (cell,) = [cell for cell in notebook.cells if 'class="live"' in cell.source]
+        assert cell.source.index('class="live"') < cell.source.index(f"\n{part.before}\n"), slug
+        config = PRESETS[part.preset].config
+        upper = config.rollout_is_threshold if config.rollout_is else config.rollout_rs[0].upper
+        assert part.value == upper, slug
+        assert part.bound == ("is_upper" if config.rollout_is else f"{config.rollout_rs[0].name}_upper"), slug
+        assert "{bound}" in part.text, slug
+    with pytest.raises(ValueError, match="0 cells have the heading"):
+        pages._live.insert(nbformat.v4.new_notebook(), part)
 
 
 @pytest.mark.slow
@@ -176,6 +273,21 @@ def test_pages_for_a_workshop_hide_the_solutions(pages: ModuleType) -> None:
     assert len(hidden) == 3  # one per exercise
     assert not {cell.source for cell in shown.cells} & set(hidden)
     assert len(shown.cells) == len(committed.cells) - 3
+
+
+def test_an_unsolved_exercise_says_where_it_can_be_solved(pages: ModuleType, tmp_path: Path) -> None:
+    """With and without solutions, in every lesson; its task stays as it is."""
+    for path in LESSONS.glob("[0-9][0-9]_*.ipynb"):
+        for edition in (lambda notebook: notebook, pages.without_solutions):
+            committed = nbformat.read(path, as_version=4)
+            before = [cell.source for cell in committed.cells if "raise NotImplementedError" in cell.source]
+            made = pages.page(edition(committed), path.stem, ADDRESS, tmp_path)
+            outputs = json.dumps([cell.outputs for cell in made.cells if cell.cell_type == "code"])
+            assert "Not yet" not in outputs
+            sentences = outputs.count("This page cannot run code.")
+            assert sentences == outputs.count("/blob/gh-pages/lessons/notebooks/")
+            assert sentences == path.read_text(encoding="utf-8").count("Not yet: ") > 0
+            assert before == [cell.source for cell in made.cells if "raise NotImplementedError" in cell.source]
 
 
 def test_the_reference_has_every_function_preset_and_metric(folder: Path) -> None:

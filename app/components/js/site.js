@@ -5,7 +5,8 @@ import { strips } from "./server.js"
 import { livePart, restAt } from "./live_part_view.js"
 import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
-import { bytesOf, readStrip } from "./strip_reading.js"
+import { nearest, readWhole, stripAt } from "./site_files.js"
+import { bytesOf } from "./strip_reading.js"
 
 const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
@@ -62,44 +63,7 @@ const chosen = () => {
 
 const fileOf = (view, run, preset) => `${view}/${run}/${facts.presets[preset].like}.bin`
 
-// Put in the parts of shared.bin that a node refers to.
-const whole = (node, parts) => {
-  if (Array.isArray(node)) return node.map((part) => whole(part, parts))
-  if (node === null || typeof node !== "object") return node
-  if ("~shared" in node) return parts[node["~shared"]]
-  return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, whole(part, parts)]))
-}
-
-const readWhole = async (packed, parts) => {
-  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part } = about
-  const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
-  return { arrays, about: part ? { ...about, part: { ...part, rows: part.rows.map((row) => row.map(asText)) } } : about }
-}
-
-const bytesAt = async (address) => {
-  const response = await fetch(new URL(address, document.baseURI))
-  if (!response.ok) throw new Error(`${address}: ${response.status}`)
-  return response.arrayBuffer()
-}
-
-let shared
-const sharedParts = async () => (await readStrip(await bytesAt("shared.bin"))).about.parts
-
-const stripAt = async (address) => {
-  if (!strips.has(address)) {
-    shared ??= sharedParts()
-    const [packed, parts] = await Promise.all([bytesAt(address), shared])
-    strips.set(address, await readWhole(packed, parts))
-  }
-  return strips.get(address)
-}
-
 // --- what is shown ---
-
-const nearest = (values, value) => {
-  const distances = values.map((other) => Math.abs(other - value))
-  return distances.indexOf(Math.min(...distances))
-}
 
 // Show a live part with a strip. `key` is the key of its value in the address; `moved` gets the position of the thumb when
 // it is let go.

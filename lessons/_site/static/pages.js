@@ -1,4 +1,5 @@
-// What the browser draws: formulas, and the figures as they come near. Until then, and on paper, a figure is a picture.
+// What the browser draws: formulas, and figures and live parts as they come near. Until then, and on paper, a figure is a
+// picture.
 
 const ROOT = document.documentElement.dataset.content_root
 
@@ -43,6 +44,37 @@ async function draw(figure) {
   figure.classList.add("drawn")
 }
 
+// --- live parts, whose script and files are those of the site ---
+
+const FROM_A_FILE = "This picture does not move, because the page was opened as a file, and the browser lets such a page read " +
+  "no other files. Serve the folder of the site, for example with python3 -m http.server, and open http://localhost:8000/lessons/."
+const LATE = "This picture does not move, because a file of the site could not be read."
+
+const styled = (href) => new Promise((resolve, reject) => {
+  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href, onload: resolve })
+  link.onerror = () => reject(new Error(`${href} could not be read`))
+  document.head.append(link)
+})
+
+let script
+const showPart = async (host) => {
+  script ??= Promise.all([run({ src: `${ROOT}../lesson.js` }), styled(`${ROOT}../lesson.css`)])
+  await Promise.all([script, loaded()])
+  await window.showLessonPart(host)
+}
+
+async function drawPart(host) {
+  try {
+    if (location.protocol === "file:") throw new Error(FROM_A_FILE)
+    await showPart(host)
+  } catch ({ message }) {
+    const refused = host.querySelector(".live-refused")
+    refused.textContent = message === FROM_A_FILE ? message : `${LATE} ${message}`
+    refused.hidden = false
+    await draw(host.querySelector(".still"))
+  }
+}
+
 // An appendix is folded, unless the address points into it.
 const appendix = document.getElementById("appendix")
 if (appendix) {
@@ -75,14 +107,18 @@ const near = new IntersectionObserver(
     for (const { isIntersecting, target } of entries) {
       if (isIntersecting) {
         near.unobserve(target)
-        draw(target)
+        target.className === "live" ? drawPart(target) : draw(target)
       }
     }
   },
   { rootMargin: "600px" },
 )
-for (const figure of document.querySelectorAll(".figure")) near.observe(figure)
+for (const figure of document.querySelectorAll(".figure, .live")) near.observe(figure)
 
-new MutationObserver(() => {
-  for (const place of document.querySelectorAll(".moving")) window.Plotly.relayout(place, { font: coloured() })
-}).observe(document.body, { attributeFilter: ["data-theme"] })
+const recolour = () => {
+  for (const place of document.querySelectorAll(".moving, .rl-picture")) {
+    if (place.data) window.Plotly.relayout(place, { "font.color": coloured().color })
+  }
+}
+new MutationObserver(recolour).observe(document.body, { attributeFilter: ["data-theme"] })
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour)

@@ -1,0 +1,43 @@
+// Read the files of the static site: strips, whose parts that many of them have are in shared.bin.
+
+import { strips } from "./server.js"
+import { readStrip } from "./strip_reading.js"
+
+// Put in the parts of shared.bin that a node refers to.
+const whole = (node, parts) => {
+  if (Array.isArray(node)) return node.map((part) => whole(part, parts))
+  if (node === null || typeof node !== "object") return node
+  if ("~shared" in node) return parts[node["~shared"]]
+  return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, whole(part, parts)]))
+}
+
+export const readWhole = async (packed, parts) => {
+  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part } = about
+  const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
+  return { arrays, about: part ? { ...about, part: { ...part, rows: part.rows.map((row) => row.map(asText)) } } : about }
+}
+
+const bytesAt = async (address) => {
+  const response = await fetch(new URL(address, document.baseURI))
+  if (!response.ok) throw new Error(`${address}: ${response.status}`)
+  return response.arrayBuffer()
+}
+
+let shared
+const sharedParts = async (site) => (await readStrip(await bytesAt(`${site}shared.bin`))).about.parts
+
+// Return a strip. `site` is the way from the page to the folder of the site.
+export const stripAt = async (address, site = "") => {
+  if (!strips.has(address)) {
+    shared ??= sharedParts(site)
+    const [packed, parts] = await Promise.all([bytesAt(`${site}${address}`), shared])
+    strips.set(address, await readWhole(packed, parts))
+  }
+  return strips.get(address)
+}
+
+// Return the index of the value that is nearest to this one.
+export const nearest = (values, value) => {
+  const distances = values.map((other) => Math.abs(other - value))
+  return distances.indexOf(Math.min(...distances))
+}
