@@ -4,8 +4,8 @@
 # **Claim.** Rejection does not repair an average. It trains on another distribution: the engine's, restricted to what
 # is kept. It also multiplies the gradient by the kept share, unless the loss is divided by the number of kept tokens.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need the ratio (lesson 00), weights (lesson 02),
-# the cap (lesson 05) and the levels of lesson 06. All letters are in [Notation](NOTATION.md).
+# *70 minutes · intermediate · any laptop; no GPU, no network.* You need the ratio (lesson 00), weights (lesson 02), the
+# cap (lesson 05) and the levels of lesson 06. All letters are in [Notation](NOTATION.md).
 #
 # At the end you can
 #
@@ -76,22 +76,25 @@ torch.set_num_threads(1)
 # ## Keep or drop
 #
 # A weight lets a token contribute more or less to the gradient. A **rejection rule** lets it contribute fully or not at
-# all. A rule has three parts: a **divergence**, which measures how far the two probabilities of a token are apart; a
-# **level**, a token or an answer; and **bounds**. A token or answer inside of the bounds is **kept**: $m = 1$. All
-# others are **rejected**: $m = 0$. A rejected token stays in the text, but it has no gradient.
+# all. A rule has three parts. A **divergence** measures how far apart the two probabilities of a token are. A **level**
+# says what the rule judges: single tokens or whole answers. The **bounds** say which values are allowed. A token or an
+# answer inside the bounds is **kept**: $m = 1$. All others are **rejected**: $m = 0$. A rejected token stays in the
+# text, but it contributes nothing to the gradient.
 #
 # ## An example to compute by hand: three actions
 #
-# The engine samples X, Y and Z with $q = (½, ¼, ¼)$, the trainer would with $p = (¼, ¼, ½)$. Their rewards are 1, 0 and
-# 4. So the average reward is 1.5 for the engine and 2.25 for the trainer, and the ratios $r = p/q$ are ½, 1 and 2.
+# The engine samples X, Y and Z with the probabilities $q = (½, ¼, ¼)$. The trainer would sample them with
+# $p = (¼, ¼, ½)$. Their rewards are 1, 0 and 4. So the average reward is 1.5 for the engine and 2.25 for the trainer,
+# and the ratios $r = p/q$ are ½, 1 and 2.
 #
-# A rule with an upper bound of 1.5 rejects Z. What is left are X and Y. Among what is left, X has the probability ⅔ and
-# Y ⅓, and the average reward is ⅔ = 0.67. That is further from 2.25 than without a rule. Nothing was wrong with Z: the
-# trainer would choose it most often.
+# A rule on the ratio with an upper bound of 1.5 rejects Z and keeps X and Y. Among the kept actions X has the
+# probability ⅔ and Y has ⅓, so their average reward is ⅔ · 1 + ⅓ · 0 = 0.67. That is further from 2.25 than the 1.5
+# without a rule. Nothing was wrong with Z: the trainer would choose it most often.
 #
 # ## The equation
 #
-# Write $\bar m = \mathbb{E}_q[m]$ for the **kept share**; in the example it is ¾. For any $f$
+# Write $\bar m = \mathbb{E}_q[m]$ for the **kept share**; in the example it is ¾. For any function $f$ of the action
+# $a$, such as its reward,
 #
 # $$ \mathbb{E}_q[m f]=\sum_a q(a)\,m(a)\,f(a)=\bar m\;\mathbb{E}_{q_m}[f],\qquad q_m=\frac{q\,m}{\bar m} . $$
 #
@@ -101,6 +104,8 @@ torch.set_num_threads(1)
 # $$ \mathbb{E}_q[m\,r f]=\sum_a p(a)\,m(a)\,f(a)=\mathbb{E}_p[f]-\sum_{a\;\text{rejected}}p(a)\,f(a) . $$
 #
 # The bias is minus what the trainer would get from the rejected actions.
+#
+# By hand: in the example this is −½ · 4 = −2, so rejection with weights gives 2.25 − 2 = 0.25.
 
 # %%
 q3 = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
@@ -121,10 +126,12 @@ show("rejection and weights (MIS)", (m * p3 * pay).sum())
 # %% [markdown]
 # ## Which answers are kept?
 #
-# The engine of `stale_4` has old weights. Each point of the picture is an answer of its last step: circles are right,
-# crosses are wrong. A rule on the geometric mean of the ratios keeps the answers below the line (green) and rejects
-# those above it (grey). **Tighten the bound, and look for** the answers that go first: right or wrong ones? Confident
-# or hesitant ones?
+# The engine of the run `stale_4` has weights that are four updates old. Each point of the picture is an answer of its
+# last step: circles are right answers, crosses are wrong ones. To the right are answers in which the engine hesitated:
+# it gave their tokens low probabilities, so their mean $-\log q$ is large. The height is the distance of the geometric
+# mean of the ratios from 1. A rule with this bound keeps the answers below the line (green) and rejects those above it
+# (grey). **Tighten the bound, and look for** the answers that are rejected first: right or wrong ones? Confident or
+# hesitant ones?
 
 # %% tags=["hide-input"]
 batch = load("stale_4")
@@ -188,39 +195,42 @@ for name in MISMATCHED:
 richer, surer = (sum(column) for column in zip(*verdicts, strict=True))
 say(f"""
     At ±1 % the rule keeps {100 * float(keeps.double().mean()):.0f} % of the answers. The kept answers have a reward
-    that is higher by {above(of_reward)}. The engine was also more confident about them: their mean $-\\log q$ differs
-    by {below(of_surprise)} nats per token.
+    that is higher by {above(of_reward)}. The engine was also more confident about them: their mean $-\\log q$ minus
+    that of the rejected answers is {below(of_surprise)} nats per token.
 
-    A difference is **significant** if its 95 % interval excludes 0. We did the same for all {len(verdicts)} recorded
-    steps of {len(MISMATCHED)} runs on which the rule keeps and rejects at least ten answers. The kept answers have a
-    significantly higher reward on {richer} of them, and the engine was significantly more confident about them on
-    {surer}.
+    Is this true of other runs, too? A difference is **significant** if its 95 % interval excludes 0. In
+    {len(MISMATCHED)} runs with a mismatch there are {len(verdicts)} recorded steps on which this rule keeps at least
+    ten answers and rejects at least ten. On {richer} of these steps the kept answers have a significantly higher reward
+    than the rejected ones. On {surer} of them the engine was significantly more confident about the kept answers.
     """)
 
 # %% [markdown]
-# A token with a probability near 1 in both policies has hardly any mismatch. So such a rule tends to keep what the
-# model **can do already**, and to reject answers in which it hesitated.
+# Why? A token with a probability near 1 in both policies has hardly any mismatch. So such a rule tends to keep what the
+# model **can do already**, and to reject the answers in which it hesitated.
 #
 # ## Divergences of a token
 #
-# By hand: one token has 0.5 in the engine and 0.05 in the trainer. Another one has 0.01 and 0.1. So
-# $d = \log p - \log q$ is −2.3 and 2.3. Three divergences are computed from $d$ alone:
+# By hand: one token has the probability 0.5 in the engine and 0.05 in the trainer. Another one has 0.01 in the engine
+# and 0.1 in the trainer. So $d = \log p - \log q$ is −2.3 for the first and 2.3 for the second. Three divergences are
+# computed from $d$ alone:
 # - $k_1 = -d$ is 2.3 and −2.3. It has a sign.
 # - $k_2 = \tfrac12 d^2$ is 2.65 for both.
-# - $k_3 = e^d - 1 - d$ is 1.40 and 6.70. It is larger for tokens to which the trainer gives the higher probability.
+# - $k_3 = e^d - 1 - d$ is 1.40 and 6.70. For the same factor between the policies, it is larger if the trainer's
+#   probability is the higher one.
 #
 # For ratios near 1, k2 and k3 are nearly equal.
 #
-# By hand: from 0.001 to 0.01 the ratio is 10, and hardly any probability has moved. A ratio does not see how probable a
-# token is. **KPop** therefore compares two outcomes, "this token" and "another token", with the probabilities $p, 1-p$
-# and $q, 1-q$:
+# By hand: if the engine gives a token 0.001 and the trainer 0.01, the ratio is 10, although only 0.009 of all
+# probability has moved. A ratio does not show how probable a token is. **KPop** therefore compares the policies on two
+# outcomes, "this token" and "another token". Their probabilities are $q$ and $1-q$ in the engine, $p$ and $1-p$ in the
+# trainer:
 #
 # $$ \mathrm{KL}_2(q\|p) = q \log\frac{q}{p} + (1 - q) \log\frac{1 - q}{1 - p} . $$
 #
-# It keeps a token if both $\mathrm{KL}_2(q\|p)$ and $\mathrm{KL}_2(p\|q)$ are at most $\varphi$. Implementations take
-# different bounds: 2 in AReaL and in [verl's pull request 6800](https://github.com/verl-project/verl/pull/6800), 0.1 in
-# [prime-rl's](https://github.com/PrimeIntellect-ai/prime-rl/pull/3283). The next cell compares it with **IcePop**,
-# which keeps $0.5 \le r \le 5$ ([Ring-1T](https://arxiv.org/abs/2510.18855)).
+# KPop keeps a token if both $\mathrm{KL}_2(q\|p)$ and $\mathrm{KL}_2(p\|q)$ are at most a bound $u$. Implementations
+# take different bounds: 2 in AReaL and in [verl's pull request 6800](https://github.com/verl-project/verl/pull/6800),
+# 0.1 in [prime-rl's pull request 3283](https://github.com/PrimeIntellect-ai/prime-rl/pull/3283). The next cell compares
+# KPop with **IcePop**, which keeps a token if $0.5 \le r \le 5$ ([Ring-1T](https://arxiv.org/abs/2510.18855)).
 
 
 # %%
@@ -230,7 +240,7 @@ def two_outcome_kl(q, p):
 
 q4, p4 = torch.tensor([[0.001, 0.9, 0.99, 0.5], [0.01, 0.5, 0.5, 0.01]], dtype=torch.float64)
 four = TokenBatch.from_log_probs(p4.log()[:, None], q4.log()[:, None], torch.ones(4, 1))
-kpop = {phi: CorrectionConfig(rollout_rs=(RejectionRule.named("token_binary_kl", upper=phi),)) for phi in (2.0, 0.1)}
+kpop = {u: CorrectionConfig(rollout_rs=(RejectionRule.named("token_binary_kl", upper=u),)) for u in (2.0, 0.1)}
 RULES_4 = {"IcePop": TOKEN_METHODS["IcePop"], "KPop, 2": kpop[2.0], "KPop, 0.1": kpop[0.1]}
 show("q", q4, digits=3)
 show("p", p4, digits=3)
@@ -241,14 +251,16 @@ for name, config in RULES_4.items():
     show(f"kept by {name}", (result.keep_mask & (result.weights > 0))[:, 0])
 
 # %% [markdown]
-# The first token became ten times as probable and is still rare. IcePop rejects it, KPop keeps it. The second and the
-# third lost about half of a large probability. IcePop keeps them, and KPop with the tight bound rejects them. Which
-# rule is right? That depends on what you want to bound. A ratio is the weight of the token in the average, and a large
-# one is noise (lesson 05). $\mathrm{KL}_2$ measures how far the policies differ at this position.
+# The first token is ten times as probable in the trainer as in the engine, and rare in both. IcePop rejects it, and
+# KPop keeps it with both bounds. The second and the third have lost about half of a large probability. IcePop keeps
+# them, and KPop with the tight bound rejects them. Which rule is right? That depends on what you want to bound. The
+# ratio is the weight of the token in the average, and large weights make noise (lesson 05). $\mathrm{KL}_2$ measures
+# how far the policies differ at this position.
 #
-# The picture shows this for all probabilities: a rule keeps a token in the green region. The dotted line is $p = q$.
-# **Change the rule, and look for** the corner at the lower left, where rare tokens are, and the one at the upper right,
-# where nearly certain tokens are.
+# The picture shows this for all probabilities: a rule keeps a token if its point ($q$, $p$) is in the green region. The
+# dotted line is $p = q$. Two more rules are on the slider. **DPPO** bounds the difference $|p - q|$, and the rule
+# **k3** bounds the token's $k_3$ (their numbers are in the appendix). **Change the rule, and look at** the corner at
+# the lower left, where rare tokens are, and at the corner at the upper right, where nearly certain tokens are.
 
 # %% tags=["hide-input"]
 shown = {"IcePop": TOKEN_METHODS["IcePop"], "KPop, 2": kpop[2.0], "KPop, 0.1": kpop[0.1],
@@ -290,11 +302,11 @@ for name, label in TOKEN_RUNS.items():
         per_thousand[name, rule] = 1000 * float(lost_tokens.sum() / one.response_mask.sum())
     show(label, [per_thousand[name, rule] for rule in shown], digits=1)
 say(f"""
-On the healthy run of the real model, the first row, every rule but that on k3 keeps nearly everything. The bound on k3
-is strict: it rejects {per_thousand["gpu_smol_long", "k3"]:.0f} ‰ of the healthy tokens. With weights six updates old,
-KPop at 2 rejects {per_thousand["smol_stale_6", "KPop, 2"]:.0f} ‰, KPop at 0.1
-{per_thousand["smol_stale_6", "KPop, 0.1"]:.0f} ‰ and IcePop {per_thousand["smol_stale_6", "IcePop"]:.0f} ‰. So between
-KPop and IcePop, the bound matters more than the form. The appendix lists more rules.
+The first row is the healthy run of the real model. There every rule except the one on k3 keeps nearly everything. The
+bound on k3 is strict: it rejects {per_thousand["gpu_smol_long", "k3"]:.0f} ‰ (per thousand) of the healthy tokens. With
+weights six updates old, KPop at 2 rejects {per_thousand["smol_stale_6", "KPop, 2"]:.0f} ‰, KPop at 0.1
+{per_thousand["smol_stale_6", "KPop, 0.1"]:.0f} ‰ and IcePop {per_thousand["smol_stale_6", "IcePop"]:.0f} ‰. So the
+bound of KPop matters more than the choice between KPop and IcePop. The appendix lists more rules.
 """)
 
 # %% [markdown]
@@ -305,15 +317,23 @@ KPop and IcePop, the bound matters more than the form. The appendix lists more r
 #
 # $$ g_{\text{fixed}}=\frac{1}{N}\sum_{\text{kept}}A\,s=\bar m\;g_{\text{kept}} . $$
 #
-# Both have the same direction, so neither repairs the bias. What about the length? Adam divides a gradient by a running
-# root mean square of its size. A **constant** factor such as $\bar m$ cancels there. Changes of the kept share from
-# step to step do not cancel at once (lesson 06 shows how slowly AdamW follows).
+# Here $g_{\text{kept}}$ is the same sum, divided by $\bar m N$. Both gradients have the same direction, so the choice
+# of the denominator does not repair the bias. It changes the length. With plain gradient descent, the step with the
+# fixed denominator is shorter by the factor $\bar m$. Adam divides a gradient by a running root mean square of its past
+# sizes, so a **constant** factor cancels. If the kept share changes from step to step, the change does not cancel at
+# once (lesson 06 shows how slowly AdamW follows).
 #
 # ## Long answers
 #
-# The mean of $d$ over a long answer approaches −KL per token (lesson 06). So on long answers, a bound on the
-# **geometric mean** tests whether this KL is below the bound. The **product** leaves every fixed band in the end. The
-# table has one real model and three tiny ones, and looks at the first tokens of their answers.
+# The mean of $d$ over a long answer approaches −KL per token (lesson 06). The geometric mean is the exponential of this
+# mean. So on long answers, a bound on the **geometric mean** tests whether the KL per token is below the logarithm of
+# the bound.
+#
+# By hand: the bound of ±0.1 % is $\log 1.001 = 0.001$ nats per token, which is 1 ‰ of a nat.
+#
+# The **product** of the ratios drifts further with every token, so in the end it leaves every fixed band. The table
+# shows the share of the answers that two rules keep, if they look only at the first tokens of every answer, as many as
+# the column says, or at all of them. It has one real model and three tiny ones.
 
 # %% tags=["hide-input"]
 LONG = {
@@ -360,30 +380,35 @@ for name, label in LONG.items():
         falls[name, rule] = mean_over(prompts, kept_at[0] - kept_at[-1], torch.ones(len(prompts)))
 SMOL, TINY, CACHE, OLD = LONG
 say(f"""
-    The tiny model in bfloat16 has a KL far below the bound of 1 ‰, and both rules keep nearly every answer. With the
-    coarse cache and with old weights the KL per token is above the bound, {above(kl[CACHE], 1)} and
-    {above(kl[OLD], 1)}, and ±0.1 % keeps few answers at any length. The real model in bfloat16 is healthy. Its KL is
-    near the bound, {untold(kl[SMOL], 1)}, and ±0.1 % keeps few of its answers, too.
+    The tiny model in bfloat16 has a KL per token far below the bound of 1 ‰, and both rules keep nearly every whole
+    answer. With the coarse cache and with old weights the KL per token is above the bound, {above(kl[CACHE], 1)} ‰ and
+    {above(kl[OLD], 1)} ‰, and the rule ±0.1 % keeps few answers at any length. The real model in bfloat16 is healthy.
+    But its KL is so near the bound that the two cannot be distinguished, {untold(kl[SMOL], 1)} ‰, and the rule ±0.1 %
+    keeps few of its answers, too.
 
-    The share that the product rule keeps falls from the first {CUTS[0]} tokens to the whole answer: by
-    {above(falls[SMOL, "product"])} with the real model, {above(falls[CACHE, "product"])} with the coarse cache and
-    {above(falls[OLD, "product"])} with old weights.
+    The product rule keeps fewer answers if it looks at the whole answer than if it looks at the first {CUTS[0]} tokens.
+    Its kept share falls by {above(falls[SMOL, "product"])} with the real model, {above(falls[CACHE, "product"])} with
+    the coarse cache and {above(falls[OLD, "product"])} with old weights.
     """)
 
 # %% [markdown]
 # ## What our studies found
 #
-# Four studies with tiny models compare whole training runs on the same seeds: old weights or a coarse cache, short
-# answers or long ones. `token_cap` and `product_cap` are weights with a cap, for comparison. The other arms reject:
+# Four studies with tiny models compare whole training runs: with old weights or with a coarse cache, and with short
+# answers or with long ones. An **arm** of a study is one correction, with which several runs were trained, one for each
+# seed. All arms have the same seeds. `none` has no correction. `token_cap` and `product_cap` are weights with a cap,
+# for comparison. The other arms reject:
 #
 # - `geometric_negative_50` rejects answers with a **negative advantage**, those with the lowest geometric mean first,
 #   until half of the tokens remain;
-# - arms that end in `_80` reject the fifth of the tokens that is furthest from 1: whole answers by their geometric mean
-#   or their product, or single tokens.
+# - the arms that end in `_80` keep four fifths of the tokens. They reject whole answers whose geometric mean
+#   (`geometric_80`) or product (`product_band_80`) is furthest from 1, or single tokens whose ratio is furthest from 1
+#   (`token_band_80`).
 #
-# The dashed lines are the reward at the **start** of training, and the reward at the end of runs **without a
-# mismatch**, the control. For long answers no control was made. **Guess first:** which arm helps in all four? Then
-# **change the study, and look for** the arms above the start.
+# Each point is the mean reward at the end of an arm's runs, and its bar reaches from the lowest to the highest run. The
+# dashed lines are the reward at the **start** of training, and the reward at the end of runs **without a mismatch**,
+# the control. For long answers no control was made. **Guess first:** which arm helps in all four studies? Then **change
+# the study, and look for** the arms to the right of the start.
 
 # %% tags=["hide-input"]
 NEGATIVE = "geometric_negative_50"
@@ -412,36 +437,41 @@ say(f"""
     studies all of them contain the true differences.)
 
     - **Which rejection helps depends on the mismatch.** With short answers and old weights `{NEGATIVE}` is
-      significantly better than no correction. It is also better than rejecting as many bad answers by chance, by
-      {above(by_chance[0])}. With the coarse cache it is significantly worse than both: {below(short_cache[NEGATIVE])}
-      and {below(by_chance[1])}. There the runs without a correction end at {ends("decide_cache")["none"].value:.2f},
-      near the control's {control("decide_cache"):.2f}, so there is little to repair.
+      significantly better than no correction. It is also better, by {above(by_chance[0])}, than rejecting as many
+      answers with a negative advantage by chance. With the coarse cache it is significantly worse than both:
+      {below(short_cache[NEGATIVE])} and {below(by_chance[1])}. There the runs without a correction end at
+      {ends("decide_cache")["none"].value:.2f}, near the control's {control("decide_cache"):.2f}, so there is little to
+      repair.
     - **With long answers only the token cap is significantly better than no correction**, by
-      {above(long_old["token_cap"])} and {above(long_cache["token_cap"])}. With old weights this means that less is
-      destroyed: the runs start at {start("decide_long_stale"):.2f} and
+      {above(long_old["token_cap"])} and {above(long_cache["token_cap"])}. With old weights "better" means that training
+      destroys less: the runs start at {start("decide_long_stale"):.2f}, and
       {len(above_start["decide_long_stale"]) or "no"} arm ends above that. With the coarse cache
       {len(above_start["decide_long_cache"])} of {len(ends("decide_long_cache"))} arms ends above the start.
     - **No rejection rule can be distinguished from no correction on long answers.** Some intervals are wide, so they
       may still help or harm.
 
-    These are two tasks, one learning rate and two small models. Between short and long answers the algorithm, the batch
-    and more differ as well (lesson 06), and without a control we cannot say what the learning rate alone does there.
+    These are two tasks, one learning rate and two small models. The studies with long answers differ from those with
+    short ones in the algorithm, the size of the batch and more as well (lesson 06). And without a control we cannot say
+    what the learning rate alone does to the long answers.
 
-    On the real model, one arm of the study `smol_stale_6` rejects: a band on the geometric mean that keeps 95 % of the
-    tokens. It cannot be distinguished from no correction. The planned measure is the gain, the mean reward of the last
-    six steps minus that of the first six. Its difference is {untold(on_smol["geometric_95", "none"])}.
+    We also made a study with the real model, SmolLM2, on weights that are six updates old. Only one arm of this study,
+    `smol_stale_6`, rejects: a band on the geometric mean that keeps 95 % of the tokens. It cannot be distinguished from
+    no correction. The measure that was planned before the study is the gain: the mean reward of the last six steps
+    minus that of the first six. The gain of this arm minus that of no correction is
+    {untold(on_smol["geometric_95", "none"])}.
     """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# `moe_bf16` is a mixture of experts. Nearly all of its tokens agree. A few, for which another expert was chosen, differ
-# by much. **Write down a guess** for its last step:
+# The run `moe_bf16` is a mixture of experts. On nearly all of its tokens engine and trainer agree. On a few tokens they
+# chose different experts, and there the probabilities differ by much. **Write down a guess** for its last step:
 #
-# 1. Which share of the answers do a narrow bound on the geometric mean (`decoupled_geo_rs`) and a wide one
-#    (`skyrl_geo_mask`) keep?
+# 1. Which share of the answers does a narrow bound on the geometric mean keep (`decoupled_geo_rs`), and which a wide
+#    one (`skyrl_geo_mask`)?
 # 2. How many **tokens** does IcePop, a band on each ratio, reject?
-# 3. How much of the mean k3 is left after IcePop: a half, a fifth, less than a tenth?
+# 3. How large is the mean k3 of the tokens that IcePop keeps, compared with that of all tokens: a half, a fifth, less
+#    than a tenth?
 
 # %%
 batch = load("moe_bf16")
@@ -460,9 +490,10 @@ kept_by_wide = 100 * float(wide[~narrow].double().mean())
 lost, left = int((mask & ~icepop).sum()), float(k3(d[icepop]).mean() / k3(d[mask]).mean())
 assert lost == 1
 say(f"""
-    IcePop rejects **one** of {int(mask.sum())} tokens, and {100 * left:.0f} % of the mean k3 is left. The narrow bound
-    rejects {100 * (1 - float(narrow.double().mean())):.0f} % of the answers; the wide one keeps {kept_by_wide:.0f} % of
-    these. If a few tokens differ by much, reject single tokens, with bounds that rounding does not reach.
+    IcePop rejects **one** of {int(mask.sum())} tokens, and the mean k3 of the others is {100 * left:.0f} % of that of
+    all tokens. The narrow bound rejects {100 * (1 - float(narrow.double().mean())):.0f} % of the answers, and the wide
+    bound keeps {kept_by_wide:.0f} % of those. So if a few tokens differ by much, reject single tokens, with bounds so
+    wide that ordinary rounding does not reach them.
     """)
 
 # %% [markdown]
@@ -497,7 +528,7 @@ check(kept_solution, GEOMETRIC_RULE)
 # %% [markdown]
 # ## Exercise 2: the distribution that is trained on
 #
-# *3 minutes.* Given the engine's probability `q` of each action and the truth value `keep` of each action, return
+# *3 minutes.* `q` has the engine's probability of each action, and `keep` is True for each action that is kept. Return
 # $q_m$. If no action is kept, return zeros.
 #
 # <details><summary>Hint 1</summary>Set the rejected ones to 0, then make the sum 1.</details>
@@ -524,8 +555,10 @@ check(trained_distribution_solution, TRAINED_DISTRIBUTION)
 # %% [markdown]
 # ## Exercise 3: two denominators
 #
-# *4 minutes.* Return the sum of `loss` over the kept tokens, divided by the number of real tokens if `denominator` is
-# "fixed", or by the number of kept ones if it is "kept". If that number is 0, return 0. `loss` is nan on padding.
+# *4 minutes.* `loss`, `mask` and `keep` are `(B, T)`: the loss of each token, which is nan on padding; True for real
+# tokens; and True for kept tokens, all of which are real. Return the sum of `loss` over the kept tokens. Divide it by
+# the number of real tokens if `denominator` is "fixed", or by the number of kept ones if it is "kept". If that number
+# is 0, return 0.
 #
 # <details><summary>Hint 1</summary><code>loss[keep]</code> contains no nan; use <code>.clamp(min=1)</code> on the
 # count.</details>
@@ -551,10 +584,11 @@ check(masked_loss_solution, MASKED_LOSS)
 # %% [markdown]
 # ## mini.py: the loss
 #
-# *6 minutes.* Return a number whose slope along every real log-prob `new_logp` is $-wA/N$. `weights`, `(B, T)`, are the
-# ratios after cap and rejection; a rejected token has the weight 0. They were computed from log-probs of the same
-# policy, and must not be differentiated. `advantage` is `(B,)`, one number per answer. $N$ is the number of real
-# tokens, rejected ones included: a fixed denominator. It is `loss` in `mini.py`.
+# *6 minutes.* Write the loss of the training loop: one number, whose derivative with respect to the log-prob of each
+# real token, `new_logp`, is $-wA/N$. Here $w$ is the token's entry of `weights`, `(B, T)`: the ratios after cap and
+# rejection, so a rejected token has the weight 0. The weights were computed from log-probs of the same policy, and must
+# not be differentiated. $A$ is the answer's entry of `advantage`, `(B,)`. $N$ is the number of real tokens, rejected
+# ones included: a fixed denominator. Write your function into `mini.py`, below its line "Lesson 07".
 #
 # <details><summary>Hint 1</summary>An optimizer makes the loss smaller.</details>
 # <details><summary>Hint 2</summary><code>weights.detach()</code> is a constant for autograd;
@@ -583,8 +617,10 @@ check(slope(loss_solution), LOSS)
 # **1. A rule keeps a token if k3 ≤ 1. One token has q = 0.9 and p = 0.01, another q = 0.01 and p = 0.9. Which is
 # kept?**
 #
-# <details><summary>Neither: both differ by a factor of 90.</summary>Right: their k3 are 3.5 and 84.5.</details>
-# <details><summary>The first: k3 only reacts to ratios above 1.</summary>No. Below 1 it grows, too, like −d.</details>
+# <details><summary>Neither: both differ by a factor of 90.</summary>Right: their values of k3 are 3.5 and
+# 84.5.</details>
+# <details><summary>The first: k3 only reacts to ratios above 1.</summary>No. As the ratio falls below 1, k3 grows, too,
+# about like −d.</details>
 # <details><summary>The second: the trainer gives it the higher probability.</summary>No. For such tokens k3 is
 # largest.</details>
 #
@@ -594,7 +630,7 @@ check(slope(loss_solution), LOSS)
 # <details><summary>It is 30 % shorter.</summary>In plain gradient descent. In Adam a constant factor
 # cancels.</details>
 # <details><summary>Nothing: the rejected tokens were wrong anyway.</summary>No. The kept tokens have another
-# distribution, so the direction changes.</details>
+# distribution than all tokens, so the direction changes.</details>
 # <details><summary>The gradient is multiplied by the kept share, and its direction changes. Adam cancels the scale
 # factor but not the change of direction.</summary>Yes, as long as the share stays the same.</details>
 #
@@ -604,8 +640,9 @@ check(slope(loss_solution), LOSS)
 # <details><summary>90 %: the geometric mean does not depend on the length.</summary>No. Its spread does.</details>
 # <details><summary>None: long answers leave every band.</summary>That is true of the product.</details>
 # <details><summary>All if the KL per token is well below 0.001, none if it is well above.</summary>Yes, in the limit:
-# then the rule tests the engine, not the answer. The answers of our runs are not long enough to show it. In the table
-# of long answers the kept share hardly changes with the length.</details>
+# then every answer has nearly the same geometric mean, and the rule tests the engine, not the answer. Our answers are
+# not long enough to show the limit. In the table above, the runs whose KL is above the bound keep about the same share
+# of their answers from 50 tokens on.</details>
 #
 # ## In the app
 #
@@ -624,10 +661,12 @@ check(slope(loss_solution), LOSS)
 # - **Empty batches.** If everything is rejected, the loss must be 0. The mean over nothing is nan, and one nan makes
 #   every parameter nan.
 # - **Few tokens may matter most.** Of the tokens that the engine samples, at most one in $u$ has $r>u$ (Markov's
-#   inequality). So an upper bound rejects few tokens, but these have the largest weights and make most of the noise
-#   (lessons 02 and 05).
-# - **Metrics after the rule.** Kept tokens always look healthy. Measure before the rule.
-# - **Better than what?** Compare a rule with rejecting as many tokens by chance, with the start, and with a control.
+#   inequality). So an upper bound rejects few tokens. But these few have the largest weights, and they make most of the
+#   noise (lessons 02 and 05).
+# - **Metrics after the rule.** Kept tokens always look healthy, because the rule has removed all others. Measure the
+#   mismatch before the rule is applied.
+# - **Better than what?** Compare a rule with rejecting as many tokens by chance, with the reward at the start of
+#   training, and with a control without a mismatch.
 #
 # ## References
 #
@@ -651,7 +690,7 @@ check(slope(loss_solution), LOSS)
 # | MIS, masked importance sampling | $r$ is in a band; the token has the weight $r$ | token or sequence |
 # | [IcePop](https://arxiv.org/abs/2510.18855) | $0.5 \le r \le 5$; the token has the weight $r$ | token |
 # | [KPop](https://ringtech.notion.site/kpop) | $\max(\mathrm{KL}_2(p\Vert q), \mathrm{KL}_2(q\Vert p)) \le 2$ | token |
-# | [DPPO](https://arxiv.org/abs/2602.04879), TV | $\lvert p - q\rvert \le 0.2$, or the update moves it back | token |
+# | [DPPO](https://arxiv.org/abs/2602.04879), TV | $\lvert p - q\rvert \le 0.2$, or the update reduces it | token |
 # | DPPO, signed KL | $\mathrm{KL}_2(q\Vert p)$ is at most 0.05 | token |
 # | Geo-RS (`decoupled_geo_rs`) | the geometric mean of the answer's ratios is in $[0.999, 1.001]$ | sequence |
 # | k3 rule (`decoupled_k3_rs`) | the mean k3 of the answer is at most 0.01 | sequence |
@@ -660,9 +699,10 @@ check(slope(loss_solution), LOSS)
 #
 # ### The edges of the regions, as numbers
 #
-# For four probabilities of the engine, the smallest and the largest $p$ that a rule keeps, and how many tokens of the
-# last step of `kv_fp8_e5m2` it rejects on either side. "—" means that the rule has no bound on that side. Bounds on
-# ratios are strict for small probabilities, bounds on $|p-q|$ for large ones.
+# For four probabilities of the engine, the table has the smallest and the largest $p$ that a rule keeps. "—" means that
+# the rule has no bound on that side. The last two columns have the number of tokens of the last step of `kv_fp8_e5m2`
+# that the rule rejects: those whose ratio is below 1, and those whose ratio is above 1. Bounds on ratios are strict for
+# small probabilities, bounds on $|p-q|$ are strict for large ones.
 
 # %% tags=["hide-input"]
 at_q = torch.tensor([0.001, 0.1, 0.5, 0.9], dtype=torch.float64)
@@ -680,7 +720,7 @@ for name, config in shown.items():
     show(f"{name}: largest p", *high)
 assert sides["IcePop"][1] == 0 < sides["IcePop"][0]
 say(f"""
-    If the engine writes a token once in a thousand, IcePop keeps it up to a $p$ of
+    If the engine samples a token once in a thousand times, IcePop keeps it up to a $p$ of
     {float(edges_of["IcePop"][1][0]):.3f}, a ratio of {float(edges_of["IcePop"][1][0] / at_q[0]):.0f}. DPPO keeps it up
     to {float(edges_of["DPPO"][1][0]):.3f}, a ratio of {float(edges_of["DPPO"][1][0] / at_q[0]):.0f}. All
     {sides["IcePop"][0]} tokens that IcePop rejects here have $r < 1$: no ratio reaches its upper bound. """)
@@ -690,9 +730,9 @@ say(f"""
 #
 # [M2PO](https://arxiv.org/abs/2510.01161) rejects the tokens with the largest $d^2$ until the mean $d^2$ of the rest is
 # below 0.04. This is the rule `token_k2`, with a bound that `rlcorr.adaptive.m2po` computes for each batch.
-# [FlashREINFORCE](https://github.com/OpenRLHF/OpenRLHF/pull/1339) keeps an answer if the **mean** of its tokens'
-# $\mathrm{KL}_2(q\|p)$ is at most 0.005. **Look for** steps on which M2PO rejects no token and FlashREINFORCE nearly
-# half of the answers.
+# [FlashREINFORCE](https://github.com/OpenRLHF/OpenRLHF/pull/1339) keeps an answer if the **mean** of
+# $\mathrm{KL}_2(q\|p)$ over its tokens is at most 0.005. **Look for** runs on whose last step M2PO rejects no token and
+# FlashREINFORCE rejects nearly half of the answers.
 
 # %%
 show("last step", "M2PO: |d| ≤", "rejects", "of tokens", "FlashREINFORCE: answers kept")
@@ -728,8 +768,8 @@ for subset in range(1, 8):  # every subset that is not empty
 # ### The gradient of whole answers
 #
 # `small_world` contains all answers of a few tokens, with random advantages, and two policies whose logits differ by
-# noise. `gradient_truth` sums over all answers, so nothing is sampled. The first cell checks the two equations with
-# autograd.
+# random numbers. `gradient_truth` sums over all answers, so nothing is sampled. The first cell checks the two equations
+# of the lesson with autograd.
 
 # %% tags=["hide-input"]
 little = small_world(0.2)
@@ -764,9 +804,10 @@ assert torch.allclose(weighted.expectation - weighted.reference, -score_sum(p_an
 show("answers kept, their probability", int(stays.sum()), "of", len(stays), share)
 
 # %% [markdown]
-# Now the bound moves. **Cosine** is that between the expected gradient and the exact gradient $g^*$. **Scale** is the
-# component along $g^*$, and bias the distance from it, both in units of $\|g^*\|$ (lesson 05). A step of length 0 has
-# a bias of 1.
+# Now we change the bound. **Cosine** is the cosine of the angle between the expected gradient and the exact gradient
+# $g^*$. **Scale** is the component of the expected gradient along $g^*$. **Bias** is its distance from $g^*$. Scale and
+# bias are in units of $\|g^*\|$, the length of the exact gradient (lesson 05). So a gradient of length 0 has a bias of
+# 1.
 
 # %% tags=["hide-input"]
 rows = []
@@ -784,17 +825,18 @@ for name, row in zip(names, zip(*rows, strict=True), strict=True):
     show(name, row, digits=3)
 assert rows[0][6] > 2 > 1.2 > rows[0][4] > 1
 say(f"""
-    Tight bounds do not make the gradient on-policy. They change its direction: the cosine is {rows[1][2]:.2f} at ±5 %
-    and {rows[0][2]:.2f} at ±2 %. The kept denominator takes the wrong direction at full length. At ±2 % its bias is
-    {rows[0][6]:.1f} times the exact gradient's length, with the fixed denominator {rows[0][4]:.1f} times.
+    Tight bounds do not make the gradient that of the trainer's policy. They change its direction: the cosine is
+    {rows[1][2]:.2f} at ±5 % and {rows[0][2]:.2f} at ±2 %. The kept denominator does not shorten this wrong step. At
+    ±2 % its bias is {rows[0][6]:.1f} times the length of the exact gradient; with the fixed denominator it is
+    {rows[0][4]:.1f} times.
     """)
 
 # %% [markdown]
 # ### The factor, and the optimizer
 #
 # `lr_factor` is the factor by which a fixed denominator shortens the gradient. The first lines show it on the last step
-# of `stale_4`, for two ways of averaging the loss. The others show how far a weight moves in twenty steps, if all
-# gradients are 1 times a constant factor.
+# of `stale_4`, for two ways of averaging the loss. The other lines show how far a weight moves in twenty steps, if the
+# gradient of every step is the same factor.
 
 # %% tags=["hide-input"]
 batch = load("stale_4")
@@ -858,18 +900,19 @@ of_product = [gap for (_, label), of_run in gaps.items() if label == "product" f
 say(f"""
     For the product, the law predicts the direction of the change and not the numbers: the kept share is
     {min(of_product):.1f} to {max(of_product):.1f} times the predicted one. For the geometric mean it predicts that the
-    kept share grows, which the data do not show. The sum is not normal: in `{OLD}` half of the tokens agree to
-    {100 * (float(sizes[0]) - 1):.2f} %, and one in a hundred differs by a factor of {float(sizes[1]):.1f} or more.
+    kept share grows with the length, which the data do not show. The sum is not normal: in `{OLD}` half of the tokens
+    agree to {100 * (float(sizes[0]) - 1):.2f} %, and one in a hundred differs by a factor of {float(sizes[1]):.1f} or
+    more.
     """)
 
 # %% [markdown]
 # ### The two studies with short answers, arm by arm
 #
-# A **budget** sets the bound of every batch so that a rule keeps a given percentage of the tokens, the number in an
-# arm's name. For comparison, the `random_` arms reject as many by chance. The pictures show the reward at the end minus
-# that without a correction. Green is significantly better, orange significantly worse, grey not significant. The dashed
-# lines show the reward at the start and that of the control, on the same scale: an arm to the left of "start" has lost
-# reward in training, whatever its colour. First old weights:
+# A **budget** sets the bound anew for every batch, such that a rule keeps a given percentage of the tokens. This
+# percentage is the number in an arm's name. For comparison, the `random_` arms reject as many tokens or answers by
+# chance. The pictures show the reward at the end minus that without a correction. Green is significantly better, orange
+# significantly worse, grey not significant. The dashed lines show the reward at the start and that of the control, on
+# the same scale: an arm to the left of "start" has lost reward in training, whatever its colour. First old weights:
 
 
 # %%
@@ -904,8 +947,8 @@ both_signs = [arm for arm in short_old if arm.startswith(("token_band", "geometr
 assert not any(short_old[arm].tells for arm in both_signs if "negative" not in arm)
 say(f"""
     With the coarse cache {len(worse)} of {len(halves)} ways to reject half of the tokens are significantly worse than
-    no correction, and a band on tokens is significantly worse than chance at two budgets. With old weights no rule for
-    both signs of the advantage can be distinguished from no correction, at any budget. The geometric mean at half is
-    significantly better than chance all the same. {len(above_start["decide_stale"])} of {len(ends("decide_stale"))}
-    arms end above the start with old weights, {len(above_start["decide_cache"])} of {len(ends("decide_cache"))} with
-    the coarse cache. """)
+    no correction. A band on tokens is there significantly worse than chance at two budgets. With old weights no rule
+    that rejects good and bad answers alike can be distinguished from no correction, at any budget. Yet `geometric_50`
+    is significantly better than rejecting half of the answers by chance. With old weights
+    {len(above_start["decide_stale"])} of {len(ends("decide_stale"))} arms end above the start, with the coarse cache
+    {len(above_start["decide_cache"])} of {len(ends("decide_cache"))}. """)

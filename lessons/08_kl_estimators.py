@@ -2,17 +2,17 @@
 # # 08 · KL estimators: a value is not a gradient
 #
 # **Claim.** As values, k1 and k3 average to the KL, and k2 nearly does if the policies are close. As losses they
-# differ: on average the gradient of k1 is 0, that of k2 is the gradient of the KL that is meant, and that of k3 is the
+# differ: on average, k1 has the gradient 0, k2 has the gradient of the KL that one wants to make small, and k3 has the
 # gradient of the KL in the other direction.
 #
-# *55 minutes · intermediate · any laptop; no GPU, no network.* You need the score (lesson 01), weights (lesson 02)
-# and the divergences of lesson 07. All letters are in [Notation](NOTATION.md).
+# *60 minutes · intermediate · any laptop; no GPU, no network.* You need the score (lesson 01), weights (lesson 02) and
+# the divergences of lesson 07. All letters are in [Notation](NOTATION.md).
 #
 # At the end you can
 #
 # - compute k1, k2 and k3 of a token, and say what each estimates;
 # - explain why a good estimate of a number can have a wrong gradient;
-# - say which penalty to use in the loss and which in the reward;
+# - say which estimator to use as a penalty in the loss, and which in the reward;
 # - repair a penalty on tokens that an older policy has sampled.
 
 # %% tags=["hide-input"]
@@ -69,12 +69,12 @@ torch.set_num_threads(1)
 # $$ \mathrm{KL}(\pi\|\mathrm{ref})=\sum_a\pi(a)\,\log\frac{\pi(a)}{\mathrm{ref}(a)},\qquad
 # \mathrm{KL}(\mathrm{ref}\|\pi)=\sum_a\mathrm{ref}(a)\,\log\frac{\mathrm{ref}(a)}{\pi(a)} . $$
 #
-# The first one averages over the tokens that $\pi$ writes. It is the penalty that people mean. The second one averages
-# over the tokens that the reference would write.
+# The first one averages over the tokens that $\pi$ samples. It is the one that people mean by a KL penalty; this lesson
+# calls it **the KL that is meant**. The second one averages over the tokens that the reference would sample.
 #
-# A program does not add up the whole vocabulary at every token. It has the one token that was sampled, and its two
-# log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$. Schulman's three estimators are functions of $\delta$. In the
-# library they are `kl_penalty(log π, log ref, name)`:
+# A training program does not compute this sum over the whole vocabulary at every position. It has only the token that
+# was sampled there, and its two log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$ be their difference. Schulman's three
+# estimators are functions of $\delta$. In the library they are `kl_penalty(log π, log ref, name)`:
 #
 # | name | value for one token | name in verl |
 # |---|---|---|
@@ -88,9 +88,10 @@ torch.set_num_threads(1)
 #
 # ## An example to compute by hand: three actions
 #
-# The policy chooses X, Y and Z with the probabilities 0.5, 0.4 and 0.1, the reference with 0.4, 0.1 and 0.5. So
+# The policy $\pi$ samples X, Y and Z with the probabilities 0.5, 0.4 and 0.1. The reference has 0.4, 0.1 and 0.5. So
 # $\delta$ is $\log(0.5/0.4) = 0.22$ for X, 1.39 for Y and −1.61 for Z. The values of k3 are 0.02, 0.64 and 2.39. Their
-# average under $\pi$ is 0.5 · 0.02 + 0.4 · 0.64 + 0.1 · 2.39 = 0.505, and this is the KL.
+# average under $\pi$ is 0.5 · 0.02 + 0.4 · 0.64 + 0.1 · 2.39 = 0.505. The average of $\delta$ itself is the same, 0.5 ·
+# 0.22 + 0.4 · 1.39 − 0.1 · 1.61 = 0.505, and this is $\mathrm{KL}(\pi\|\mathrm{ref})$ by definition.
 #
 # **Think first:** which actions must become less probable, so that $\pi$ comes closer to the reference?
 
@@ -117,13 +118,13 @@ for name in ("k1", "k2", "k3"):
 # $\mathbb{E}_\pi[e^{-\delta}-1]=0$, and k3 has the same mean as k1. The mean of k1 is the KL by definition. Both are
 # **unbiased**.
 #
-# For small $\delta$, $e^{-\delta}-1+\delta=\tfrac12\delta^2-\tfrac16\delta^3+\dots$ So k2 is nearly k3 there.
+# If $\delta$ is small, $e^{-\delta}-1+\delta=\tfrac12\delta^2-\tfrac16\delta^3+\dots$, so k2 is nearly equal to k3.
 #
 # ## The equation: as losses
 #
-# A program takes the mean of $k(\delta)$ over the sampled tokens and calls `backward()`. Autograd differentiates
-# $k(\delta)$ of each token. It does not differentiate the sampling: a token stays the same token. Since
-# $\nabla\delta=\nabla\log\pi=s$, the score,
+# A program takes the mean of $k(\delta)$ over the sampled tokens and calls `backward()`; here $k$ is one of the three
+# functions. Autograd differentiates $k(\delta)$ of each token. It does not differentiate the sampling: for autograd the
+# tokens are given. Since $\nabla\delta=\nabla\log\pi=s$, the score,
 #
 # $$ \text{the program computes}\quad\mathbb{E}_\pi[k'(\delta)\,s] . $$
 #
@@ -132,7 +133,8 @@ for name in ("k1", "k2", "k3"):
 #
 # $$ \nabla\,\mathbb{E}_\pi[k(\delta)]=\mathbb{E}_\pi[k'(\delta)\,s]+\mathbb{E}_\pi[k(\delta)\,s] . $$
 #
-# The program leaves out the second part. So what it descends is not the mean of $k$, but something else:
+# The program leaves out the second part. So following its gradient does not make the mean of $k$ smaller, but something
+# else:
 #
 # | loss | $k'$ | $\mathbb{E}_\pi[k'\,s]$ is the gradient of |
 # |---|---|---|
@@ -140,12 +142,14 @@ for name in ("k1", "k2", "k3"):
 # | k2 | $\delta$ | $\mathrm{KL}(\pi\|\mathrm{ref})$ |
 # | k3 | $1-e^{-\delta}$ | $\mathrm{KL}(\mathrm{ref}\|\pi)$ |
 #
-# Why the last row? $\mathbb{E}_\pi[s] = 0$ leaves
-# $-\mathbb{E}_\pi[e^{-\delta} s] = -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. This is the gradient of imitating the
-# reference. In the logits it is $\pi-\mathrm{ref}$.
+# Why the second row? The gradient of $\mathrm{KL}(\pi\|\mathrm{ref})=\mathbb{E}_\pi[\delta]$ has the two parts of the
+# equation above, with $k=\delta$. The first is $\mathbb{E}_\pi[s]=0$, so only $\mathbb{E}_\pi[\delta\,s]$ is left. Why
+# the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second half of $k'$ is left: $-\mathbb{E}_\pi[e^{-\delta} s] =
+# -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. The mean of $-\log\pi$ over tokens of the reference differs from
+# $\mathrm{KL}(\mathrm{ref}\|\pi)$ only by a constant, so this is its gradient. In the logits it is $\pi-\mathrm{ref}$.
 #
-# The next cell computes these gradients in the logits. A loss is descended, so a positive number makes an action
-# less probable.
+# The next cell computes these gradients in the logits. A training step moves against the gradient of a loss, so a
+# positive number makes an action less probable.
 
 
 # %%
@@ -161,23 +165,29 @@ for name in ("k1", "k2", "k3", "k3+"):
     show(name, expected_gradient(name), digits=3)
 
 # %% [markdown]
-# k2 and k3 agree about Y and Z: Y must become less probable and Z more probable. Look at X. The penalty that is meant,
-# in the row of k2, makes X **more** probable, because its $\delta$ is below the average of $\delta$. k3 makes X
-# **less** probable, because $\pi$ is above the reference there. So k1 and k3 have the same mean as values, and k2 and
-# k3 differ as losses, for X even in the sign.
+# k2 and k3 agree about Y and Z: Y must become less probable and Z more probable. Look at X. The row of k2 is the
+# gradient of the KL that is meant. In the logit of an action $a$ it is $\pi(a)\,(\delta_a-\mathrm{KL})$, where
+# $\delta_a$ is the action's $\delta$.
+#
+# By hand: for X, $\delta = 0.22$ is below the KL, 0.505, so the penalty makes X **more** probable. k3 makes X **less**
+# probable, because $\pi-\mathrm{ref}$ is 0.1 for it.
+#
+# So k1 and k3 have the same mean as values, and k2 and k3 differ as losses, for X even in the sign.
 #
 # `k3+` is the repair, called **straight-through**: its value is k3, and its gradient is that of k2.
 #
 # ## On recorded runs
 #
-# The last step of a recorded run contains, at a few positions of its answers, all next tokens with their probabilities
-# and scores. There the expected gradient of a loss is an exact sum. These are tiny models: for the vocabulary of a real
-# language model such a recording would be too large.
+# Do k2 and k3 differ as much in a real training run? At a few positions of the answers, the last step of a recorded run
+# contains all possible next tokens with their probabilities and scores. At these positions the expected gradient of a
+# loss is an exact sum. These are tiny models: for the vocabulary of a real language model such a recording would be too
+# large.
 #
-# The picture has two bars for each loss: the cosine of its expected gradient with the gradient of the KL that is meant,
-# and with that of the other KL. A cosine of 1 means the same direction. Error bars are 95 % intervals over positions.
-# k1 has no gradient, so it has no direction either. **Change the run, and look for** the losses whose first bar is at
-# 1.
+# The picture has two bars for each loss. The first is the cosine of the angle between its expected gradient and the
+# gradient of the KL that is meant. The second is the same for the other KL. A cosine of 1 means the same direction.
+# Error bars are 95 % intervals over positions. The expected gradient of k1 is 0, so it has no direction and no bar.
+# **Change the run, and look for** the losses whose first bar is at 1. The lines below the picture have the length of
+# each gradient, divided by that of the KL that is meant.
 
 # %% tags=["hide-input"]
 SKETCHED = ("bf16", "control_fp32", "kv_fp8", "stale_4", "moe_bf16", "top_p", "async", "kv_fp8_e5m2", "moe_replay",
@@ -224,15 +234,16 @@ say(f"""
     {max(i.value for i in meant.values()):.2f}.
 
     `bf16` was trained longest. There this cosine is {below(meant["bf16"], 0.95)}, and the gradient of k3 is
-    {above(far.length, 1)} times as long as that of k2. So a coefficient that was tuned for k2 is too large for k3. And
-    the k3 gradient of a single token has more than a hundred times the noise of that of k2.
+    {above(far.length, 1)} times as long as that of k2. So there a coefficient that was tuned for k2 is too large for
+    k3. And the gradient of k3 for a single token has more than a hundred times as much noise as that of k2.
     """)
 
 # %% [markdown]
 # ## Values on sampled tokens
 #
-# Unbiased does not mean reliable. In `control_fp32` the engine computes like the trainer, so the policy itself has
-# sampled the tokens. Then k1 and k3 have the same expectation. Do their means over one batch agree?
+# An unbiased estimate need not be reliable. In the run `control_fp32` the engine computes exactly like the trainer, so
+# the policy itself has sampled the tokens. Then k1 and k3 have the same expectation. Do their means over one batch
+# agree?
 
 
 # %% tags=["hide-input"]
@@ -262,23 +273,25 @@ square = exact.log_probs.exp() * kl_penalty(exact.log_probs, exact.ref_log_probs
 rare = float(square[exact.log_probs.exp() < 1e-4].sum() / square.sum())
 say(f"""
     On its {int(mask.sum())} sampled tokens the mean of k1 is {bracketed(mean_over_tokens(k1, mask, counts))}. The
-    difference of the two means, k1 minus k3, is {above(mean_over_tokens(k1 - k3, mask, counts))}: a 95 % interval that
-    excludes the true difference, 0. How can that be?
+    difference of the two means, k1 minus k3, is {above(mean_over_tokens(k1 - k3, mask, counts))}: the 95 % interval
+    excludes the true difference, which is 0. How can that be?
 
-    At the positions where all next tokens are known, {100 * rare:.0f} % of the mean square of k3 comes from tokens to
-    which π gives a probability of less than 1 in 10,000, and the reference a much larger one. Almost none of them is in
-    the sample, so both the mean and its interval miss them. This is the blind spot of lesson 05 once more. Far from the
-    reference k3 is **usually too small**, until such a token is sampled and it jumps.
+    Look at the positions where all next tokens are known. There {100 * rare:.0f} % of the mean square of k3 comes from
+    tokens to which π gives a probability of less than 1 in 10,000, while the reference gives them a much larger one.
+    Almost none of these tokens is in the sample, so both the mean and its interval miss them. This is the blind spot of
+    lesson 05 once more. Far from the reference k3 is **usually too small**, until such a token is sampled and it jumps.
     """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# Nine actions are arranged in a row. The probabilities of the reference have two hills, a larger and a smaller one. The
-# policy has one hill of fixed width, and only its position can change. It starts near the smaller hill. We descend the
-# penalty alone, with exact averages. **Write down a guess:**
+# Nine actions are arranged in a row. The probabilities of the reference have two hills, a larger one on the left and a
+# smaller one on the right. The policy has one hill of fixed width, and only its position can change. It starts near the
+# smaller hill of the reference. The penalty is the whole loss: there is no reward. We follow its gradient with exact
+# averages. **Write down a guess:**
 #
-# 1. With which of the losses k1, k2, k3 and k3+ does the policy climb the near hill, move away from it, or stay?
+# 1. With each of the losses k1, k2, k3 and k3+: does the policy move to the top of the near hill, move away from it, or
+#    stay where it is?
 # 2. While the policy follows the gradient of k3: does the value of k3 fall?
 #
 # **Look for** the hill at which each policy ends.
@@ -307,23 +320,26 @@ assert values_of["k3"][-1] > values_of["k3"][0]
 assert values_of["k2"][-1] < values_of["k2"][0]
 assert torch.allclose(ends["k2"], ends["k3+"], rtol=0, atol=1e-6)
 say("""
-    **1.** With k1 the policy stays where it is. With k2 and k3+ it climbs the near hill:
-    $\\mathrm{KL}(\\pi\\|\\mathrm{ref})$ only asks that $\\pi$ writes nothing that the reference would not write. This
+    **1.** With k1 the policy stays where it is. With k2 and k3+ it moves to the near hill:
+    $\\mathrm{KL}(\\pi\\|\\mathrm{ref})$ only asks that $\\pi$ samples nothing that the reference would not sample. This
     is called **mode seeking**. With k3 it moves away, to a position between the hills:
-    $\\mathrm{KL}(\\mathrm{ref}\\|\\pi)$ asks that $\\pi$ can write everything that the reference would write. This is
+    $\\mathrm{KL}(\\mathrm{ref}\\|\\pi)$ asks that $\\pi$ can sample everything that the reference would sample. This is
     called **mass covering**.
 
-    **2.** No: the value of k3 **rises**. The value estimates one KL, and the gradient is that of the other.
+    **2.** No: the value of k3 **rises**. The value estimates the KL that is meant, and the gradient makes the other KL
+    smaller.
     """)
 
 # %% [markdown]
 # ## In the reward, or in the loss?
 #
-# A penalty can also be subtracted from the reward: every token pays $\beta\,\delta$. In the reward **k1 is right**. A
-# reward multiplies the score, which gives $\mathbb{E}_\pi[k\,s]$: exactly the part that a loss leaves out.
+# A penalty can also be subtracted from the reward: every token costs $\beta\,\delta$, where $\beta$ is the strength of
+# the penalty. In the reward **k1 is right**. The policy gradient multiplies a reward by the score. So a penalty $k$ in
+# the reward gives $\mathbb{E}_\pi[k\,s]$, which is exactly the part that a loss leaves out.
 #
-# A token also decides where the answer goes. So its score is multiplied by the penalties of all tokens **from it on**.
-# k2 in the loss multiplies the score of a token by its own $\delta$ alone:
+# A token also influences all tokens after it. So in the gradient of the KL of whole answers, the score of a token is
+# multiplied by the sum of $\delta$ over this token and all **later** ones. k2 in the loss multiplies the score of a
+# token by its own $\delta$ alone:
 #
 # $$ \nabla\,\mathrm{KL}\big(\text{answers}\big)=\mathbb{E}_\pi\Big[\sum_t\Big(\sum_{t'\ge t}\delta_{t'}\Big)s_t\Big],
 # \qquad\text{k2 in the loss:}\quad\mathbb{E}_\pi\Big[\sum_t\delta_t\,s_t\Big] . $$
@@ -333,10 +349,12 @@ say("""
 #
 # ## Tokens that an older policy has sampled
 #
-# Everything so far used that $\pi$ itself has sampled the tokens. If the engine has sampled them, with $q$, the average
-# of the score is not 0 any more: $\mathbb{E}_q[s]=-\nabla\mathrm{KL}(q\|\pi)$. Descending k1 then moves $\pi$ **away
-# from the engine**, wherever the reference is. Weights repair every row of the table (lesson 02): count each token by
-# $\pi/q$. Look at X once more in the next table: on the engine's tokens, even k2 makes it less probable.
+# So far we assumed that $\pi$ itself has sampled the tokens. If the engine has sampled them, with $q$, the average of
+# the score is not 0 any more. The gradient of $\mathrm{KL}(q\|\pi)=\mathbb{E}_q[\log q-\log\pi]$ is $-\mathbb{E}_q[s]$,
+# so $\mathbb{E}_q[s]=-\nabla\mathrm{KL}(q\|\pi)$. A step against this gradient makes $\mathrm{KL}(q\|\pi)$ larger. So
+# k1 as a loss moves $\pi$ **away from the engine**, wherever the reference is. Weights repair every row of the table
+# (lesson 02): weight each token by $\pi/q$. Look at X once more in the next table: on the engine's tokens, even k2
+# makes it less probable.
 
 # %%
 q = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
@@ -348,8 +366,9 @@ for name in ("k1", "k2", "k3"):
 # %% [markdown]
 # ## Exercise 1: k3 of a batch
 #
-# *5 minutes.* The log-probs of the sampled tokens in the policy and in the reference are given, `(B, T)`, and the mask.
-# The policy has sampled the tokens. Return the mean k3 over the real tokens.
+# *5 minutes.* `log_probs` and `ref_log_probs`, `(B, T)`, are the log-probs of the sampled tokens in the policy and in
+# the reference. `mask` is True for real tokens. The policy has sampled the tokens. Return the mean of k3 over the real
+# tokens.
 #
 # <details><summary>Hint 1</summary>The policy that sampled the tokens is in the denominator of the ratio.</details>
 # <details><summary>Hint 2</summary>First take the differences where the mask is True, and only then
@@ -376,7 +395,7 @@ check(mean_k3_solution, MEAN_K3)
 # %% [markdown]
 # ## Exercise 2: the value of k3, the gradient of k2
 #
-# *7 minutes.* Return one penalty per token. Its **value** is that of k3, and its **gradient** is that of k2.
+# *7 minutes.* Return one penalty per token, whose **value** is that of k3 and whose **gradient** is that of k2.
 # `log_probs` requires a gradient; `x.detach()` has the value of x and no gradient. The check compares the value and the
 # gradient.
 #
@@ -405,9 +424,9 @@ check(straight_through_solution, STRAIGHT_THROUGH)
 # %% [markdown]
 # ## Exercise 3: tokens of an older policy
 #
-# *5 minutes.* The engine has sampled the tokens, with $q$. By what must the score of each token be multiplied, so that
-# the average is $\nabla\mathrm{KL}(\pi\|\mathrm{ref})$? Three log-probs per token are given; return one number per
-# token.
+# *5 minutes.* The engine has sampled the tokens, with $q$. By which number must the score of each token be multiplied,
+# so that the average over these tokens is $\nabla\mathrm{KL}(\pi\|\mathrm{ref})$? The log-probs of each token in the
+# policy, the reference and the engine are given. Return one number per token.
 #
 # <details><summary>Hint 1</summary>For tokens that π has sampled, it is δ.</details>
 # <details><summary>Hint 2</summary>Lesson 02: weight each token by the policy that is wanted over the policy that
@@ -440,8 +459,8 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 # gradient is the mean score, which is 0 on average.</details>
 # <details><summary>On average nothing. In the reward it would have worked.</summary>Yes. There it multiplies the score,
 # which is the part that a loss leaves out.</details>
-# <details><summary>It pushes away from the reference, because k1 can be negative.</summary>No. Its slope is 1 on every
-# token, and the reference does not occur in it.</details>
+# <details><summary>It pushes away from the reference, because k1 can be negative.</summary>No. The derivative of k1 is
+# 1 on every token, and the reference does not occur in it.</details>
 #
 # **2. You change the loss from k2 to k3 and keep the coefficient. The logged KL hardly changes. Is it the same training
 # run?**
@@ -466,21 +485,22 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 #
 # - [the gradient view of bf16](http://localhost:8501/gradient?run=bf16&step=400);
 # - [that of control_fp32](http://localhost:8501/gradient?run=control_fp32&step=40), with an exact engine;
-# - [top_p](http://localhost:8501/gradient?run=top_p&step=40), whose tokens the policy itself has not sampled.
+# - [that of top_p](http://localhost:8501/gradient?run=top_p&step=40), whose tokens the policy itself has not sampled.
 #
 # ## Pitfalls
 #
 # - **Names.** verl's `low_var_kl` in the loss is k3; its `k3+` is the repair.
-# - **Clamps.** A clamp on the value of k3 removes its gradient where $\pi$ has moved furthest. Use k3+ (appendix).
+# - **Clamps.** A clamp on the value of k3 sets its gradient to 0 for the tokens on which $\pi$ has moved furthest. Use
+#   k3+ (appendix).
 # - **A small logged KL.** The mean of k3 over one batch is usually too small if $\pi$ is far from the reference.
 #
 # ## References
 #
 # 1. John Schulman, [Approximating KL Divergence](http://joschu.net/blog/kl-approx.html), 2020: k1, k2, k3 as values.
-# 2. [Rethinking KL Regularization in RLHF](https://arxiv.org/abs/2510.01555), 2025: k1 in the reward, k2 as a loss,
-#    and what k3 as a loss is.
-# 3. Shah et al., [A Comedy of Estimators](https://arxiv.org/abs/2512.21852), 2025: the configurations of estimators
-#    compared in training.
+# 2. [Rethinking KL Regularization in RLHF](https://arxiv.org/abs/2510.01555), 2025: k1 in the reward, k2 and k3 as
+#    losses.
+# 3. Shah et al., [A Comedy of Estimators](https://arxiv.org/abs/2512.21852), 2025: compares the uses of these
+#    estimators in training.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
@@ -489,9 +509,9 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 #
 # ### The noise of one token, from near to far
 #
-# Training moves $\pi$ away from the reference, here on twenty actions. The picture divides the standard deviation of
-# each estimator for one token by the KL itself. At 1, one token estimates the KL to within its own size. **Look for**
-# the side on which k3 has the lowest line.
+# Training moves $\pi$ away from the reference, here on twenty actions. The picture shows the standard deviation of each
+# estimator for one token, divided by the KL itself. At a height of 1 the noise of one token is as large as the KL.
+# **Look for** the KL above which k3 has more noise than k1.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(8)
@@ -572,9 +592,10 @@ for j in actions:
 # %% [markdown]
 # ### Answers of several tokens
 #
-# A random policy and a random reference, with all answers enumerated. The cell compares the expected gradient of each
-# loss with the gradients of both KLs of the next token, and k1 in the reward with the gradient of the KL of whole
-# answers.
+# Here the policy and the reference are random, and all answers are enumerated. The cell compares the expected gradient
+# of each loss with the gradients of both KLs of the next token. It also compares k1 in the reward with the gradient of
+# the KL of whole answers. The last line is about k2 in the loss: how long its gradient is, compared with that of the KL
+# of whole answers, and the cosine between the two.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)
@@ -614,9 +635,9 @@ show(
 # %% [markdown]
 # ### Tokens of an older policy, in a toy and on a run
 #
-# First an engine whose logits move away from those of the policy: how far do k2 and k3 keep their directions? Then
-# `top_p`, whose engine never writes a token outside of the most probable ones. (No weight can repair that: a token that
-# is never written cannot be weighted.)
+# First the logits of an engine move away from those of the policy: how well do k2 and k3 keep their directions? Then we
+# look at `top_p`, whose engine never samples a token outside the most probable ones. (No weight can repair that: a
+# token that is never sampled cannot be weighted.)
 
 # %% tags=["hide-input"]
 show("KL(q‖π), cosine of k2, of k3", digits=3)
@@ -640,8 +661,9 @@ say(f"""
 # ### One rare token
 #
 # By hand: π has nearly given up a token, $\delta=-10$. Its k3 is 22,015 and the slope of k3 is −22,025. Its k2 is 50
-# with a slope of −10. Some systems clamp the **value** of k3 at 10. A clamped value has no gradient, so beyond the
-# $\delta$ at which k3 is 10 such a loss does nothing. k3+ needs no clamp: its slope is $\delta$.
+# with a slope of −10. Some systems clamp the **value** of k3 at 10. A clamped value has no gradient. So such a loss
+# does nothing for tokens whose $\delta$ is below the number that the cell prints. k3+ needs no clamp: its slope is
+# $\delta$.
 
 # %%
 edge = -sympy.LambertW(-sympy.exp(-11), -1) - 11  # where e^x − x − 1 is 10

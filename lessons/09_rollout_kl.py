@@ -82,9 +82,9 @@ def divergence(pi, q):
 # %% [markdown]
 # ## A penalty that pulls
 #
-# The lessons so far had two ways to handle a mismatch. Weights and rejection change **how much a token counts** that
-# the engine has sampled. The clip **stops** the push on a token. A penalty does a third thing: it **pulls** the trainer
-# towards the engine, so that there is less mismatch to correct:
+# The lessons so far had two ways to handle a mismatch. Weights and rejection change **how much a sampled token
+# counts**. The clip **stops** the push on a token. A penalty does a third thing: it **pulls** the trainer towards the
+# engine, so that there is less mismatch to correct:
 #
 # $$L=L_{\text{policy}}+\beta\cdot\text{an estimate of }\mathrm{KL}(\pi\|q).$$
 #
@@ -166,11 +166,13 @@ for name, pi in rows.items():
 # |k2 = $\frac12\delta^2$|KL(π‖q)|the mean of $\frac12\delta^2$|
 # |k3 = $e^{-\delta}-1+\delta$|KL(q‖π)|χ²(q‖π) − KL(q‖π)|
 #
-# Close to the engine only the curvature at $\pi = q$ matters. There KL(π‖q), k2 and k3 have the same curvature, and k1
-# has the negative of it.
+# At $\pi = q$ all these gradients are 0. So close to the engine only the curvature there matters. KL(π‖q), k2 and k3
+# have the same curvature, and k1 has the negative of it.
 #
-# In the picture the three actions are trained with exact expected gradients and $\beta = 3$. **Look for** the line of
-# k1: it moves away from the engine even faster than without a penalty.
+# In the picture a policy over the three actions is trained with exact expected gradients and $\beta = 3$. It begins at
+# the engine's policy. "Own tokens" means that the penalty is averaged over tokens of $\pi$, "engine's" that it is
+# averaged over tokens of $q$. The scale of the height is logarithmic. **Look for** the line of k1: it moves away from
+# the engine even faster than without a penalty.
 
 # %% tags=["hide-input"]
 line = toy.world(3, 1)
@@ -245,8 +247,8 @@ fine, rough = cosines["bf16"], cosines["kv_fp8_e5m2"]
 say(f"""
 (Bars: 95 % intervals over {len(places_of["bf16"].log_probs)} positions.) The cosine of k1 is {below(fine["k1"], -0.9)}
 in `bf16` and {below(rough["k1"], -0.9)} in `kv_fp8_e5m2`: it points away from the engine. k2 and k3 point towards it.
-In `bf16` their cosines are known well, {above(fine["k2"], 0.9)} and {above(fine["k3"], 0.9)}. In `kv_fp8_e5m2`, whose
-cache is coarse, the intervals are wide: {above(rough["k2"], 0.0)} and {above(rough["k3"], 0.0)}.
+In `bf16` their cosines are known precisely, {above(fine["k2"], 0.9)} and {above(fine["k3"], 0.9)}. In `kv_fp8_e5m2`,
+whose cache is coarse, the intervals are wide: {above(rough["k2"], 0.0)} and {above(rough["k3"], 0.0)}.
 """)
 
 # %% [markdown]
@@ -256,15 +258,15 @@ cache is coarse, the intervals are wide: {above(rough["k2"], 0.0)} and {above(ro
 #
 # $$c_{k1}=-\beta,\qquad c_{k2}=-\beta\,\delta,\qquad c_{k3}=-\beta\,(1-e^{-\delta}).$$
 #
-# By hand: k2 is a spring, whose pull grows in proportion to $\delta$. k3 is the same near $\delta = 0$. But if the
-# trainer gives a token much less probability than the engine, k3 explodes: at $\delta = -2.5$ it pulls with $11\beta$,
-# and k2 with $2.5\beta$.
+# By hand: k2 acts like a spring, whose pull grows in proportion to $\delta$. Near $\delta = 0$ k3 pulls as hard as k2.
+# But if the trainer gives a token much less probability than the engine, the pull of k3 grows exponentially: at
+# $\delta = -2.5$ it pulls with $11\beta$, and k2 with $2.5\beta$.
 #
-# Now a recorded batch, before the first step of the update. The **push** is the gradient of the policy loss (with the
-# preset `decoupled_token_is`). The **pull** is the gradient of the rollout KL loss. prime-rl had such a term by default
-# [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with what is $\beta = 0.002$ here; it
-# averaged the term over the tokens of the batch, not over answers.
-# **Write down a guess:**
+# Now we take a recorded batch, before the first step of the update. The **push** is the gradient of the policy loss
+# (with the preset `decoupled_token_is`). The **pull** is the gradient of the rollout KL loss. prime-rl had such a term
+# by default [until September 2026](https://github.com/PrimeIntellect-ai/prime-rl/pull/3586), with a strength that
+# corresponds to $\beta = 0.002$ here. It averaged the term over the tokens of the batch, not over answers. **Write down
+# a guess:**
 #
 # 1. In `stale_4`, with that $\beta$ and k2: is the pull a thousandth, a hundredth or a tenth of the push?
 # 2. Which one pulls harder in `stale_4`, k2 or k3, and how many times as hard?
@@ -314,10 +316,10 @@ say(f"""
 # By hand: as a trust region, 0.002 is weak. The prices computed above are 5 if one token decides the advantage, and
 # 0.16 if a thousand tokens share it. These are 2,500 times and 80 times as high.
 #
-# Such a penalty can still matter for tokens that nothing pushes: with $A=0$, beyond a clip, or rejected by a rule
-# (lesson 07), step after step. In this library it is `use_rollout_kl_loss` of `LossConfig`, as in a [closed pull
-# request of SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every token of the answers, whatever the
-# rules reject.
+# Such a penalty can still matter for tokens that the policy loss does not push: tokens with $A=0$, beyond a clip, or
+# rejected by a rule (lesson 07). On these it acts alone, at every step. In this library it is `use_rollout_kl_loss` of
+# `LossConfig`, as in a [closed pull request of SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every
+# token of the answers, whatever the rules reject.
 #
 # ## Score centering: a pull that nobody asked for
 #
@@ -336,9 +338,9 @@ say(f"""
 # By hand, with $q$ = (½, ¼, ¼) and $p$ = (¼, ¼, ½): for a softmax $\mathbb{E}_q[s] = q - p$ = (¼, 0, −¼).
 #
 # [Score centering](https://arxiv.org/abs/2609.20807) subtracts $\mathbb{E}_q[s]$ from the score of each token, at every
-# position. With token weights $w$ it subtracts $\mathbb{E}_q[w s]$. This needs the engine's probabilities of all
-# tokens at the position; systems store the likeliest tokens and model the rest. In the cell every action has the
-# advantage 1, so there is nothing to learn. The step should be 0.
+# position. With token weights $w$ it subtracts $\mathbb{E}_q[w s]$. This needs the engine's probabilities of all tokens
+# at the position; systems store the probabilities of the likeliest tokens and estimate those of the rest. In the cell
+# every action has the advantage 1, so there is nothing to learn. The step should be 0.
 
 # %%
 p = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
@@ -391,6 +393,7 @@ def over(rows, arm, first, last):
     return sum(values) / len(values)
 
 
+by_step = [over(centred_rows, "centered", n, n) for n in range(1, 25)]
 LAST = Endpoint(steps=0, margin=0.05)
 PLANNED = (("centered", "none"), ("centered_cap", "token_cap"))
 gain, gain_cap = (contrasts("smol_centering_stale")[pair].difference for pair in PLANNED)
@@ -400,9 +403,9 @@ of_fresh = last_accuracies(read_study("smol_stale_6")[0])["fresh"].values()
 fresh_end = sum(of_fresh) / len(of_fresh)
 in_eight_bits = [contrasts("smol_centering_fp8")[pair].difference for pair in PLANNED]
 say(f"""
-**For one exact gradient it helps.** In tiny runs every likely answer is known, so the bias of the expected gradient is
-exact. It is in units of the exact gradient's length; brackets are 95 % intervals. (`python -m rlcorr gradients stale_4
---score-centering` prints such numbers for all presets.)
+**For one exact gradient it mostly helps.** In tiny runs every likely answer is known, so the bias of the expected
+gradient is exact. It is in units of the exact gradient's length; brackets are 95 % intervals. (`python -m rlcorr
+gradients stale_4 --score-centering` prints such numbers for all presets.)
 
 {table_of_biases}
 
@@ -413,10 +416,11 @@ remove. With top-p (`top_p`) it does not help.
 **In training of the real model it did not.** Study `smol_centering_stale`: `SmolLM2-135M`, weights six updates old,
 five seeds, predicted beforehand to make no difference. The gain is the mean reward of the last six steps minus that of
 the first six. `centered` minus `none` is {below(gain)}: significantly worse. With a cap, `centered_cap` minus
-`token_cap` is {untold(gain_cap)}: not known. Over steps 11 to 16 the mean reward is
+`token_cap` is {untold(gain_cap)}, so the two cannot be distinguished. Over steps 11 to 16 the mean reward is
 {over(centred_rows, "none", 11, 16):.2f} for `none` and {over(centred_rows, "centered", 11, 16):.2f} for `centered`;
-over steps 19 to 24 it is {over(centred_rows, "none", 19, 24):.2f} and {over(centred_rows, "centered", 19, 24):.2f}. So
-the runs with score centering learn first, and lose it later.
+over steps 19 to 24 it is {over(centred_rows, "none", 19, 24):.2f} and {over(centred_rows, "centered", 19, 24):.2f}. The
+mean of `centered` reaches {max(by_step):.2f} in step {by_step.index(max(by_step)) + 1} and ends at {by_step[-1]:.2f}.
+So the runs with score centering learn at first, and later lose most of what they have learned.
 
 By the accuracy of the last weights, which was not planned, no difference is shown: {untold(at_the_end)}. All four arms
 end low, at {min(accuracies.values()):.2f} to {max(accuracies.values()):.2f}; with fresh weights the accuracy is
@@ -433,7 +437,7 @@ tested it.
 # Others report different results. [SkyRL 0.5](https://github.com/NovaSky-AI/SkyRL/releases/tag/skyrl-v0.5.0) switches
 # score centering on and reports a run with 4-bit rollouts that collapses without it. [Marin's
 # study](https://github.com/marin-community/marin/pull/9291) sees no effect in pairs that were specified beforehand
-# (appendix). So test it on your own run, on seeds by which you did not choose it.
+# (appendix). So test it on your own run, with seeds that you did not use to choose it.
 #
 # ## Exercise 1: tilt
 #
@@ -463,9 +467,8 @@ check(tilted_policy_solution, TILT)
 # ## Exercise 2: the pull of k2
 #
 # *6 minutes.* The rollout KL loss is $\beta$ times an average of $\frac12\delta^2$: first the mean over the tokens of
-# each answer, then the mean over the answers. Return its coefficients, `(B, T)`: what stands before $\nabla \log \pi$
-# in $-\nabla L$. Padding may contain anything; its coefficient is 0. An answer without tokens does not count as an
-# answer.
+# each answer, then the mean over the answers. Return its coefficients, `(B, T)`: the factors of $\nabla \log \pi$ in
+# $-\nabla L$. Padding may contain anything; its coefficient is 0. An answer without tokens does not count as an answer.
 #
 # <details><summary>Hint 1</summary>The derivative of ½δ² is δ; the minus comes from −∇L.</details>
 # <details><summary>Hint 2</summary>Divide by the tokens of the answer and by the number of answers that have
@@ -527,8 +530,8 @@ check(price_solution, STRENGTH)
 # **1. Your run has a rollout KL loss with k1, on tokens of the engine. The logged value falls below 0. What is
 # happening?**
 #
-# <details><summary>The policies come closer: the loss falls.</summary>No. A KL divergence is never negative, so this
-# number is none.</details>
+# <details><summary>The policies come closer: the loss falls.</summary>No. A KL divergence is never negative, so a
+# negative number cannot be one.</details>
 # <details><summary>They drift apart: −KL(q‖π) is being minimised.</summary>Yes. The lower it falls, the larger the
 # divergence. Use k2.</details>
 # <details><summary>Only noise: the gradient of k1 is 0 on average.</summary>Only on tokens of π.</details>

@@ -69,8 +69,9 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## Four tokens, by hand
 #
-# The engine wrote X, X, Y, Z, each an answer of one token. The trainer's probabilities of X, Y, Z are ¼, ¼, ½. The four
-# ratios $r$ are ½, ½, 1, 2, and the advantages $A$ are 1, 1, 0, 4.
+# The engine sampled X, X, Y and Z, each an answer of one token. The engine's probabilities of X, Y and Z are ½, ¼ and
+# ¼, the trainer's are ¼, ¼ and ½. So the four ratios $r$ are ½, ½, 1 and 2. The advantages $A$ of the four answers are
+# 1, 1, 0 and 4.
 #
 # The gradient of a log-probability is called the **score**, $s=\nabla\log\pi$. Take three logits and a softmax. Then
 # the score is 1 at the action that was taken, minus the probabilities. For X it is (1 − ¼, −¼, −½) = (¾, −¼, −½).
@@ -113,7 +114,8 @@ for name, config in CONFIGS.items():
 #
 # A batch is a sample, so $g$ is random. Let $g(y)=\sum_t c_t s_t$ be what one answer $y$ contributes; the gradient of a
 # batch is the average of $g(y)$ over its answers. If all likely answers are known, with their probabilities in both
-# policies, nothing need be sampled. The expected gradient, the variance of one answer, and the exact gradient are
+# policies, we need not sample: we can compute the averages. The expected gradient, the variance of one answer, and the
+# exact gradient are
 #
 # $$\mathbb{E}g=\sum_y q(y)\,g(y),\qquad \sigma^2=\sum_y q(y)\,\|g(y)-\mathbb{E}g\|^2,\qquad
 # g^*=\sum_y p(y)\,A(y)\sum_t s_t.$$
@@ -159,9 +161,10 @@ picture(
 # $$\mathbb{E}\|\lambda g-g^*\|^2=\|g^*\|^2-2\lambda\,\langle g^*,\mathbb{E}g\rangle
 # +\lambda^2\big(\|\mathbb{E}g\|^2+\sigma^2/B\big).$$
 #
-# If $g$ is noisy, shorten it: the error falls, because the noise shrinks with the step. Nothing was gained, because a
-# larger learning rate undoes it. Without a step, $\lambda=0$, the error is $\|g^*\|$, which is 1 in our units. So an
-# error below 1 says little. Every gradient that points towards $g^*$ has one if it is shrunk enough.
+# If $g$ is noisy, shorten it: the error falls, because the noise shrinks with the step. But nothing was gained, because
+# a larger learning rate undoes the shortening. Without a step, $\lambda=0$, the error is $\|g^*\|$, which is 1 in our
+# units. So an error below 1 says little. Every gradient whose mean points roughly towards $g^*$ has an error below 1 if
+# it is shortened enough.
 #
 # ### Shrinking a step, by hand
 #
@@ -177,10 +180,9 @@ picture(
 #
 # ### Progress: how far a step gets
 #
-# What is a good step? One that raises the objective. A step $\lambda g$ raises it by
-# $\lambda\langle g^*,g\rangle$, as long as the objective is straight. If it is curved, with a curvature of at most
-# $\mathcal{H}$, the step loses at most $\frac12\mathcal{H}\lambda^2\|g\|^2$.
-# So on average a step gains at least
+# What is a good step? One that raises the objective. A step $\lambda g$ raises it by $\lambda\langle g^*,g\rangle$, as
+# long as the objective is straight. If the objective is curved, with a curvature of at most $\mathcal{H}$, the step
+# loses at most $\frac12\mathcal{H}\lambda^2\|g\|^2$. So on average a step gains at least
 #
 # $$\lambda\,\langle g^*,\mathbb{E}g\rangle-\tfrac12\,\mathcal{H}\,\lambda^2\,\mathbb{E}\|g\|^2 .$$
 #
@@ -199,14 +201,15 @@ picture(
 #
 # ## The same on a recorded step
 #
-# This needs every likely answer and the score of every token, so we take tiny models. `stale_head` trains on few sums,
-# and its engine kept the output head of the first step. The recorder followed every likely answer to these sums, with
-# the probabilities of both policies.
+# This needs every likely answer and the score of every token, so we take tiny models. The run `stale_head` trains on a
+# small number of sums, and its engine kept the output head of the first step. The recorder followed every likely answer
+# to these sums, with the probabilities of both policies.
 #
-# A score has one number for each parameter: too many to keep. But a **random projection** keeps lengths and angles.
-# Draw $K$ directions $v_k$ with standard normal entries, and keep the $K$ numbers $\langle s,v_k\rangle/\sqrt K$. This
-# is the **sketch** of the score. Inner products of sketches are right on average, and a squared length is off by a
-# factor of about $1\pm\sqrt{2/K}$. So the gradients are exact except for the projection.
+# A score has one number for each parameter, which is too many to store. But a **random projection** approximately
+# preserves lengths and angles. Draw $K$ directions $v_k$ with standard normal entries, and keep the $K$ numbers
+# $\langle s,v_k\rangle/\sqrt K$. This is the **sketch** of the score. Inner products of sketches are right on average,
+# and a squared length is off by a factor of about $1\pm\sqrt{2/K}$. So the gradients are exact except for the
+# projection.
 #
 # The picture shows the error over the length of the step, $\lambda$. A circle marks the lowest point of each line.
 # **Look for** how short the best steps are, and how little the error falls below 1.

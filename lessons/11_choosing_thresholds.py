@@ -218,7 +218,7 @@ direction. The rest of this lesson is about the number: how tight is a cap or a 
 # tokens are kept.
 #
 # Now we want to keep 80 %, which is one token more. Which one is the closest of those outside? The ratio 0.5 needs
-# $u = 2$, the ratio 2.1 needs $u = 2.1$. So $u = 2$. What does 90 % need?
+# $u = 2$, the ratio 2.1 needs $u = 2.1$. So $u = 2$. To keep 90 % we also need the ratio 2.1, so $u = 2.1$.
 #
 # ## The equation
 #
@@ -286,10 +286,10 @@ it keeps {as_preset["kv_fp8_e5m2"]:.0f} %. **A budget can be carried from one ru
 # %% [markdown]
 # ## The cap that makes the most progress
 #
-# A budget says what you can afford, not what is best. For the best we need bias and noise, and these are known well
-# only where every likely answer can be written down. So this part is about a tiny model. `async` has an engine that
-# runs up to two updates behind the trainer. We move a cap on the product from nearly 1 to above the largest weight, and
-# compute the progress $\eta$ at each of them.
+# A budget says what you can afford, not what is best. To find the best threshold we need bias and noise. These are
+# known precisely only if every likely answer can be enumerated. So this part is about a tiny model. `async` has an
+# engine that runs up to two updates behind the trainer. We move a cap on the product from nearly 1 to above the largest
+# weight, and compute the progress $\eta$ at each of them.
 #
 # Move the slider to your batch size. **Look for**
 #
@@ -297,7 +297,7 @@ it keeps {as_preset["kv_fp8_e5m2"]:.0f} %. **A budget can be carried from one ru
 # - the dashed line, at the cap with the largest $\eta$;
 # - the grey area: in 95 % of the bootstrap samples the best cap lies in it.
 #
-# Where the green line is flat compared with its band, the best cap is hardly known.
+# If the green line rises and falls by less than the height of its band, the best cap is hardly known.
 
 
 # %% tags=["hide-input"]

@@ -83,8 +83,9 @@ torch.set_num_threads(1)
 #
 # - **Size**: how far apart are the two policies on a typical token? The mean $|d|$ is (0.18 + 0.69 + 0 + 0.69)/4 =
 #   0.39.
-# - **Tail**: do a few tokens carry most of it? The largest $|d|$ is 0.69.
-# - **Mean ratio**: it is 1 on average, if the tokens were drawn from the recorded $q$. Is it? Here it is 4.7/4 = 1.175.
+# - **Tail**: is most of the gap in a few tokens? The largest $|d|$ is 0.69.
+# - **Mean ratio**: is it near 1? On average it is 1, if the tokens were sampled from the recorded $q$. Here it is 4.7/4
+#   = 1.175.
 # - **Effective sample size** (ESS): how much of the batch is left to learn from, after weights and rejection? With the
 #   weights $r$ it is 4.7² / (4 · 6.69) = 0.83 of the batch.
 #
@@ -130,8 +131,8 @@ for key in ("abs_log_ratio", "abs_log_ratio_max", "is_ratio_mean", "ratio_eff_sa
 #   1, and the standard error is too small: neither number can know of the missing tokens.
 #
 # So a mean far *below* 1 means "a cut, or tokens that are hardly ever drawn". A single huge ratio in another batch
-# shows that it is the second. A mean far *above* 1, in units of its error, has neither reason: a rare huge ratio raises
-# the error together with the mean. It shows that the tokens were not drawn from the recorded $q$.
+# shows that it is the second. A mean far *above* 1, in units of its error, is explained by neither: a rare huge ratio
+# raises the error together with the mean. Such a mean shows that the tokens were not sampled from the recorded $q$.
 #
 # Here are recorded runs of the real model (`smol_…`) and three tiny ones. "Errors" is the distance of the mean ratio
 # from 1 in standard errors; "max w" is the largest weight that the preset `slime_mis` leaves.
@@ -181,8 +182,9 @@ say(f"""
 # engine, this is about the **entropy** that the trainer logs anyway. So compare two numbers of your dashboard: the mean
 # of $-\log q$ (`rollout_log_ppl` is nearly that: it takes the mean of each answer first), and the entropy.
 #
-# Tokens that were drawn at a lower temperature are likelier than tokens of $q$. Their mean $-\log q$ lies below the
-# entropy. The same happens after a cut, because the least likely tokens are missing.
+# Tokens that were sampled at a lower temperature have higher probabilities, on average, than tokens sampled from $q$.
+# So their mean $-\log q$ is below the entropy. The same happens after a cut, because the least likely tokens are
+# missing.
 #
 # **Look for** the bars below 0.
 
