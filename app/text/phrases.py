@@ -45,6 +45,15 @@ RULES = "Rules that reject tokens or whole sequences if their divergence is outs
 DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over the kept tokens, or leave them as they are."
 
+CENTERED = (
+    "Score centering changes the loss, neither weights nor kept tokens. This page shows the correction without it."
+)
+CENTERED_GRADIENT = "`python -m rlcorr gradients RUN --score-centering` measures it on steps with every likely answer."
+MOVED = "Centered"
+MOVED_IS = (
+    "What score centering subtracts: the sum of |q − ρ p| over the sampler's recorded likeliest tokens, where q is "
+    "the sampler's probability and p the trainer's, averaged over the tokens. It is 0 if both agree."
+)
 PER_TURN = "Correct each turn on its own"
 PER_TURN_IS = (
     "Products, means and rules of an answer are then those of each turn between the answers of tools, and a sequence "
