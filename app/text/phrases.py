@@ -51,8 +51,8 @@ CENTERED = (
 CENTERED_GRADIENT = "`python -m rlcorr gradients RUN --score-centering` measures it on steps with every likely answer."
 MOVED = "Centered"
 MOVED_IS = (
-    "What score centering subtracts: the sum of |q − ρ p| over the sampler's recorded likeliest tokens, where q is "
-    "the sampler's probability and p the trainer's, averaged over the tokens. It is 0 if both agree."
+    "The size of what score centering subtracts, averaged over the tokens. Without weights it is the sum of |q − p| "
+    "over the next tokens, where q is the sampler's probability and p the trainer's. It is 0 if both agree."
 )
 PER_TURN = "Correct each turn on its own"
 PER_TURN_IS = (

@@ -218,7 +218,7 @@ def test_a_budget_that_is_not_reached_says_what_each_part_reaches() -> None:
 
 
 def test_score_centering_is_shown_where_a_batch_has_the_likeliest_tokens(root: Path) -> None:
-    """One token in two has q = 0.6, 0.25 and p = 0.5, 0.25, so ρ is 0.6: |0.6 − 0.3| + |0.25 − 0.15| = 0.4."""
+    """One token in two has q = 0.6, 0.25 and p = 0.5, 0.25, so Σ|q − p| is 0.1 + 0 + 0.1 for the tail."""
     record = make_record(0)
     mask = record.batch.response_mask
     p = torch.tensor([0.5, 0.25]).log().expand(*mask.shape, 2)
@@ -233,7 +233,7 @@ def test_score_centering_is_shown_where_a_batch_has_the_likeliest_tokens(root: P
     add_step(run, replace(record, step=1, batch=record.batch.replace(**lists)))
     at = open_app(BENCH, preset="nemo_rl_score_centering")
     share = float((moved & mask).sum() / mask.sum())
-    assert shown(at)["Centered"] == f"{0.4 * share:.4g}"
+    assert shown(at)["Centered"] == f"{0.2 * share:.4g}"
     assert "no top-k lists" not in said(at)
 
 
