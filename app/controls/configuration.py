@@ -30,6 +30,8 @@ def preset_name(
     address.restore(key, default, wrong)
     name = st.selectbox(label, names, key=key, format_func=preset_label, on_change=_preset_changed, args=(key, slot))
     address.say(key, name, default)
+    if PRESETS[name].loss.score_centering:
+        st.info(phrases.CENTERED)
     return name
 
 

@@ -13,6 +13,7 @@ from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
 from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
+from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.bounds import BoundId, at_threshold, is_ratio, useful_range, usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import measure_pairs
@@ -49,6 +50,13 @@ Identity = tuple[str, int, Stamp]
 
 def identity(run: Path, number: int) -> Identity:
     return str(run), number, stamp(runs.step_path(run, number))
+
+
+def per_turn(identity: Identity, batch: TokenBatch) -> tuple[Identity, TokenBatch]:
+    """Return a batch with one row per turn, and its own identity. Raises `UsageError` without turn_ids."""
+    run, number, state = identity
+    of_turns = f"{run}, turns", number, state
+    return of_turns, _per_turn(of_turns, batch)
 
 
 def curve(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> BoundCurve:
@@ -124,6 +132,11 @@ def key_without_bound(config: CorrectionConfig, bound: BoundId) -> str:
 
 # cache_resource returns the object itself. Copying a step would cost more than correcting it.
 # Streamlit does not hash parameters with a leading underscore: `identity` and `config_key` are the cache's key.
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _per_turn(identity: Identity, _batch: TokenBatch) -> TokenBatch:
+    return turns_as_rows(_batch)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

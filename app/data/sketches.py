@@ -24,7 +24,7 @@ from rlcorr.gradients.report import GradientReport, Ranking, compare, report_of,
 from rlcorr.gradients.sketch import ExactSketch, NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
 from rlcorr.gradients.toy import small_world
-from rlcorr.presets import PRESETS, preset
+from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients
 
@@ -95,7 +95,7 @@ def moving_range(measured: Sketched, config: CorrectionConfig, bound: BoundId) -
 
 
 def all_presets(measured: Sketched) -> Ranking:
-    """Rank all presets; the reports are in the order of `PRESETS`."""
+    """Rank all presets without score centering; the reports are in the order of `RANKED`."""
     return _all_presets(measured.identity, measured)
 
 
@@ -170,7 +170,7 @@ def _thresholds(
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the gradient of every preset …")
 def _all_presets(identity: Identity, _measured: Sketched) -> Ranking:
-    presets = [preset(name) for name in PRESETS]
+    presets = [preset(name) for name in RANKED]
     return compare(_measured.batch, _measured.sketch, presets, batch_sizes=BATCH_SIZES)
 
 

@@ -13,6 +13,7 @@ from rlcorr.adaptive import m2_at
 from rlcorr.bounds import at_threshold, is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction, thresholds
+from rlcorr.losses.score_centering import moved_probability
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets.parts import Preset
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
@@ -32,13 +33,24 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
         curves, refused = _over_the_bound(identity, batch, config), ""
     except UsageError as error:
         curves, refused = {}, str(error)
+    moved, not_moved = _centered(batch, config, preset)
     return LiveContent(
-        numbers=numbers_of(report) | _m2(batch, config, [config])[0],
+        numbers=numbers_of(report) | _m2(batch, config, [config])[0] | moved,
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
         texts={ANSWER: phrases.bench_answer(report), EXPLAINED: config.explain()},
-        notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset))],
+        notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset)), *not_moved],
     )
+
+
+def _centered(batch: TokenBatch, config: CorrectionConfig, preset: Preset) -> tuple[dict[str, Number], list[Note]]:
+    """Return the size of what the preset's score centering subtracts, or a note why it is unknown."""
+    if not preset.loss.score_centering:
+        return {}, []
+    try:
+        return {phrases.MOVED: Number(number(moved_probability(batch, config)), phrases.MOVED_IS)}, []
+    except UsageError as error:
+        return {}, [Note(plain(str(error)))]
 
 
 def start_content(batch: TokenBatch, config: CorrectionConfig) -> LiveContent:

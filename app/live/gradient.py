@@ -10,7 +10,7 @@ from state.fields import Bound
 from text import gradient as say
 
 from live import strips
-from rlcorr import PRESETS, CorrectionConfig
+from rlcorr import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures import bias_noise, gradients
 from rlcorr.figures.canvas import Figure
@@ -20,6 +20,7 @@ from rlcorr.gradients.progress import Choice, units_needed
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sketch import sampled_units
 from rlcorr.gradients.sweep import GradientSweep
+from rlcorr.presets import RANKED
 from rlcorr.strips.packing import Package, PictureStrip
 
 COUNT = 101
@@ -48,7 +49,7 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
     report = sketches.reported(shown.measured, config)
     if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
-    reports = dict(zip(PRESETS, sketches.all_presets(shown.measured).reports, strict=True))
+    reports = dict(zip(RANKED, sketches.all_presets(shown.measured).reports, strict=True))
     plane = bias_noise.bias_noise_plane(reports, shown.batch_size, marked=shown.preset, shown=report)
     parts = _parts(sketches.decomposed(shown.measured, config))
     below = {
@@ -127,14 +128,14 @@ def _curves(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
 def _ranked(shown: Shown, report: GradientReport) -> Picture:
     """Return the ranking of all presets with the shown correction, and the sentence about the best above it."""
     ranking = sketches.all_presets(shown.measured)
-    figure = gradients.ranking_bars(list(PRESETS), ranking, shown.batch_size, marked=shown.preset, shown=report)
+    figure = gradients.ranking_bars(list(RANKED), ranking, shown.batch_size, marked=shown.preset, shown=report)
     best = best_preset_sentence(shown.measured, ranking.choices[shown.size_index])
     return Picture(figure, say.RANKING, f"{say.RANKED} {say.MARKED}", above=best)
 
 
 def best_preset_sentence(measured: Sketched, choice: Choice) -> str:
     """Return, in Markdown, which preset makes the most progress, and how far it is ahead; or that this is unknown."""
-    names = list(PRESETS)
+    names = list(RANKED)
     if not choice.over_nothing.tells:
         return say.with_size(choice.batch_size, _cannot_tell(measured, choice, "preset"))
     second = [index for group in choice.groups for index in group][1]

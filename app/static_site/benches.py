@@ -32,6 +32,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.figures import gradients, mismatch
 from rlcorr.figures.study import differences
+from rlcorr.presets import RANKED
 from rlcorr.records.study import SeedRange
 from rlcorr.strips.packing import Package, PictureStrip
 from rlcorr.systems.export import SYSTEMS, exports
@@ -95,7 +96,7 @@ def gradient_package(run: Path, step: int, preset: str) -> Package:
 def ranking_package(run: Path, step: int) -> Package:
     """Return the ranking of all presets by their progress, for every batch size."""
     measured = sketches.sketched(run, step)
-    ranking, names = sketches.all_presets(measured), list(PRESETS)
+    ranking, names = sketches.all_presets(measured), list(RANKED)
     contents = [
         LiveContent(
             {},

@@ -45,6 +45,26 @@ RULES = "Rules that reject tokens or whole sequences if their divergence is outs
 DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over the kept tokens, or leave them as they are."
 
+CENTERED = (
+    "Score centering changes the loss, neither weights nor kept tokens. This page shows the correction without it."
+)
+CENTERED_GRADIENT = "`python -m rlcorr gradients RUN --score-centering` measures it on steps with every likely answer."
+MOVED = "Centered"
+MOVED_IS = (
+    "The size of what score centering subtracts, averaged over the tokens. Without weights it is the sum of |q − p| "
+    "over the next tokens, where q is the sampler's probability and p the trainer's. It is 0 if both agree."
+)
+PER_TURN = "Correct each turn on its own"
+PER_TURN_IS = (
+    "Products, means and rules of an answer are then those of each turn between the answers of tools, and a sequence "
+    "on this page is a turn."
+)
+NO_TURNS = "This batch has no turns (turn_ids), so an answer can only be corrected as a whole."
+PER_TURN_EXPORT = (
+    "No system corrects each turn on its own, so there is no text for one. In Python, "
+    "`rlcorr.analysis.turns.correct_per_turn(batch, config)` does it."
+)
+
 CURVES_OVER = (
     "The whole correction at every value of its first threshold; the others stay as they are. Dotted: the present "
     "value. You can drag this line."

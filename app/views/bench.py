@@ -40,24 +40,28 @@ BUDGET_LAST = """<style>
 @address.fragment
 def bench(selection: session.Selection, record: StepRecord) -> None:
     """Show the controls, and next to them the live part."""
-    identity = corrections.identity(selection.run, record.step)
+    identity, batch = corrections.identity(selection.run, record.step), record.batch
     st.html(BUDGET_LAST)
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = preset_name()
         config = settings(PRESETS[name].config)
+        if of_turns := _per_turn(batch):
+            identity, batch = corrections.per_turn(identity, batch)
         with st.container(key="budget"):
-            _budget(identity, record.batch, config)
+            _budget(identity, batch, config)
             if (rule_index := m2po_rule_index(config)) is not None:
-                _m2po(record.batch, config, BoundId(rule_index))
+                _m2po(batch, config, BoundId(rule_index))
     for sentence in notices.sentences():
         st.warning(plain(sentence))
     with right:
-        live(identity, record.batch, name, config)
+        live(identity, batch, name, config, of_turns)
 
 
 @address.fragment
-def live(identity: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig) -> None:
+def live(
+    identity: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig, of_turns: bool
+) -> None:
     """Show what changes with a bound, and the export below it."""
     config, preset = bounded(config), PRESETS[name]
     sliders = bound_sliders(
@@ -78,7 +82,19 @@ def live(identity: corrections.Identity, batch: TokenBatch, name: str, config: C
     if refused:
         st.error(plain(refused))
     else:
-        _export(name, config)
+        _export(name, config, of_turns)
+
+
+def _per_turn(batch: TokenBatch) -> bool:
+    """Show the switch for turns, and return whether each turn is corrected on its own; or say that there are none."""
+    if batch.turn_ids is None:
+        st.caption(plain(phrases.NO_TURNS))
+        address.write({"turns": None})
+        return False
+    address.restore("turns", False, lambda raw: raw == "true")
+    chosen = st.toggle(phrases.PER_TURN, key="turns", help=phrases.PER_TURN_IS)
+    address.say("turns", chosen, False, lambda _: "true")
+    return chosen
 
 
 def _budget(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
@@ -124,12 +140,15 @@ def _m2po(batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> None:
     st.button(phrases.BUDGET_SET, key="budget_m2_set", on_click=set_threshold, args=(config, upper, bound))
 
 
-def _export(name: str, config: CorrectionConfig) -> None:
+def _export(name: str, config: CorrectionConfig, of_turns: bool) -> None:
     """Show the text to export if its box is open. Code blocks are slow to draw, and every new bound changes them."""
     expander = st.expander(phrases.EXPORT, key="use_it", on_change="rerun")
     if not expander.open:
         return
     with expander:
+        if of_turns:
+            st.info(phrases.PER_TURN_EXPORT)
+            return
         st.caption(phrases.EXPORT_IS)
         system = systems.system()
         for sentence in notices.sentences(systems.KEY):

@@ -38,6 +38,8 @@ def gradient(measured: Sketched) -> None:
     left, right = st.columns([1, 3], gap="medium")
     with left:
         name = preset_name()
+        if PRESETS[name].loss.score_centering:
+            st.caption(phrases.CENTERED_GRADIENT)
         config = settings(PRESETS[name].config)
     for sentence in notices.sentences(batch_size.KEY):
         st.warning(plain(sentence))

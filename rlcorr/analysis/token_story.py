@@ -82,8 +82,8 @@ class TokenStory:
     """Name of the first rule that rejects the token."""
     advantage: float | None
     contribution: float | None
-    """c, with −∇loss = Σ c ∇ log π_θ over the tokens, at π_θ = π_old and without KL terms. None without advantages, and
-    for losses that compare the tokens of a batch (clip_cov, kl_cov)."""
+    """c, with −∇loss = Σ c ∇ log π_θ over the tokens, at π_θ = π_old, without KL terms and score centering. None
+    without advantages, and for losses that compare the tokens of a batch (clip_cov, kl_cov)."""
     sampled_log_prob: float | None
     """Log-prob of the weights that sampled, in the trainer's arithmetic; None if the batch does not have it."""
     counted: int
@@ -198,7 +198,7 @@ def _contribution(
 ) -> float | None:
     if batch.advantages is None or config.loss_type in ("clip_cov", "kl_cov"):
         return None
-    loss = replace(loss, use_kl_loss=False, use_rollout_kl_loss=False)
+    loss = replace(loss, use_kl_loss=False, use_rollout_kl_loss=False, score_centering=False)
     return float(score_coefficients(old_log_probs(batch), batch, result, config, loss)[row, column])
 
 

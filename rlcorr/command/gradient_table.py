@@ -19,7 +19,7 @@ from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking, compar
 from rlcorr.gradients.sketch import ExactSketch, Sketch, sampled_units
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.losses.score_centering import can_center
-from rlcorr.presets import PRESETS, preset
+from rlcorr.presets import PRESETS, RANKED, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch
 
@@ -70,7 +70,9 @@ def gradient_table(
     """
     step = last_sketch(run) if step is None else step
     batch, sketch = read_gradients(run, step)
-    names = list(names) or [name for name in PRESETS if not score_centering or can_center(PRESETS[name].config)]
+    if not score_centering:
+        _refuse_centering(names)
+    names = list(names) or [name for name in RANKED if not score_centering or can_center(PRESETS[name].config)]
     loss = LossConfig(score_centering=score_centering)
     ranking = compare(batch, sketch, [preset(name) for name in names], loss)
     lines = [*_header(run, step, batch, sketch, ranking.reports[0]), "", HEADING.format("preset")]
@@ -118,6 +120,16 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
         "",
         UNITS,
     ]
+
+
+def _refuse_centering(names: Sequence[str]) -> None:
+    """Raise `UsageError` if a preset has score centering, which is no part of a correction."""
+    for name in names:
+        if name in PRESETS and name not in RANKED:
+            raise UsageError(
+                f"{name} needs --score-centering, and a step on which every likely answer was sketched; the table is "
+                "then with score centering for all presets."
+            )
 
 
 def _header(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: GradientReport) -> list[str]:
@@ -228,7 +240,8 @@ def gradient_document(run: Path, step: int | None = None, names: Sequence[str] =
     are null. Raises `UsageError` without a sketch, and for an unknown preset.
     """
     batch, sketch = read_gradients(run, last_sketch(run) if step is None else step)
-    names = list(names or PRESETS)
+    _refuse_centering(names)
+    names = list(names or RANKED)
     ranking = compare(batch, sketch, [preset(name) for name in (*names, NO_CORRECTION)])
     shared: dict[str, Any] = {"coverage": None, "prompts": None, "task_prompts": None}
     shared |= {"reference_noise": _numbers(ranking.reports[0].reference_noise)}

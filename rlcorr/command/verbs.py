@@ -114,7 +114,7 @@ class Gradients:
     step: int | None = None
     """Step with a score sketch; by default the last one."""
     presets: tuple[str, ...] = ()
-    """Names of presets; by default all."""
+    """Names of presets; by default all, except those with score centering."""
     sweep: str = ""
     """Name of one preset, one rejection rule (such as token_prefix_gap_outward, the rule of CPPO), or m2po. Prints it
     at twenty thresholds instead, and the best threshold with its 95 % interval."""

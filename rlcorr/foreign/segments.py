@@ -12,13 +12,26 @@ from rlcorr.foreign.values import one_per_row, varies, whole_numbers
 def versions(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, bool]:
     """Return one version per real token, (N,), and True if a row has several; otherwise one per row, (B,), and False.
 
-    Raises `UsageError` for anything but whole numbers, and if the versions of a response fall: a response is only ever
-    continued with newer weights.
+    SGLang's weight_version is a text; a text of digits is such a number. Raises `UsageError` for anything but whole
+    numbers, because the order of other texts is unknown, and if the versions of a response fall: a response is only
+    ever continued with newer weights.
     """
-    column = require_readable(columns["policy_versions"])
+    column = _numbers_of_texts(require_readable(columns["policy_versions"]))
     if not isinstance(column, Lists) or not varies(column):
         return whole_numbers("policy_versions", one_per_row("policy_versions", column)), False
     return _rising("policy_versions", columns, rollout, real), True
+
+
+def _numbers_of_texts(column: Lists | Tensor | list[str]) -> Lists | Tensor:
+    if not isinstance(column, list):
+        return column
+    other = next((text for text in column if not (text.isascii() and text.isdecimal() and len(text) < 10)), None)
+    if other is not None:
+        raise UsageError(
+            f"policy_versions has texts such as {other!r:.40}: which of two texts is the newer version is unknown. "
+            "Write whole numbers that rise with each update of the weights."
+        )
+    return torch.tensor([int(text) for text in column])
 
 
 def turns(columns: Columns, rollout: Lists, real: Tensor, paired: Tensor) -> Tensor | None:

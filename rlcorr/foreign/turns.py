@@ -5,6 +5,7 @@ look the same, so other keys decide: a single reward means turns, a list of rewa
 the file is refused, because a wrong guess would make every number per sequence wrong.
 """
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +16,14 @@ from rlcorr.foreign.dump_layouts import DUMPS
 from rlcorr.foreign.engine_log_probs import plain_log_probs
 from rlcorr.foreign.names import NAMES
 from rlcorr.systems.loss_masks import LOSSES, MASKS, REWARDS
+from rlcorr.types import TOP
 
 Row = dict[str, Any]
 Meaning = Literal["turns", "responses"]
 
-LOG_PROBS = tuple(name for field, names in NAMES.items() if field.endswith("log_probs") for name in names)
+LOG_PROBS = tuple(
+    name for field, names in NAMES.items() if field.endswith("log_probs") and field not in TOP for name in names
+)
 IDS = (*NAMES["response_ids"], *NAMES["token_ids"])
 _MASKS = (*NAMES["response_mask"], *MASKS, LOSSES, *(dump.mask_over_dummy for dump in DUMPS if dump.mask_over_dummy))
 _PER_TOKEN = frozenset({
@@ -50,7 +54,45 @@ def to_arrays(entry: Row, where: str) -> Row:
             converted[name] = Unreadable(str(error))
         except (OverflowError, RecursionError):
             converted[name] = Unreadable(f"{place} holds a number that is too large, or lists that are too deep.")
+    one_response = any(isinstance(converted.get(name), np.ndarray) for name in LOG_PROBS)
+    for name in TOP:
+        if isinstance(converted.get(name), list):
+            converted[name] = _flat_top_lists(converted[name], f"{name} in {where}", per_token=one_response)
     return converted
+
+
+def _flat_top_lists(value: list[Any], place: str, *, per_token: bool) -> Any:
+    """Return the K numbers of each token as one array, one token after the other.
+
+    If the lists are not per token, return an array per list: that of a turn or of a response.
+    """
+    try:
+        if per_token:
+            return _flat_tokens(value, place)
+        parts = [list(x) if _is_list(x) else x for x in value]
+        return [
+            _flat_tokens(x, f"list {n} (from 0) of {place}") if _is_list(x) and x and _is_list(x[0]) else value[n]
+            for n, x in enumerate(parts)
+        ]
+    except UsageError as error:
+        return Unreadable(str(error))
+    except (TypeError, ValueError, OverflowError):
+        return Unreadable(f"{place} must hold a list of numbers per token.")
+
+
+def _flat_tokens(tokens: list[Any], place: str) -> np.ndarray:
+    """Return the lists of all tokens as one array. Raises `UsageError` if one has another length than the first."""
+    sizes = [len(x) if _is_list(x) else 1 for x in tokens]
+    token = next((t for t, size in enumerate(sizes) if size != sizes[0]), None)
+    if token is not None:
+        raise UsageError(
+            f"token {token} (from 0) of {place} has {sizes[token]} numbers, token 0 has {sizes[0]}; every token must "
+            "have the same number of them."
+        )
+    numbers = np.array([math.nan if x is None else x for one in tokens for x in one], np.float64)
+    if numbers.ndim > 1:
+        raise UsageError(f"{place} has lists within the list of a token.")
+    return numbers
 
 
 def _to_array(value: Any, *, nested: bool) -> Any:
@@ -136,6 +178,8 @@ def _join_values(name: str, value: Any, lengths: list[int], key: str, where: str
         return value
     if name in _PROMPT_KEYS:
         return Unreadable(f"in {where}, {name} is a list per turn, so it is unknown which ids belong to the response.")
+    if name in TOP and all(isinstance(x, np.ndarray) for x in value):
+        return np.concatenate(value)
     if name not in _PER_TOKEN:
         return value
     got = [len(x) if _is_list(x) else 1 for x in value]

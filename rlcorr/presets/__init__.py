@@ -28,6 +28,9 @@ PRESETS: dict[str, Preset] = (
 )
 """Name → preset. Presets of one system are neighbours, and pickers show this order."""
 
+RANKED = tuple(name for name, entry in PRESETS.items() if not entry.loss.score_centering)
+"""Names of the presets whose gradient follows from weights and rejection. Score centering changes the loss instead."""
+
 
 def preset(name: str) -> CorrectionConfig:
     """Return the configuration with this name. Raises `UsageError`, with the nearest name, if there is none.

@@ -1,6 +1,7 @@
 """Texts that several presets share: their papers, and the situations in which they fail."""
 
 TIS = "truncated importance sampling; Yao et al., 2025, fengyao.notion.site/off-policy-rl"
+SCORE_CENTERING = "score centering; arXiv:2609.20807"
 MIS = "masked importance sampling; Liu, Li et al., 2025, yingru.notion.site"
 ICEPOP = "IcePop; Ring-1T, arXiv:2510.18855"
 KPOP = "KPop; 2026, ringtech.notion.site/kpop"
@@ -47,6 +48,9 @@ FAILURES = {
         "noisy engines: a mean log-ratio of −0.0001 rejects a failure, so few failures are ever trained on"
     ),
     # --- losses ---
+    "score_centering": (
+        "large mismatch: only the mean drift is subtracted, and no token is weighted, so the rest of the bias remains"
+    ),
     "drpo": "large mismatch: probabilities differ by less than 1, so with 12.5 no gradient changes by more than 8 %",
     "vespo": "long sequences: the product of their ratios is far from 1, and then almost no token is trained on",
     "fipo": (

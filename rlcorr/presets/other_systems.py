@@ -2,8 +2,8 @@
 
 import math
 
-from rlcorr.config import CorrectionConfig
-from rlcorr.presets.notes import FAILURES, ICEPOP, MIS, OPSM, TIS, VACO
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.presets.notes import FAILURES, ICEPOP, MIS, OPSM, SCORE_CENTERING, TIS, VACO
 from rlcorr.presets.parts import ON_EVERY_TOKEN, Preset, masked, rules, truncated, unbounded
 
 TRL = "TRL 1.10.0.dev0 (commit f2cd5771), GRPOConfig"
@@ -83,6 +83,15 @@ NEMO_RL_PRESETS = {
         CorrectionConfig(rollout_rs=rules(seq_mean_mult_error=(None, 2.0))),
         f"{NEMO_RL}, grpo.seq_logprob_error_threshold; its recipes use 1.5 or 2",
         FAILURES["mean_factor"],
+    ),
+    "nemo_rl_score_centering": Preset(
+        "NeMo RL",
+        CorrectionConfig(),
+        "NeMo RL, nightly documentation of November 2026, loss_fn.score_centering without weights: the loss gets "
+        "A Σ_H sg(q − ρ p) log p at each position, over the sampler's likeliest tokens H, with "
+        f"ρ = (1 − Σ_H q)/(1 − Σ_H p); {SCORE_CENTERING}",
+        FAILURES["score_centering"],
+        LossConfig(score_centering=True),
     ),
 }
 

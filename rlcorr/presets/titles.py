@@ -37,6 +37,8 @@ def title(preset: Preset) -> str:
     parts = [*_weights(config), *dict.fromkeys(map(_rule, config.rollout_rs))]
     if config.loss_type in LOSSES:
         parts.append(LOSSES[config.loss_type])
+    if preset.loss.score_centering:
+        parts.append("subtract the sampler's mean score")
     if not parts:
         return "PPO's clip against the sampler" if config.bypass_mode else "No correction"
     text = ", ".join(parts)

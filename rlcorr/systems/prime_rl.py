@@ -5,7 +5,9 @@ Version "2026-08": commit 559b4477. The default was DPPO, and the loss had a squ
 
 token_exports/step_N/*.jsonl has arrays over prompt and response, with null for numbers that are not finite. Its
 trainer's log-probs are those of π_θ; they are compared with the engine's log-probs, as those of π_old are here. The
-files of several ranks are concatenated.
+files of several ranks are concatenated. They have no version of the weights. The orchestrator's traces have one span
+per trace (policy.start and policy.end, the versions when it was sent and when it came back, commit 559b4477), from
+which the version of a token cannot be known, so no versions are imported.
 """
 
 import math

@@ -35,7 +35,9 @@ def shipped(system: str) -> list[Shipped]:
     """
     config, loss = defaults_of(system)
     family = FOREBEARS.get(system, system)
-    names = [name for name, preset in PRESETS.items() if preset.system == family] or list(PRESETS)
+    names = [
+        name for name, preset in PRESETS.items() if preset.system == family and not preset.loss.score_centering
+    ] or list(PRESETS)
     rows = {_effect(config): Shipped(config, loss, is_default=True)}
     for name in names:
         preset = PRESETS[name]

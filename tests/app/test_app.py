@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from app_pages import committed, kinds, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 
@@ -214,6 +215,58 @@ def test_a_budget_that_is_not_reached_says_what_each_part_reaches() -> None:
     assert "No threshold reaches 95.00 %. Rule seq_mean_k1: no threshold leaves 0.95 of the tokens inside" in said(at)
     assert "Rule token_k1: no threshold leaves 0.95 of the tokens inside" in said(at)
     assert not [button for button in at.button if button.key == "budget_set"]
+
+
+def test_score_centering_is_shown_where_a_batch_has_the_likeliest_tokens(root: Path) -> None:
+    """One token in two has q = 0.6, 0.25 and p = 0.5, 0.25, so Σ|q − p| is 0.1 + 0 + 0.1 for the tail."""
+    record = make_record(0)
+    mask = record.batch.response_mask
+    p = torch.tensor([0.5, 0.25]).log().expand(*mask.shape, 2)
+    moved = (torch.arange(mask.shape[1]) % 2 == 0).expand_as(mask)
+    q = torch.where(moved[..., None], torch.tensor([0.6, 0.25]).log(), p)
+    lists = {"top_ids": torch.zeros(*mask.shape, 2).int(), "rollout_top_log_probs": q, "old_top_log_probs": p}
+    run = make_run(root, "alpha", steps=0, status="running")
+    add_step(run, record)
+    at = open_app(BENCH, preset="nemo_rl_score_centering")
+    assert "This page shows the correction without it." in said(at)
+    assert "this batch has no top-k lists, so what score centering subtracts is unknown" in said(at)
+    add_step(run, replace(record, step=1, batch=record.batch.replace(**lists)))
+    at = open_app(BENCH, preset="nemo_rl_score_centering")
+    share = float((moved & mask).sum() / mask.sum())
+    assert shown(at)["Centered"] == f"{0.2 * share:.4g}"
+    assert "no top-k lists" not in said(at)
+
+
+def test_each_turn_is_corrected_on_its_own(root: Path) -> None:
+    """Two turns per answer, its first and its second half; their weights are counted with numpy."""
+    record = make_record(0)
+    batch = record.batch
+    half = (batch.response_mask.cumsum(-1) * 2 > batch.response_mask.sum(-1, keepdim=True)).int()
+    run = make_run(root, "alpha", steps=0, status="running")
+    add_step(run, replace(record, batch=batch.replace(turn_ids=half)))
+    assert batch.old_log_probs is not None
+    mask, turn = batch.response_mask.numpy(), half.numpy()
+    d = np.where(mask, batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy(), 0)
+    weights = np.zeros(d.shape)
+    for number in (0, 1):
+        of_turn = mask & (turn == number)
+        weights += of_turn * np.minimum(np.exp((d * of_turn).sum(-1, keepdims=True)), 2.0)
+    at = open_app(BENCH, preset="decoupled_seq_is", turns="true")
+    assert shown(at)["Mean weight"] == f"{weights[mask].mean():.4g}"
+    at.session_state["use_it"] = True
+    assert "No system corrects each turn on its own" in said(at.run())
+    assert not at.code
+    whole = np.minimum(np.exp(d.sum(-1)), 2.0).repeat(mask.sum(-1)).mean()
+    at.toggle(key="turns").set_value(False).run()
+    assert shown(at)["Mean weight"] == f"{whole:.4g}"
+    assert at.code
+
+
+def test_a_batch_without_turns_says_so(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_app(BENCH, preset="decoupled_seq_is", turns="true")
+    assert "This batch has no turns (turn_ids), so an answer can only be corrected as a whole." in said(at)
+    assert not [toggle for toggle in at.toggle if toggle.key == "turns"]
 
 
 def test_the_configuration_can_be_copied(root: Path) -> None:

@@ -14,7 +14,7 @@ from app_pages import committed, live_parts, one_scan, open_app, open_view, root
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import PRESETS, TokenBatch, preset
+from rlcorr import TokenBatch, preset
 from rlcorr.bounds import BoundId
 from rlcorr.figures.canvas import WARM
 from rlcorr.gradients.answers import AnswerTree
@@ -23,6 +23,7 @@ from rlcorr.gradients.progress import units_needed
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch, SampledUnits, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
+from rlcorr.presets import RANKED
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
@@ -158,8 +159,8 @@ def test_the_batch_size_is_that_of_compare() -> None:
 def test_the_sentence_about_the_best_preset(committed: None) -> None:
     """On a run whose answers tell it."""
     run = runs.ROOT / "stale_4"
-    ranking = compare(*read_gradients(run, last_sketch(run)), [preset(name) for name in PRESETS])
-    choice, names = ranking.choices[0], list(PRESETS)
+    ranking = compare(*read_gradients(run, last_sketch(run)), [preset(name) for name in RANKED])
+    choice, names = ranking.choices[0], list(RANKED)
     order = [number for group in choice.groups for number in group]
     sentences = said(open_app(GRADIENT, run="stale_4"))
     assert f"With 256 answers in a batch, {names[choice.best]} makes the most progress. " in sentences
@@ -173,7 +174,7 @@ def test_the_sentence_about_the_best_preset(committed: None) -> None:
 
 def test_a_best_preset_that_the_answers_do_not_tell_is_not_named(exact: tuple[TokenBatch, Sketch]) -> None:
     batch, sketch = exact
-    choice = compare(batch, sketch, [preset(name) for name in PRESETS]).choices[0]
+    choice = compare(batch, sketch, [preset(name) for name in RANKED]).choices[0]
     assert not choice.over_nothing.tells
     sentences = said(open_app(GRADIENT))
     cannot = f"these {PROMPTS} prompts cannot tell which preset is best, or whether any is better than no correction."
@@ -203,8 +204,8 @@ def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, f
 def test_presets_are_ranked_as_the_library_ranks_them(exact: tuple[TokenBatch, Sketch]) -> None:
     """The preset's own bar is warm; a line over them all is at the progress of what is shown."""
     batch, sketch = exact
-    ranking = compare(batch, sketch, [preset(name) for name in PRESETS], batch_sizes=[1024])
-    order = [list(PRESETS)[number] for group in ranking.choices[0].groups for number in group]
+    ranking = compare(batch, sketch, [preset(name) for name in RANKED], batch_sizes=[1024])
+    order = [list(RANKED)[number] for group in ranking.choices[0].groups for number in group]
     drawn = pictures(open_app(GRADIENT, answers="1024"))["All presets by their progress"]
     assert drawn["data"][0]["y"] == order
     bars = drawn["data"][0]

@@ -28,7 +28,7 @@ from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.progress import difference
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
-from rlcorr.presets import PRESETS, preset
+from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients, updated_batch
 from rlcorr.train import loop
@@ -85,10 +85,10 @@ def test_all_presets_by_their_progress(run: Path) -> None:
     assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
     assert "of 512 on-policy responses" in lines[0]
     rows = rows_of(lines)
-    assert {row.split()[0] for row in rows} == set(PRESETS)
-    ranking = compare(*read_gradients(run, 2), [preset(name) for name in PRESETS])
+    assert {row.split()[0] for row in rows} == set(RANKED)
+    ranking = compare(*read_gradients(run, 2), [preset(name) for name in RANKED])
     order = [number for group in ranking.choices[0].groups for number in group]
-    assert [row.split()[0] for row in rows] == [list(PRESETS)[number] for number in order]
+    assert [row.split()[0] for row in rows] == [list(RANKED)[number] for number in order]
     shares = [numbers_in(row)[-6] for row in rows]
     assert shares == sorted(shares, reverse=True)
     assert sum(set(line) == {"-"} for line in lines) == len(ranking.choices[0].groups)
@@ -202,7 +202,7 @@ def test_the_document_on_the_command_line(exact_run: Path) -> None:
     done = rlcorr("gradients", str(exact_run), "--json", runs_folder=exact_run.parent.parent, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     document = json.loads(done.stdout, parse_constant=pytest.fail)
-    assert [entry["preset"] for entry in document] == list(PRESETS)
+    assert [entry["preset"] for entry in document] == list(RANKED)
     _, sketch = read_gradients(exact_run, 2)
     assert isinstance(sketch, ExactSketch)
     for entry in document:

@@ -35,6 +35,17 @@ def test_a_version_repeated_over_a_response_is_one_per_row() -> None:
     assert read(versions=[[4] * 5, [5] * 3]).batch.tensors()["policy_versions"].tolist() == [4, 5]
 
 
+def test_a_version_that_is_a_text_of_digits_is_read() -> None:
+    """SGLang's weight_version is a text, "default" unless the trainer sets it."""
+    assert read(weight_version=["9", "10"]).batch.tensors()["policy_versions"].tolist() == [9, 10]
+
+
+def test_versions_that_are_other_texts_are_left_out_because_their_order_is_unknown() -> None:
+    record = read(weight_version=["default", "v2"])
+    assert "policy_versions" not in record.batch.tensors()
+    assert any("texts such as 'default': which of two texts is the newer version" in note for note in record.notes)
+
+
 def test_the_versions_of_tokens_that_do_not_count_are_left_out() -> None:
     """AReaL writes -1 for tokens that no policy sampled."""
     record = read(versions=[[4, 4, -1, 5, 5], [5, 5, 5]], loss_mask=[[1, 1, 0, 1, 1], [1, 1, 1]])

@@ -46,6 +46,29 @@ def test_flat_lists_are_read(tmp_path: Path) -> None:
     check(import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch)
 
 
+def test_a_list_per_token_is_read(tmp_path: Path) -> None:
+    lists = (("top_ids", IDS), ("rollout_top_log_probs", ROLLOUT), ("old_top_log_probs", OLD))
+    rows = [
+        {name: values[row][:length] for name, values in (*PAIR.items(), *lists)} for row, length in enumerate((2, 1))
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    check(import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch)
+
+
+@pytest.mark.parametrize(("reward", "expected"), [(1.0, [IDS[0] + IDS[1][:1]]), ([1.0, 0.0], None)])
+def test_a_list_per_token_of_every_turn_or_response_is_read(tmp_path: Path, reward: Any, expected: Any) -> None:
+    """A single reward makes the two lists two turns, a list of rewards two responses."""
+    lists = (("top_ids", IDS), ("rollout_top_log_probs", ROLLOUT), ("old_top_log_probs", OLD))
+    entry = {name: [values[0], values[1][:1]] for name, values in (*PAIR.items(), *lists)} | {"rewards": reward}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(entry))
+    batch = import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch
+    if expected is None:
+        check(batch)
+    else:
+        assert batch.tensors()["top_ids"].tolist() == expected
+        assert batch.tensors()["turn_ids"].tolist() == [[0, 0, 1]]
+
+
 def test_the_recorder_takes_them(tmp_path: Path) -> None:
     batch = TokenBatch(
         response_mask=torch.tensor(MASK) == 1, top_ids=torch.tensor(IDS), rollout_top_log_probs=torch.tensor(ROLLOUT),
@@ -60,12 +83,18 @@ def test_the_recorder_takes_them(tmp_path: Path) -> None:
     ("changes", "why"),
     [
         ({"top_ids": [3, 5, 7]}, "row 0 (from 0): top_ids has 3 numbers for 2 tokens"),
+        (
+            {"top_ids": [[3, 5], [7]]},
+            "token 1 (from 0) of top_ids in line 1 has 1 numbers, token 0 has 2; every token must have the same",
+        ),
+        ({"top_ids": [[[3]], [[7]]]}, "top_ids in line 1 has lists within the list of a token"),
+        ({"top_ids": [["x"], ["y"]]}, "top_ids in line 1 must hold a list of numbers per token"),
         ({"top_ids": None}, "top_ids, rollout_top_log_probs belong together"),
         ({"rollout_top_log_probs": [-1.0, -2.0]}, "as many log-probs as ids"),
         ({"rollout_top_log_probs": [0.5, -1.0, -1.0, -1.0]}, "natural logarithms"),
     ],
 )
-def test_lists_that_do_not_fit_are_left_out(tmp_path: Path, changes: dict[str, list | None], why: str) -> None:
+def test_lists_that_do_not_fit_are_left_out(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     entry = {name: values[0] for name, values in PAIR.items()}
     entry |= {"top_ids": [3, 5, 7, 2], "rollout_top_log_probs": [-0.1, -2.5, -0.4, -1.5]} | changes
     entry = {name: values for name, values in entry.items() if values is not None}

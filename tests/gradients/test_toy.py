@@ -112,6 +112,7 @@ def by_loops(
 
 
 NORMALISED = {name for name, preset in PRESETS.items() if preset.config.rollout_is_batch_normalize}
+CENTERED = {name for name, preset in PRESETS.items() if preset.loss.score_centering}  # the toy has no top-k lists
 
 
 def assert_truth_is_that_of_loops(
@@ -125,7 +126,7 @@ def assert_truth_is_that_of_loops(
 
 
 def test_every_preset(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
-    for name in sorted(set(PRESETS) - NORMALISED):
+    for name in sorted(set(PRESETS) - NORMALISED - CENTERED):
         loss = replace(PRESETS[name].loss, loss_agg_mode="token-sum", rollout_kl_loss_agg_mode="token-sum")
         assert_truth_is_that_of_loops(name, small, policies, rewards, PRESETS[name].config, loss)
 

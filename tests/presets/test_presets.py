@@ -135,6 +135,7 @@ OTHERS = {
     "nemo_rl_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
     "nemo_rl_seq_mask_tis": SEQ_MASK_TIS,
     "nemo_rl_seq_logprob_error": only(rule("seq_mean_mult_error", upper=2.0)),
+    "nemo_rl_score_centering": CorrectionConfig(),
     "roll_token_weight": tis(1.2),
     "roll_ratio_filter": only(rule("token_k1", 0.8, 1.2), denominator="kept"),
     "roll_diff_filter": only(rule("token_prob_diff", -0.2, 0.2), denominator="kept"),
@@ -191,6 +192,7 @@ def test_what_presets_bring_for_the_loss() -> None:
     expected |= dict.fromkeys(("prime_rl_dppo", "prime_rl_ipo_2026_08"), old_prime_rl)
     expected |= {"verl_dppo_tv": LossConfig(clip_ratio_low=0.15, clip_ratio_high=0.15)}
     expected |= {"verl_dppo_kl": LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05)}
+    expected |= {"nemo_rl_score_centering": LossConfig(score_centering=True)}
     for name, delta in (("skyrl_dppo_tv", 0.2), ("skyrl_dppo_kl", 0.05)):
         expected[name] = LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, dppo_ratio_cap=math.inf)
     assert {name: given.loss for name, given in PRESETS.items() if given.loss != LossConfig()} == expected
@@ -226,6 +228,7 @@ OTHER_VERSIONS = {
     "ms_swift_fipo": "4.6.0",
     "skyrl_dppo_tv": "0.4.0",
     "skyrl_dppo_kl": "0.4.0",
+    "nemo_rl_score_centering": "nightly",
 }
 """Of presets that come from another version than the rest of their system."""
 

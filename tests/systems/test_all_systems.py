@@ -138,6 +138,10 @@ def test_a_text_is_read_back_as_it_is_pasted(system: str) -> None:
         version = text.splitlines()[0].split()[-1]
         dialect = {"version": version} if version in SYSTEMS[system].versions else {}
         for pasted in spellings(read(text) or {}):
+            if loss.score_centering:  # a part of our loss, which the reader of corrections refuses
+                with pytest.raises(UsageError, match="score_centering belongs to the loss"):
+                    translate(pasted, **dialect)
+                continue
             back = translate(pasted, **dialect)
             if isinstance(back, tuple):
                 assert relevant(back[1]) == relevant(loss), (name, pasted)

@@ -12,7 +12,7 @@ from learners import EACH_ROW, ONE_STEP, one_update, rows_alone, scored_batch, s
 from tiny import CPU, tiny_config
 from torch import Tensor
 
-from rlcorr import CorrectionConfig, TokenBatch
+from rlcorr import CorrectionConfig, TokenBatch, preset
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -149,10 +149,18 @@ def test_a_run_with_score_centering_learns_and_records(tiny_model: Path, local_r
 def test_settings_that_do_not_fit_are_refused(tiny_model: Path) -> None:
     with pytest.raises(UsageError, match=r"rollout\.top_logprobs"):
         tiny_config(tiny_model, loss=LossConfig(score_centering=True))
+    with pytest.raises(UsageError, match=r"rollout\.top_logprobs"):
+        tiny_config(tiny_model, preset="nemo_rl_score_centering")
     with pytest.raises(UsageError, match="one position"):
         tiny_config(tiny_model, rollout=TOP, loss=LossConfig(score_centering=True), preset="decoupled_seq_is")
     with pytest.raises(UsageError, match="every token that the sampler could draw"):
         replace(TOP, support_replay=True, top_k=5)
+
+
+def test_the_preset_of_score_centering_is_that_setting(tiny_model: Path) -> None:
+    config = tiny_config(tiny_model, rollout=TOP, preset="nemo_rl_score_centering")
+    assert config.policy_loss.score_centering
+    assert config.correction == preset("disabled")
 
 
 def test_lists_of_different_lengths_are_refused() -> None:
