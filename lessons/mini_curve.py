@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 from count_on import PROMPTS, Policy
 from mini_pieces import load_mini
+from torch import nn
 
 ANSWERS = 8
 """Answers to each prompt in a batch."""
@@ -35,6 +36,9 @@ def run(
     """Train one policy, in float64 so that only `dtype`, the engine's, rounds. Return the reward of every step."""
     torch.manual_seed(seed)  # of the first weights
     generator, policy = torch.Generator().manual_seed(seed), Policy().double()
+    for layer in policy.modules():
+        if isinstance(layer, nn.Embedding | nn.Linear):
+            layer.reset_parameters()  # in float64: in float32 two processors draw numbers with other last digits
     optimizer = torch.optim.Adam(policy.parameters(), LEARNING_RATE)
     prompts = torch.arange(PROMPTS).repeat_interleave(ANSWERS)
 
