@@ -132,6 +132,8 @@ def test_a_lesson_is_drawn_whole_from_its_own_host(watched: Watched, host: str, 
     assert watched.faults == []
 
 
+INTO_THE_MIDDLE = "number => number.scrollIntoView({ block: 'center', behavior: 'instant' })"
+"""Not under the header of a phone, and at once: the theme scrolls smoothly."""
 RESTED = """() => {
   const value = new URLSearchParams(document.querySelector(".live a.go").search).get("is_upper")
   return Number(Number(value).toPrecision(6)) === Number(document.querySelector(".live .rl-slider b").innerText)
@@ -158,7 +160,7 @@ def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str
     expect(number).to_have_text("2")
     seen = set()
     for act in ("drag", "key"):
-        number.evaluate("number => number.scrollIntoView({ block: 'center' })")  # not under the header
+        number.evaluate(INTO_THE_MIDDLE)
         before, box = number.inner_text(), number.bounding_box()
         assert box is not None
         if act == "drag":
