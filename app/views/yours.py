@@ -22,6 +22,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.gaps import gap_strip
+from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 from rlcorr.systems.shipped import can_express
 
@@ -38,7 +39,7 @@ def show(selection: session.Selection) -> None:
         return
     st.html(WHOLE_NUMBERS)
     with st.container(key="yours"):
-        if not selection.slug.startswith(uploads.PREFIX):
+        if not selection.slug.startswith(uploads.PREFIX) and selection.run.parent != runs.LOCAL:
             st.caption(yours_text.EXAMPLE.format(run=f"**{plain(selection.slug)}**"))
         record = picked_record(selection)
         try:

@@ -1,0 +1,39 @@
+// Read the files of the static site. Parts that many of them have are in shared.bin.
+
+import { strips } from "./server.js"
+import { readStrip } from "./strip_reading.js"
+
+// Put in the parts of shared.bin that a node refers to.
+const whole = (node, parts) => {
+  if (Array.isArray(node)) return node.map((part) => whole(part, parts))
+  if (node === null || typeof node !== "object") return node
+  if ("~shared" in node) return parts[node["~shared"]]
+  return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, whole(part, parts)]))
+}
+
+// Read a file of the site. Its figures are objects that may have shared parts; a live part takes them as texts.
+export const readWhole = async (packed, parts) => {
+  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part, rows } = about
+  const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
+  const asTexts = (pictures) => pictures.map((row) => row.map(asText))
+  if (part) return { arrays, about: { ...about, part: { ...part, rows: asTexts(part.rows) } } }
+  return { arrays, about: rows ? { ...about, rows: asTexts(rows) } : about }
+}
+
+const bytesAt = async (address) => {
+  const response = await fetch(new URL(address, document.baseURI))
+  if (!response.ok) throw new Error(`${address}: ${response.status}`)
+  return response.arrayBuffer()
+}
+
+let shared
+const sharedParts = async () => (await readStrip(await bytesAt("shared.bin"))).about.parts
+
+export const stripAt = async (address) => {
+  if (!strips.has(address)) {
+    shared ??= sharedParts()
+    const [packed, parts] = await Promise.all([bytesAt(address), shared])
+    strips.set(address, await readWhole(packed, parts))
+  }
+  return strips.get(address)
+}

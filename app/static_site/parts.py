@@ -1,0 +1,71 @@
+"""Live parts as files of the static site.
+
+Figures have as many digits as a screen shows, because the site has a thousand of them.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from components.live_part import LiveContent, Slider, part_data
+from state.fields import Bound
+from text import phrases
+
+from rlcorr.strips.packing import Package
+
+DIGITS = 4
+"""Significant digits of the numbers in figures."""
+RESETS = {"": phrases.RESET}
+
+
+def bound_slider(b: Bound, values: Sequence[float], plays_to: float | None = None) -> Slider:
+    """Return a slider of these values. A typed number goes to the nearest of them."""
+    return Slider(
+        b.key, b.label, values, b.value, generation=0, address=None, strip=None, exact=(min(values), max(values)),
+        plays_to=plays_to, help=b.help,
+    )  # fmt: skip
+
+
+def with_part(
+    strip: Package,
+    content: LiveContent,
+    sliders: Sequence[Slider],
+    source: str,
+    resets: Mapping[str, str] = RESETS,
+) -> Package:
+    """Return a strip together with the live part that it moves."""
+    return Package(strip.arrays, _rounded_shapes(strip) | {"part": part(sliders, content, source, resets)})
+
+
+def with_rows(strip: Package, content: LiveContent, source: str) -> Package:
+    """Return a strip together with rows of pictures, which replace those of another live part."""
+    data = part([], content, source, {})
+    return Package(strip.arrays, _rounded_shapes(strip) | {"rows": data["rows"], "refused": data["refused"]})
+
+
+def _rounded_shapes(strip: Package) -> dict[str, Any]:
+    return {**strip.about, "shapes": rounded(strip.about["shapes"])}
+
+
+def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
+    """Return the data of a live part as in the app, except that figures are rounded, and objects instead of texts.
+
+    Parts of objects can be shared with other files.
+    """
+    data = part_data(sliders, content, source, resets)
+    rows = [[picture | {"figure": rounded(json.loads(picture["figure"]))} for picture in row] for row in data["rows"]]
+    return data | {"rows": rows}
+
+
+def rounded(node: Any) -> Any:
+    """Round the numbers of a figure, or of a part of one, and replace the bytes of floats by lists of numbers."""
+    if isinstance(node, list):
+        return [rounded(part) for part in node]
+    if not isinstance(node, dict):
+        return float(f"{node:.{DIGITS}g}") if isinstance(node, float) else node
+    if "bdata" in node and node["dtype"] in ("f4", "f8") and "shape" not in node:
+        values = np.frombuffer(base64.b64decode(node["bdata"]), f"<{node['dtype']}").tolist()
+        return [None if value != value else float(f"{value:.{DIGITS}g}") for value in values]
+    return {key: rounded(part) for key, part in node.items()}
