@@ -27,6 +27,9 @@ from static_site import parts
 
 COUNT, COUNT_OF_OTHERS = 121, 61
 """Numbers of values of a preset's first slider and of its others. Each preset and run has a file per slider."""
+COUNT_OF_START = 301
+TIGHTEST = 1e-4
+"""The tightest threshold of the first page. No answer of its run has a lower k3, so it rejects everything."""
 DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
 WHOLE = ""
 """Key of the file with the whole bench; other keys are those of bounds."""
@@ -126,10 +129,12 @@ def start_package(run: Path, step: int) -> Package:
     """Return the moving picture of the first page, as on the app's."""
     batch, config = recorded.step(run, step).batch, PRESETS[start_text.PLAYED_PRESET].config
     identity, (b,) = corrections.identity(run, step), bounds_of(config)
-    values = useful_slider_values([(identity, batch)], config, b, b.value)
+    loosest = useful_slider_values([(identity, batch)], config, b, b.value)[-1]
+    values = slider_values_of(replace(b, low=TIGHTEST, high=loosest), b.value, COUNT_OF_START)
     content = live_bench.start_content(batch, config)
     strip = live_bench.bench_strip(identity, batch, config, b, values)
-    about = strip.about | {
+    about = {
+        **strip.about,
         "numbers": {label: strip.about["numbers"][label] for label in live_bench.START_NUMBERS},
         "texts": {},
         "pictures": {key: strip.about["pictures"][key] for key in content.pictures},

@@ -144,7 +144,7 @@ const notStored = (value, shown) =>
   facts.words.NEAREST.replace("{value}", value).replace("{shown}", Number(shown.toPrecision(6)))
 
 const showSentences = (host, sentences) => {
-  host.replaceChildren(...sentences.map((sentence, i) => Object.assign(make("p"), { textContent: sentence })))
+  host.replaceChildren(...sentences.map((sentence) => Object.assign(make("p"), { textContent: sentence })))
 }
 
 // Read the bench of a preset on a run: its live part, the addresses of its sliders' strips, and the preset's texts.
