@@ -17,6 +17,8 @@ from rlcorr.strips.packing import Package
 
 DIGITS = 4
 """Significant digits of the numbers in figures."""
+CURVES, EVERY = ("shares_over", "mismatch_over"), 3
+"""Curves of 200 points, of which a file has every third: one for each eight pixels."""
 RESETS = {"": phrases.RESET}
 
 
@@ -35,8 +37,19 @@ def with_part(
     source: str,
     resets: Mapping[str, str] = RESETS,
 ) -> Package:
-    """Return a strip together with the live part that it moves."""
-    return Package(strip.arrays, _rounded_shapes(strip) | {"part": part(sliders, content, source, resets)})
+    """Return a strip together with the live part that it moves.
+
+    The heights of bars and the cells of masks are left out of the figures: the strip has them.
+    """
+    data = part(sliders, content, source, resets)
+    for picture in (picture for row in data["rows"] for picture in row):
+        moves = strip.about["pictures"].get(picture["key"], {"bars": {}, "cells": False})
+        for trace in picture["figure"]["data"]:
+            if trace["type"] == "bar" and trace["name"] in moves["bars"]:
+                del trace["y"]
+            elif trace["type"] == "heatmap" and moves["cells"]:
+                del trace["z"]
+    return Package(strip.arrays, _rounded_shapes(strip) | {"part": data})
 
 
 def with_rows(strip: Package, content: LiveContent, source: str) -> Package:
@@ -55,8 +68,16 @@ def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: M
     Parts of objects can be shared with other files.
     """
     data = part_data(sliders, content, source, resets)
-    rows = [[picture | {"figure": rounded(json.loads(picture["figure"]))} for picture in row] for row in data["rows"]]
+    rows = [[picture | {"figure": _figure(picture)} for picture in row] for row in data["rows"]]
     return data | {"rows": rows}
+
+
+def _figure(picture: Mapping[str, Any]) -> dict[str, Any]:
+    figure = rounded(json.loads(picture["figure"]))
+    for trace in figure["data"] if picture["key"] in CURVES else ():
+        for axis in ("x", "y"):
+            trace[axis] = [*trace[axis][:-1:EVERY], trace[axis][-1]]
+    return figure
 
 
 def rounded(node: Any) -> Any:

@@ -3,6 +3,7 @@
 
 import { strips } from "./server.js"
 import { livePart, restAt } from "./live_part_view.js"
+import { rested } from "./pictures.js"
 import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
 import { bytesOf } from "./strip_reading.js"
@@ -80,21 +81,31 @@ const nearest = (values, value) => {
   return distances.indexOf(Math.min(...distances))
 }
 
+// Put the heights of bars and the cells of masks into the figures of a live part, from the strip of its first slider.
+const wholeRows = ({ sliders: [slider], rows }, addresses) => {
+  if (!slider) return rows
+  const moved = placeOf(strips.get(addresses[slider.key]), slider.values.indexOf(slider.value)).pictures
+  return rows.map((row) => row.map((picture) => {
+    const { bars, cells } = moved[picture.key] ?? { bars: [], cells: null }
+    return { ...picture, figure: rested(picture.figure, { bars, cells, shapes: null, figure: null }) }
+  }))
+}
+
 // Show a live part whose sliders each have a strip, at the address of `addresses`. In a strip the other bounds have the
 // preset's values, so a slider that is moved sends the others back. `moved` gets the key of the slider and its position
 // when it is let go. Return sentences about values of the address that are not shown.
 const showStrips = (root, part, addresses, { prefix = "", moved = () => {} } = {}) => {
   const sliderOf = Object.fromEntries(part.sliders.map((slider) => [slider.key, slider]))
-  const keys = Object.keys(sliderOf), nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined])), generations = {}
+  const keys = Object.keys(sliderOf), rows = wholeRows(part, addresses), nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined])), generations = {}
   let active = keys[0]
   const dataOf = (key, value, held = null) => {
-    const { rows, refused } = strips.get(addresses[key]).about
+    const { rows: over, refused } = strips.get(addresses[key]).about
     const sliders = part.sliders.map((slider) => {
       if (slider.key !== held) generations[slider.key] = ++renewals
       const shown = slider.key === key ? value : slider.value
       return { ...slider, value: shown, generation: generations[slider.key], strip: addresses[slider.key] }
     })
-    return rows && part.rows.length > 1 ? { ...part, sliders, refused, rows: [part.rows[0], ...rows] } : { ...part, sliders }
+    return over && rows.length > 1 ? { ...part, sliders, refused, rows: [rows[0], ...over] } : { ...part, sliders, rows }
   }
   const rest = (key, place) => {
     restAt(root, placeOf(strips.get(addresses[key]), place))
