@@ -19,6 +19,7 @@ from rlcorr.figures import gradients
 from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.packing import Package, PictureStrip
 from static_site import parts
+from static_site.study_files import on_site
 
 BEST = "best"
 
@@ -46,7 +47,9 @@ def _study(run: Path, shown: live_gradient.Shown, config: CorrectionConfig) -> s
     """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
     kind = kind_of(config)
     ended = study_ends.ends(run, kind) if kind else None
-    return say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)) if ended and kind else ""
+    if not (ended and kind):
+        return ""
+    return on_site(say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)), ended)
 
 
 def ranking_package(run: Path, step: int) -> Package:

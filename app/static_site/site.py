@@ -23,7 +23,7 @@ from rlcorr.strips.packing import SMALLEST, pack
 from rlcorr.systems.export import SYSTEMS
 from static_site import benches, gradient_files
 from static_site.sharing import share
-from static_site.study_files import study_package
+from static_site.study_files import ends_package, study_package
 
 FOLDER = Path(__file__).parent
 SHARING = ("bench", "gradient", "ranking")
@@ -104,9 +104,15 @@ def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> 
             _write(folder / "bench" / slug / f"{_file(name, key)}.bin", pack(package))
     gradients = _gradients(folder, slug, run, presets) if runs.list_sketches(run) else []
     _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
+    if ends := ends_package(run, presets):
+        _write(folder / "ends" / f"{slug}.bin", pack(ends, SMALLEST))
     story = recorded.manifest(run).story
     said = published_text.RECORDED.format(label=label, step=step, story=story)
-    return {"label": label, "said": said, "step": step, "gradients": gradients}
+    sketched = last_sketch(run) if gradients else step
+    return {
+        "label": label, "said": said, "step": step, "sketch": sketched, "gradients": gradients,
+        "ends": ends is not None,
+    }  # fmt: skip
 
 
 def _file(preset: str, bound: str) -> str:

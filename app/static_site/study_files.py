@@ -1,20 +1,25 @@
 """Files of the study: which corrections differ from none, in sentences, and the rewards over the steps."""
 
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from components.live_part import LiveContent, Note, Picture
 from components.markdown import inline
-from data import studies
+from data import studies, study_ends
 from data.studies import StudyTable
 from text import published
+from text import study_ends as say_study
 from text import training as training_text
 from text.formatting import table
 
+from rlcorr import PRESETS
 from rlcorr.figures.study import differences, study_curves
 from rlcorr.records.study import SeedRange, Study, study_path
 from rlcorr.records.study_comparisons import NO_CORRECTION, compare_endpoints
-from rlcorr.records.study_ends import FRESH
+from rlcorr.records.study_ends import FRESH, StudyEnds, kind_of
 from rlcorr.strips.packing import Package
 from static_site import parts
 
@@ -86,6 +91,24 @@ def _without_mismatch(name: str, result: StudyTable) -> float | None:
         control = studies.table(CONTROLS[name]).outcomes
         fresh = [outcome.reward.mean for outcome in control if outcome.preset in NO_CORRECTION]
     return fresh[0] if fresh else None
+
+
+def ends_package(run: Path, presets: Iterable[str]) -> Package | None:
+    """Return how training runs with two kinds of corrections ended under the mismatch of this run.
+
+    `kinds` has the kind of each preset, and `pairs` a sentence for each two kinds of a study. None without a study.
+    """
+    kinds = {name: kind for name in presets if (kind := kind_of(PRESETS[name].config)) is not None}
+    pairs = {}
+    for a, b in itertools.product(dict.fromkeys(kinds.values()), repeat=2):
+        if ended := study_ends.ends(run, a, b):
+            pairs[f"{a}|{b}"] = inline(on_site(say_study.of_two(ended, a, b, None), ended))
+    return Package({}, {"kinds": kinds, "pairs": pairs}) if any(pairs.values()) else None
+
+
+def on_site(sentence: str, ended: StudyEnds) -> str:
+    """Return a sentence about a study with a link to it instead of the name of the app's page."""
+    return sentence.replace(say_study.STUDY.format(name=ended.name), published.STUDY_LINK.format(name=ended.name))
 
 
 def _seeds(seeds: SeedRange) -> str:

@@ -115,6 +115,7 @@ REWARD = (
     "Mean over the seeds; the band goes from the lowest seed to the highest. Dotted: the mean of the first step, "
     "before a correction has changed anything"
 )
+STUDY_LINK = "([Study `{name}`](#view=study&study={name}).)"
 FRESH = ", and the reward at the end of a training run without the mismatch"
 PLANNED = (
     "Planned before training: {measure} of {arm} minus that of {against} is {difference} (95 %, {seeds} seeds). The "

@@ -100,3 +100,16 @@ def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_othe
     run: Path = runs.ROOT / "smol_kv_fp8_e5m2"
     kept = benches.start_package(run, runs.list_steps(run)[-1]).about["numbers"]["Kept tokens"]
     assert (kept[0], kept[-1]) == ("0.00 %", "100.00 %")
+
+
+def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_the_study(benches: ModuleType) -> None:
+    """A run without a mismatch that a study has gets no sentence."""
+    from static_site.study_files import ends_package
+
+    package = ends_package(RUN, PRESETS)
+    assert package is not None
+    about = package.about
+    pair = f"{about['kinds']['decoupled_token_is']}|{about['kinds'][SEVERAL]}"
+    assert "a cap on token weights (A) ended at" in about["pairs"][pair]
+    assert '(<a href="#view=study&amp;study=stale_8">Study <code>stale_8</code></a>.)' in about["pairs"][pair]
+    assert ends_package(runs.ROOT / "bf16", PRESETS) is None

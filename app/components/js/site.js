@@ -199,11 +199,16 @@ const SHOW = {
   },
   compare: async (now) => {
     const { run, preset, preset_b } = now, sides = await Promise.all([benchOf(run, preset), benchOf(run, preset_b)])
+    const { kinds, pairs } = facts.runs[run].ends ? (await stripAt(`ends/${run}.bin`)).about : { kinds: {}, pairs: {} }
     const moved = () => put(element("compare-address"), inApp({ ...now, values: { ...given(), view: "", run, preset, preset_b } }))
-    return () => sides.flatMap(({ part, addresses }, i) => {
-      const shown = { ...part, rows: part.rows.slice(0, 1), refused: "" }  // the curves are on the bench
-      return showStrips(element(i ? "compare_b" : "compare"), shown, addresses, { moved, prefix: i ? SECOND : "" })
-    })
+    return () => {
+      element("compare-said").innerHTML = pairs[`${kinds[preset]}|${kinds[preset_b]}`] ?? ""
+      return sides.flatMap(({ part, addresses }, i) => {
+        const pictures = part.rows[0], both = [pictures[0], pictures.at(-1)]  // weights or statistic, and tokens
+        const shown = { ...part, rows: [both], notes: part.notes.slice(0, 1), refused: "" }
+        return showStrips(element(i ? "compare_b" : "compare"), shown, addresses, { moved, prefix: i ? SECOND : "" })
+      })
+    }
   },
   gradient: async ({ run, preset }) => {
     const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset], hasCurve = gradients.includes(gradient)
