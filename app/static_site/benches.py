@@ -79,7 +79,7 @@ def bench_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
         strip = live_bench.bench_strip(identity, batch, config, b, values, with_curves=True)
         del strip.about["texts"][live_bench.EXPLAINED]  # the same on every run, see `preset_package`
         if packages:
-            packages[b.key] = parts.with_rows(strip, _curves(identity, run, step, config, b), source)
+            packages[b.key] = parts.with_rows(strip, _curves(identity, run, step, config, b), source, b.key)
         else:
             sliders = [parts.bound_slider(*one) for one in with_values]
             packages[WHOLE] = parts.with_part(strip, content, sliders, source)

@@ -52,10 +52,16 @@ def with_part(
     return Package(strip.arrays, _rounded_shapes(strip) | {"part": data})
 
 
-def with_rows(strip: Package, content: LiveContent, source: str) -> Package:
-    """Return a strip together with rows of pictures, which replace those of another live part."""
-    data = part([], content, source, {})
-    return Package(strip.arrays, _rounded_shapes(strip) | {"rows": data["rows"], "refused": data["refused"]})
+def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> Package:
+    """Return a strip together with rows of pictures, which replace those of another live part.
+
+    The keys of the pictures end with the bound's key, so that a strip moves no line in curves over another bound.
+    """
+    data, about = part([], content, source, {}), _rounded_shapes(strip)
+    for picture in (picture for row in data["rows"] for picture in row):
+        picture["key"] = f"{picture['key']}.{bound}"
+    moves = {f"{key}.{bound}" if key in CURVES else key: move for key, move in about["pictures"].items()}
+    return Package(strip.arrays, about | {"pictures": moves, "rows": data["rows"], "refused": data["refused"]})
 
 
 def _rounded_shapes(strip: Package) -> dict[str, Any]:

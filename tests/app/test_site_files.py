@@ -54,7 +54,9 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(ben
                 report["rollout_corr/kept_fraction"], abs=1e-4
             ), (b.key, place)
         (shares, _) = (package.about["rows"] if "rows" in package.about else package.about["part"]["rows"][1:])[0]
-        assert shares["key"] == "shares_over"  # each slider has the curves over its own bound
+        key = f"shares_over.{b.key}" if "rows" in package.about else "shares_over"
+        assert shares["key"] == key  # each slider has the curves over its own bound, and moves a line only there
+        assert {name for name in package.about["pictures"] if name.startswith("shares_over")} == {key}
     assert (
         packages["seq_mean_k1_lower"]
         .about["rows"][0][0]["caption"]

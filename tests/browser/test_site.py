@@ -297,7 +297,7 @@ def test_the_address_holds_what_is_chosen(page: Page, url: str) -> None:
     page.reload()
     expect(page.locator("#bench .main-svg").first).to_be_visible()
     assert (bound(page, "bench"), numbers(page, "bench")) == (value, shown)
-    page.get_by_label("Run", exact=True).select_option(WITHOUT_SKETCH)
+    page.locator("#pick-run").select_option(WITHOUT_SKETCH)
     page.wait_for_url(f"**run={WITHOUT_SKETCH}**")
     page.go_back()
     page.wait_for_url(f"**run={RUN}**")
