@@ -58,13 +58,15 @@ const chosen = () => {
   const named = one("view", [...VIEWS, ...ONLY_APP], "start"), usualRun = named === "gradient" ? facts.sketched : facts.run
   const view = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") ? "app" : named
   const names = Object.keys(facts.presets), run = one("run", Object.keys(facts.runs), usualRun)
-  const step = facts.runs[run][view === "gradient" ? "sketch" : "step"], hasStep = !["start", "yours", "app", "study"].includes(view)
+  const step = facts.runs[run][view === "gradient" ? "sketch" : "step"]
+  const hasStep = !["start", "yours", "app", "study"].includes(view)
   if (hasStep && ![undefined, "latest", String(step)].includes(state.step)) {
     wrong.push(facts.words.OTHER_STEP.replace("{step}", state.step).replace("{shown}", step))
   }
   return {
     view, named, run, wrong, values: state,
-    preset: one("preset", names, facts.preset), preset_b: one("preset_b", names, names.includes(SECOND_PRESET) ? SECOND_PRESET : names[0]),
+    preset: one("preset", names, facts.preset),
+    preset_b: one("preset_b", names, names.includes(SECOND_PRESET) ? SECOND_PRESET : names[0]),
     study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
   }
 }
@@ -96,7 +98,8 @@ const wholeRows = ({ sliders: [slider], rows }, addresses) => {
 // when it is let go. Return sentences about values of the address that are not shown.
 const showStrips = (root, part, addresses, { prefix = "", moved = () => {} } = {}) => {
   const sliderOf = Object.fromEntries(part.sliders.map((slider) => [slider.key, slider]))
-  const keys = Object.keys(sliderOf), rows = wholeRows(part, addresses), nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined])), generations = {}
+  const keys = Object.keys(sliderOf), generations = {}, rows = wholeRows(part, addresses)
+  const nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined]))
   let active = keys[0]
   const dataOf = (key, value, held = null) => {
     const { rows: over, refused } = strips.get(addresses[key]).about
@@ -169,7 +172,8 @@ const benchOf = async (run, preset) => {
     strips.set(address, { arrays, about: { ...moves, texts: { ...moves.texts, explained: about.explained[key] } } })
     return [key, address]
   }))
-  const slider = part.sliders[0], explained = about.explained[slider?.key ?? ""][slider ? slider.values.indexOf(slider.value) : 0]
+  const [slider] = part.sliders, usual = slider ? slider.values.indexOf(slider.value) : 0
+  const explained = about.explained[slider?.key ?? ""][usual]
   const notes = [part.notes[0], { lead: about.hurts, text: "" }], said = bounds.length > 1 ? facts.words.ONE_AT_A_TIME : ""
   return { part: { ...part, notes, said, texts: { ...part.texts, explained } }, addresses, systems: about.systems }
 }
@@ -200,7 +204,8 @@ const SHOW = {
   compare: async (now) => {
     const { run, preset, preset_b } = now, sides = await Promise.all([benchOf(run, preset), benchOf(run, preset_b)])
     const { kinds, pairs } = facts.runs[run].ends ? (await stripAt(`ends/${run}.bin`)).about : { kinds: {}, pairs: {} }
-    const moved = () => put(element("compare-address"), inApp({ ...now, values: { ...given(), view: "", run, preset, preset_b } }))
+    const selection = () => ({ ...now, values: { ...given(), view: "", run, preset, preset_b } })
+    const moved = () => put(element("compare-address"), inApp(selection()))
     return () => {
       element("compare-said").innerHTML = pairs[`${kinds[preset]}|${kinds[preset_b]}`] ?? ""
       return sides.flatMap(({ part, addresses }, i) => {
@@ -211,13 +216,14 @@ const SHOW = {
     }
   },
   gradient: async ({ run, preset }) => {
-    const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset], hasCurve = gradients.includes(gradient)
+    const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset]
+    const hasCurve = gradients.includes(gradient)
     const curve = `gradient/${run}/${gradient}.bin`, ranking = `ranking/${run}.bin`, hasSketch = gradients.length > 0
     await Promise.all([...(hasCurve ? [curve] : []), ...(hasSketch ? [ranking] : [])].map(stripAt))
     const partAt = (address) => strips.get(address).about.part
     return () => {
-      const said = hasCurve ? bounds.length > 1 ? [facts.words.OTHERS_STAY] : [] : [facts.words[hasSketch ? "NO_CURVE" : "NO_SKETCH"]]
-      showSentences(element("gradient-said"), said)
+      const why = hasSketch ? "NO_CURVE" : "NO_SKETCH", stay = bounds.length > 1 ? [facts.words.OTHERS_STAY] : []
+      showSentences(element("gradient-said"), hasCurve ? stay : [facts.words[why]])
       element("gradient").hidden = !hasCurve
       element("ranking").hidden = !hasSketch
       return [
@@ -282,8 +288,8 @@ const show = async () => {
 for (const picker of PICKERS) {
   element(`pick-${picker}`).onchange = ({ target }) => {
     const prefix = { preset: "", preset_b: SECOND }[picker]
-    const bounds = prefix === undefined ? [] : Object.values(facts.presets).flatMap(({ bounds: keys }) => keys.map((key) => [prefix + key, undefined]))
-    go({ ...Object.fromEntries(bounds), [picker]: target.value, step: undefined })
+    const keys = prefix === undefined ? [] : Object.values(facts.presets).flatMap(({ bounds }) => bounds)
+    go({ ...Object.fromEntries(keys.map((key) => [prefix + key, undefined])), [picker]: target.value, step: undefined })
   }
 }
 element("system").onchange = ({ target }) => {
