@@ -17,8 +17,8 @@ from text.formatting import table
 
 from rlcorr import PRESETS
 from rlcorr.figures.study import differences, study_curves
-from rlcorr.records.study import SeedRange, Study, study_path
-from rlcorr.records.study_comparisons import NO_CORRECTION, compare_endpoints
+from rlcorr.records.study import Endpoint, SeedRange, Study, study_path
+from rlcorr.records.study_comparisons import NO_CORRECTION, Comparison, compare_endpoints
 from rlcorr.records.study_ends import FRESH, StudyEnds, kind_of
 from rlcorr.strips.packing import Package
 from static_site import parts
@@ -43,21 +43,34 @@ def study_package(name: str) -> Package:
     content = LiveContent(
         numbers={}, rows=[row for row in (_curves(name, result), compared) if row],
         notes=[Note(training_text.OUTCOMES, "outcomes")],
-        tables={"outcomes": table(training_text.OUTCOME_COLUMNS, rows)},
+        tables={"outcomes": _table(rows)},
     )  # fmt: skip
-    sentences = [f"{study.story} {study.look}", *_planned(result, study)]
-    heading = training_text.verdict(result.against_nothing) if result.against_nothing else published.ONE_ARM
+    heading, sentences = _said(result, study)
     about = {"part": parts.part([], content, result.source, {}), "heading": inline(heading)}
-    return Package({}, about | {"sentences": sentences})
+    return Package({}, about | {"sentences": [f"{study.story} {study.look}", *sentences]})
 
 
-def _planned(result: StudyTable, study: Study) -> list[str]:
-    """Return a sentence for each pair of arms that was planned as a main comparison before training."""
-    if study.endpoint is None:
-        return []
-    planned = set(study.endpoint.primary)
-    pairs = [pair for pair in compare_endpoints(result.rows, study.endpoint) if (pair.arm, pair.against) in planned]
-    return [published.planned(pair, study.endpoint) for pair in pairs]
+def _table(rows: list[list[str]]) -> str:
+    shown = table(training_text.OUTCOME_COLUMNS, rows)
+    return f"{training_text.WHOLE_NUMBERS}<div class='rl-outcomes'>{shown}</div>"
+
+
+def _said(result: StudyTable, study: Study) -> tuple[str, list[str]]:
+    """Return the heading in Markdown, and plain sentences: what was planned before training comes first."""
+    verdict = training_text.verdict(result.against_nothing) if result.against_nothing else ""
+    pairs = _planned(result, study.endpoint) if study.endpoint else []
+    if not study.endpoint or not pairs:
+        return verdict or published.ONE_ARM, []
+    sentences = [published.planned(pair, study.endpoint) for pair in pairs]
+    if verdict:
+        sentences.append(published.BY_REWARD.format(verdict=verdict.replace("`", "")))
+    return published.planned_heading(pairs, study.endpoint), sentences
+
+
+def _planned(result: StudyTable, endpoint: Endpoint) -> list[Comparison]:
+    """Return the comparisons of the pairs of arms that were planned as main ones before training."""
+    planned = set(endpoint.primary)
+    return [pair for pair in compare_endpoints(result.rows, endpoint) if (pair.arm, pair.against) in planned]
 
 
 def _curves(name: str, result: StudyTable) -> dict[str, Picture]:

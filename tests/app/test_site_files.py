@@ -86,6 +86,10 @@ def test_a_planned_comparison_is_a_sentence(benches: ModuleType) -> None:
     of_zero = replace(pair, difference=Interval(0.1, -0.05, 0.25))
     assert "the accuracy of the last weights of" in published.planned(of_zero, Endpoint(0, 0.05))
     assert published.planned(of_zero, Endpoint(0, 0.05)).endswith("The difference is not significant.")
+    assert published.planned_heading([of_zero], Endpoint(6, 0.03)) == (
+        "By the gain in reward, no comparison that was planned before training shows a significant difference "
+        "(1 planned)."
+    )
 
 
 def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: ModuleType) -> None:
@@ -94,6 +98,10 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: 
 
     about = study_package("smol_last_weights").about
     assert sum(sentence.startswith("Planned before training: ") for sentence in about["sentences"]) == 3
+    assert about["heading"] == (
+        "By the accuracy of the last weights, 2 of the 3 comparisons that were planned before training are "
+        "significant: none is below fresh, token_cap is above none."
+    )
     (reward, *_) = about["part"]["rows"][0]
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
 
