@@ -51,7 +51,7 @@ def study_package(name: str) -> Package:
 
 
 def _table(rows: list[list[str]]) -> str:
-    shown = table(training_text.OUTCOME_COLUMNS, rows)
+    shown = table(training_text.OUTCOME_COLUMNS, rows).replace("<div ", "<div tabindex='0' ", 1)  # it scrolls on phones
     return f"{training_text.WHOLE_NUMBERS}<div class='rl-outcomes'>{shown}</div>"
 
 
