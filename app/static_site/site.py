@@ -8,13 +8,14 @@ from typing import Any
 
 from components.sources import script, style
 from controls.bounds import bounds_of
+from controls.choices import choices_of
 from data import lessons, names, recorded, studies
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from state.session import DEFAULT_PRESET
 from text import pages, phrases, start
 from text import published as published_text
 
-from rlcorr import PRESETS
+from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import packed_script
 from rlcorr.records import runs
@@ -72,6 +73,7 @@ def write_site(
             "bound": bounds_of(PRESETS[start.PLAYED_PRESET].config)[0].key,
         },
         "systems": [*SYSTEMS],
+        "choices": [choice.key for choice in choices_of(CorrectionConfig())],
         "words": {name: getattr(published_text, name) for name in WORDS},
     }  # fmt: skip
     _write(folder / "index.html", _index(facts, drawing))

@@ -238,11 +238,16 @@ def test_a_view_that_only_the_app_has_is_one_address_to_copy(page: Page, url: st
     for query, address in (
         (f"view=tokens&run={RUN}&token=3.1", f"http://localhost:8501/tokens?run={RUN}&token=3.1"),
         (f"view=training&run={RUN}", f"http://localhost:8501/training?run={RUN}"),
+        (f"view=compare&preset={SEVERAL}&mode=mask", f"http://localhost:8501/compare?preset={SEVERAL}&mode=mask"),
         (f"view=compare&run={RUN}&compare=two+runs", f"http://localhost:8501/compare?run={RUN}&compare=two+runs"),
     ):
         page.goto(f"{url}?{query}")
         expect(page.locator("#app-address")).to_have_text(address)
         expect(page.locator("#told")).to_be_hidden()
+    page.goto(f"{url}?view=bench&run={RUN}&preset={SEVERAL}&mode=mask")
+    page.get_by_role("link", name="Correction bench").click()  # leaves behind what only the app has
+    page.wait_for_url(lambda address: "mode" not in address)
+    expect(page.locator("#bench .main-svg").first).to_be_visible()
     page.goto(f"{url}?view=training&part=Study&study={STUDY}")
     expect(page.locator("#study .main-svg").first).to_be_visible()
 

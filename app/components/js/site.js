@@ -56,7 +56,10 @@ const chosen = () => {
     return usual
   }
   const named = one("view", [...VIEWS, ...ONLY_APP], "start"), usualRun = named === "gradient" ? facts.sketched : facts.run
-  const view = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") ? "app" : named
+  const isOnBatch = ["bench", "gradient", "compare"].includes(named)  // with a configuration
+  const isChanged = isOnBatch && facts.choices.some((key) => key in state || SECOND + key in state)
+  const isOfApp = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") || isChanged
+  const view = isOfApp ? "app" : named
   const names = Object.keys(facts.presets), run = one("run", Object.keys(facts.runs), usualRun)
   const step = facts.runs[run][view === "gradient" ? "sketch" : "step"]
   const hasStep = !["start", "yours", "app", "study"].includes(view)
@@ -258,7 +261,8 @@ const show = async () => {
   for (const link of document.querySelectorAll("[data-view]")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page")
     else link.removeAttribute("aria-current")
-    link.href = addressOf({ ...now.values, view: link.dataset.view })
+    const kept = view === "app" ? { run: now.values.run, preset: now.values.preset } : now.values
+    link.href = addressOf({ ...kept, view: link.dataset.view })
   }
   const hasPreset = ["bench", "gradient", "compare"].includes(view)
   element("pickers").hidden = !(hasPreset || ["mismatch", "study"].includes(view))
