@@ -9,7 +9,13 @@ from data import recorded
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study
 from rlcorr.records.study import Outcome
-from rlcorr.records.study_comparisons import Comparison, against_chance, against_nothing, progress_correlation
+from rlcorr.records.study_comparisons import (
+    NO_CORRECTION,
+    Comparison,
+    against_chance,
+    against_nothing,
+    progress_correlation,
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,13 @@ def table(name: str) -> StudyTable:
     """
     path = study.study_path(name)
     return _table(name, str(path), recorded.stamp(path))
+
+
+def few(result: StudyTable) -> list[str]:
+    """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
+    order = [outcome.preset for outcome in result.outcomes]
+    shown = {*order[:3], order[-1], *NO_CORRECTION}
+    return [arm for arm in order if arm in shown]
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

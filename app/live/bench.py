@@ -29,8 +29,9 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
     """Return the content of the bench. Raises `UsageError` if the correction does."""
     result, report = corrections.corrected(batch, config)
     pictures = pictures_of(batch, result, config)
+    bounds = bounds_of(config)
     try:
-        curves, refused = _over_the_bound(identity, batch, config), ""
+        curves, refused = curves_over(identity, batch, config, bounds[0]) if bounds else {}, ""
     except UsageError as error:
         curves, refused = {}, str(error)
     moved, not_moved = _centered(batch, config, preset)
@@ -77,14 +78,19 @@ def bench_strip(
     config: CorrectionConfig,
     b: Bound,
     slider_values: tuple[float, ...],
+    *,
+    with_curves: bool = False,
 ) -> Package:
-    """Return what changes in `bench`, for every value of the slider of this bound."""
+    """Return what changes in `bench`, for every value of the slider of this bound.
+
+    The first bound moves a line in the curves; with `with_curves` another bound does, in curves over itself.
+    """
     bound_strip = strip(batch, config, slider_values, b.id)
     report = corrections.corrected(batch, config)[1]
     pictures = {"weights": strips.histogram("weights", bound_strip.weights), "mask": PictureStrip(cells=True)}
     if bound_strip.statistic is not None and b.id.rule_index == 0:
         pictures["statistic"] = strips.histogram("statistic", bound_strip.statistic)
-    if is_first(b, config):
+    if with_curves or is_first(b, config):
         try:
             curve = corrections.curve(identity, batch, config, b.id)
             cursors = thresholds.cursors(curve.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
@@ -137,16 +143,14 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
 
 
-def _over_the_bound(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> dict[str, Picture]:
-    """Return the metrics over the first bound. Raises `UsageError` if no item is off neutral."""
-    bounds = bounds_of(config)
-    if not bounds:
-        return {}
-    value, bound = bounds[0].value, bounds[0].id
-    curve, of_ratio = corrections.curve(identity, batch, config, bound), is_ratio(config, bound)
-    of_weights = bound.rule_index is None
-    shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=value)
-    left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=value)
+def curves_over(
+    identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound
+) -> dict[str, Picture]:
+    """Return the metrics over a bound. Raises `UsageError` if no item is off neutral."""
+    curve, of_ratio = corrections.curve(identity, batch, config, b.id), is_ratio(config, b.id)
+    of_weights = b.id.rule_index is None
+    shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=b.value)
+    left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=b.value)
     return {
         "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
         "mismatch_over": Picture(left, phrases.EFFECT, phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE),

@@ -1,158 +1,148 @@
-"""Packages of the static site: the same live parts as in the app, each with its strip.
+"""Files of the correction bench and of the Mismatch view, and of what a preset has on every run."""
 
-Figures have as many digits as a screen shows, because the site has a thousand of them.
-"""
-
-import base64
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Slider, part_data
+from components.live_part import ANSWER, LiveContent, Note, Number, Picture
 from components.markdown import inline
-from controls import batch_size
-from controls.bounds import bounds_of, slider_values_of
-from data import corrections, recorded, sketches, studies
+from controls.bounds import bounds_of, slider_values_of, useful_slider_values
+from data import corrections, recorded
 from live import bench as live_bench
-from live import gradient as live_gradient
-from live import strips
 from state.fields import Bound
-from text import gradient as gradient_text
 from text import mismatch as mismatch_text
-from text import phrases
-from text import training as training_text
-from text.formatting import number, table
+from text import published
+from text import start as start_text
+from text.formatting import number
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS
 from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
-from rlcorr.figures import gradients, mismatch
-from rlcorr.figures.study import differences
-from rlcorr.presets import RANKED
-from rlcorr.records.study import SeedRange
-from rlcorr.strips.packing import Package, PictureStrip
+from rlcorr.errors import UsageError
+from rlcorr.figures import mismatch
+from rlcorr.strips.packing import Package
 from rlcorr.systems.export import SYSTEMS, exports
+from static_site import parts
 
-COUNT = 121
-"""Number of values of a bench slider. On a line of a thousand pixels the thumb moves by eight pixels per value."""
-DIGITS = 4
-"""Significant digits of the numbers in figures."""
-RESETS = {"": phrases.RESET}
-BEST = "best"
+COUNT, COUNT_OF_OTHERS = 81, 49
+"""Numbers of values of a preset's first slider and of its others. Each preset and run has a file per slider."""
+COUNT_OF_START = 301
+TIGHTEST = 1e-4
+"""The tightest threshold of the first page. No answer of its run has a lower k3, so it rejects everything."""
 DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
+WHOLE = ""
+"""Key of the file with the whole bench; other keys are those of bounds."""
 
 
-def with_a_bound() -> dict[str, Bound]:
-    """Return preset → its first bound, for the presets that have one."""
-    return {name: bounds_of(entry.config)[0] for name, entry in PRESETS.items() if bounds_of(entry.config)}
+def shared_names(presets: Iterable[str], *, on_batch: bool = False) -> dict[str, str]:
+    """Return preset → the first of these presets with the same configuration. Both use the files of the first.
 
-
-def shared_names(presets: Iterable[str]) -> dict[str, str]:
-    """Return preset → the first of these presets with the same configuration. Both use the files of the first."""
-    first: dict[CorrectionConfig, str] = {}
-    return {name: first.setdefault(PRESETS[name].config, name) for name in presets}
-
-
-def hurts(preset: str) -> str:
-    """Return, as HTML, when a preset fails, with its source."""
-    return inline(live_bench.when_it_hurts(PRESETS[preset]))
-
-
-def slider_values(b: Bound) -> tuple[float, ...]:
-    return slider_values_of(b, b.value, count=COUNT)
-
-
-def bench_package(run: Path, step: int, preset: str) -> Package:
-    """Return the bench of this step with its strip. Raises `UsageError` if the correction does."""
-    batch, config, b = recorded.step(run, step).batch, PRESETS[preset].config, with_a_bound()[preset]
-    identity, values = corrections.identity(run, step), slider_values(b)
-    content = live_bench.bench(identity, batch, config, PRESETS[preset])
-    strip = live_bench.bench_strip(identity, batch, config, b, values)
-    return _with_part(strip, content, _bound_slider(b, values), recorded.source(run, step))
-
-
-def gradient_package(run: Path, step: int, preset: str) -> Package:
-    """Return the curve over the bound for one batch size. The slider has the thresholds that were measured."""
-    config, b = PRESETS[preset].config, with_a_bound()[preset]
-    shown = live_gradient.Shown(sketches.sketched(run, step), preset, batch_size.USUAL)
-    content = live_gradient.gradient(shown, config)
-    sweep = sketches.swept(shown.measured, config, b.id)
-    reports = dict(zip(sweep.thresholds, sweep.ranking.reports, strict=True))
-    reports[b.value] = sketches.reported(shown.measured, config)
-    values = sorted((value for value in reports if b.low <= value <= b.high), reverse=b.id.side == "lower")
-    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, batch_size.USUAL, values))}
-    numbers = [live_gradient.numbers(reports[value], shown.size_index) for value in values]
-    texts = {ANSWER: [live_gradient.answer(shown, reports[value], sweep) for value in values]}
-    strip = strips.package({}, numbers, texts, pictures)
-    pictures = {key: shown for key, shown in content.rows[0].items() if key != "plane"}  # nothing moves it here
-    content = replace(content, rows=[pictures])
-    return _with_part(strip, content, _bound_slider(b, values), recorded.source(run, step))
-
-
-def ranking_package(run: Path, step: int) -> Package:
-    """Return the ranking of all presets by their progress, for every batch size."""
-    measured = sketches.sketched(run, step)
-    ranking, names = sketches.all_presets(measured), list(RANKED)
-    contents = [
-        LiveContent(
-            {},
-            [
-                {
-                    "ranking": Picture(
-                        gradients.ranking_bars(names, ranking, size), gradient_text.RANKING, gradient_text.RANKED
-                    )
-                }
-            ],
-            tables={BEST: inline(live_gradient.best_preset_sentence(measured, choice))},
-        )
-        for size, choice in zip(sketches.BATCH_SIZES, ranking.choices, strict=True)
-    ]
-    slider = Slider(
-        batch_size.KEY, gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, batch_size.USUAL, generation=0, address=None,
-        strip=None, text=BEST, help=gradient_text.BATCH_SIZE_IS,
-    )  # fmt: skip
-    usual = contents[sketches.BATCH_SIZES.index(batch_size.USUAL)]
-    package = _with_part(strips.package_contents(contents), usual, slider, recorded.source(run, step), resets={})
-    (picture,) = package.about["pictures"].values()
-    picture["figures"] = [json.dumps(rounded(json.loads(figure))) for figure in picture["figures"]]
-    return package
-
-
-def _bound_slider(b: Bound, values: Sequence[float]) -> Slider:
-    return Slider("bound", b.label, values, b.value, generation=0, address=None, strip=None, help=b.help)
-
-
-def _with_part(
-    strip: Package, content: LiveContent, slider: Slider, source: str, resets: Mapping[str, str] = RESETS
-) -> Package:
-    about = {**strip.about, "shapes": rounded(strip.about["shapes"]), "part": _part([slider], content, source, resets)}
-    return Package(strip.arrays, about)
-
-
-def _part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
-    """Return the data of a live part as in the app, except that figures are rounded, and objects instead of texts.
-
-    Parts of objects can be shared with other files.
+    on_batch: the same in what it does to a batch, in weights and rules. The loss may differ.
     """
-    part = part_data(sliders, content, source, resets)
-    rows = [[picture | {"figure": rounded(json.loads(picture["figure"]))} for picture in row] for row in part["rows"]]
-    return part | {"rows": rows}
+    first: dict[object, str] = {}
+    return {name: first.setdefault(_key(PRESETS[name].config, on_batch=on_batch), name) for name in presets}
 
 
-def rounded(node: Any) -> Any:
-    """Round the numbers of a figure, or of a part of one, and replace the bytes of floats by lists of numbers."""
-    if isinstance(node, list):
-        return [rounded(part) for part in node]
-    if not isinstance(node, dict):
-        return float(f"{node:.{DIGITS}g}") if isinstance(node, float) else node
-    if "bdata" in node and node["dtype"] in ("f4", "f8") and "shape" not in node:
-        values = np.frombuffer(base64.b64decode(node["bdata"]), f"<{node['dtype']}").tolist()
-        return [None if value != value else float(f"{value:.{DIGITS}g}") for value in values]
-    return {key: rounded(part) for key, part in node.items()}
+def _key(config: CorrectionConfig, *, on_batch: bool) -> object:
+    if not on_batch:
+        return config
+    weights = config.rollout_is_threshold, config.rollout_is_threshold_lower, config.rollout_is_batch_normalize
+    return config.rollout_is, config.rollout_is_mode, *weights, config.rollout_rs
+
+
+def slider_values(b: Bound, *, is_first: bool) -> tuple[float, ...]:
+    """Return the values of a bench slider, the same on every run."""
+    return slider_values_of(b, b.value, count=COUNT if is_first else COUNT_OF_OTHERS)
+
+
+def all_values(config: CorrectionConfig) -> list[tuple[Bound, tuple[float, ...]]]:
+    """Return each bound of a configuration with the values of its slider."""
+    return [(b, slider_values(b, is_first=not index)) for index, b in enumerate(bounds_of(config))]
+
+
+def bench_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
+    """Return the files of a bench: the whole one with the strip of the first bound, and a strip for each other bound.
+
+    In each strip the other bounds have the preset's values. Raises `UsageError` if the correction does.
+    """
+    batch, config = recorded.step(run, step).batch, PRESETS[preset].config
+    identity, source = corrections.identity(run, step), recorded.source(run, step)
+    content = live_bench.bench(identity, batch, config, PRESETS[preset])
+    explained = content.notes[0]  # the second note is the preset's, and presets share this file
+    content = replace(content, texts={ANSWER: content.texts[ANSWER]}, notes=[explained, Note("")])
+    with_values = all_values(config)
+    if not with_values:
+        return {WHOLE: Package({}, {"part": parts.part([], content, source, {})})}
+    packages = {}
+    for b, values in with_values:
+        strip = live_bench.bench_strip(identity, batch, config, b, values, with_curves=True)
+        del strip.about["texts"][live_bench.EXPLAINED]  # the same on every run, see `preset_package`
+        if packages:
+            packages[b.key] = parts.with_rows(strip, _curves(identity, run, step, config, b), source, b.key)
+        else:
+            sliders = [parts.bound_slider(*one) for one in with_values]
+            packages[WHOLE] = parts.with_part(strip, content, sliders, source)
+    return packages
+
+
+def _curves(identity: corrections.Identity, run: Path, step: int, config: CorrectionConfig, b: Bound) -> LiveContent:
+    try:
+        curves = live_bench.curves_over(identity, recorded.step(run, step).batch, config, b)
+    except UsageError as error:
+        return LiveContent({}, [], refused=str(error))
+    caption = published.CURVES_OVER.format(label=b.label)
+    curves["shares_over"] = replace(curves["shares_over"], caption=caption)
+    return LiveContent({}, [curves])
+
+
+def preset_package(preset: str) -> Package:
+    """Return what the bench shows about a preset on every run.
+
+    Under a bound's key are, for each of its slider's values, a sentence that explains the configuration, and for each
+    system the lines of the text to export. A line that depends on the value is a list with one text per value.
+    """
+    entry = PRESETS[preset]
+    of_bounds = {
+        b.key: [at_threshold(entry.config, value, b.id) for value in values] for b, values in all_values(entry.config)
+    } or {WHOLE: [entry.config]}
+    about = {
+        "explained": {key: [config.explain() for config in configs] for key, configs in of_bounds.items()},
+        "systems": {key: _exported(preset, configs) for key, configs in of_bounds.items()},
+        "hurts": inline(live_bench.when_it_hurts(entry)),
+    }
+    return Package({}, about)
+
+
+def _exported(preset: str, configs: list[CorrectionConfig]) -> dict[str, list[str | list[str]]]:
+    texts = [exports(config, PRESETS[preset].loss) for config in configs]
+    systems: dict[str, list[str | list[str]]] = {}
+    for title in SYSTEMS:
+        lines_of_texts = [text[title].split("\n") for text in texts]
+        most = max(map(len, lines_of_texts))
+        lines = list(zip(*([*lines, *[""] * (most - len(lines))] for lines in lines_of_texts), strict=True))
+        systems[title] = [line[0] if len({*line}) == 1 else [*line] for line in lines]
+    return systems
+
+
+def start_package(run: Path, step: int) -> Package:
+    """Return the moving picture of the first page, as on the app's."""
+    batch, config = recorded.step(run, step).batch, PRESETS[start_text.PLAYED_PRESET].config
+    identity, (b,) = corrections.identity(run, step), bounds_of(config)
+    loosest = useful_slider_values([(identity, batch)], config, b, b.value)[-1]
+    values = slider_values_of(replace(b, low=TIGHTEST, high=loosest), b.value, COUNT_OF_START)
+    content = live_bench.start_content(batch, config)
+    strip = live_bench.bench_strip(identity, batch, config, b, values)
+    about = {
+        **strip.about,
+        "numbers": {label: strip.about["numbers"][label] for label in live_bench.START_NUMBERS},
+        "texts": {},
+        "pictures": {key: strip.about["pictures"][key] for key in content.pictures},
+    }
+    arrays = {name: array for name, array in strip.arrays.items() if not name.startswith("weights/")}
+    plays_to = min(values, key=lambda value: abs(value - start_text.PLAYED_TO))
+    slider = replace(parts.bound_slider(b, values, plays_to), label=start_text.MOVING_LABEL)
+    return parts.with_part(Package(arrays, about), content, [slider], recorded.source(run, step))
 
 
 def mismatch_package(run: Path, step: int) -> Package:
@@ -185,45 +175,5 @@ def mismatch_package(run: Path, step: int) -> Package:
         },
         {key: Picture(figure, *mismatch_text.PICTURES[key]) for key, figure in below.items()},
     ]
-    part = _part([], LiveContent(numbers, rows), recorded.source(run, step), {})
+    part = parts.part([], LiveContent(numbers, rows), recorded.source(run, step), {})
     return Package({}, {"part": part, "sentences": [symptom.sentence for symptom in symptoms]})
-
-
-def study_package(name: str) -> Package:
-    """Return the outcomes of a study. Raises `UsageError` if it has not been trained."""
-    result, study = studies.table(name), studies.all_studies()[name]
-    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
-    pictures = {}
-    for against, compared in pairs.items():
-        title, caption = training_text.AGAINST[against]
-        if compared:
-            pictures[against] = Picture(differences(compared), title, caption.format(count=len(compared)))
-    rows = [
-        [o.preset, _seeds(o.reward), _seeds(o.best_reward), f"{o.k3.mean:.1g}", _seeds(o.kept_fraction)]
-        for o in result.outcomes
-    ]
-    content = LiveContent(
-        numbers={}, rows=[pictures] if pictures else [], notes=[Note(training_text.OUTCOMES, "outcomes")],
-        tables={"outcomes": table(training_text.OUTCOME_COLUMNS, rows)},
-    )  # fmt: skip
-    return Package({}, {"part": _part([], content, result.source, {}), "sentences": [study.story, study.look]})
-
-
-def _seeds(seeds: SeedRange) -> str:
-    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"
-
-
-def exported(preset: str) -> Package:
-    """Return, for each system, the lines of the text to export.
-
-    A line that depends on the slider is a list with one text per slider value.
-    """
-    entry, b = PRESETS[preset], with_a_bound()[preset]
-    texts = [exports(at_threshold(entry.config, value, b.id), entry.loss) for value in slider_values(b)]
-    systems = {}
-    for title in SYSTEMS:
-        lines_of_texts = [text[title].split("\n") for text in texts]
-        most = max(map(len, lines_of_texts))
-        lines = list(zip(*([*lines, *[""] * (most - len(lines))] for lines in lines_of_texts), strict=True))
-        systems[title] = [line[0] if len({*line}) == 1 else line for line in lines]
-    return Package({}, {"systems": systems})

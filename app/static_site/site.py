@@ -8,66 +8,75 @@ from typing import Any
 
 from components.sources import script, style
 from controls.bounds import bounds_of
-from data import lessons, recorded, studies
+from controls.choices import choices_of
+from data import lessons, names, recorded, studies
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from state.session import DEFAULT_PRESET
-from text import pages, phrases
+from text import pages, phrases, start
 from text import published as published_text
 
-from rlcorr import PRESETS
+from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import packed_script
+from rlcorr.presets import RANKED
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch
 from rlcorr.strips.packing import SMALLEST, pack
 from rlcorr.systems.export import SYSTEMS
-from static_site import benches
+from static_site import benches, gradient_files
 from static_site.sharing import share
+from static_site.study_files import ends_package, study_package
 
 FOLDER = Path(__file__).parent
 SHARING = ("bench", "gradient", "ranking")
 """Views with many files, which share parts."""
-WORDS = ("FROM_A_FILE", "LATE", "WRONG", "NO_SKETCH", "NO_CURVE")
+WORDS = (
+    "FROM_A_FILE", "LATE", "WRONG", "OTHER_STEP", "NEAREST", "ONE_BOUND", "NO_SKETCH", "NO_CURVE", "ONE_AT_A_TIME",
+    "OTHERS_STAY", "DROPPED",
+)  # fmt: skip
 """Constants of `text.published` that the script shows."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
 STYLES = ("site.css", "live_part.css", "picture.css")
+STORIES = 3
 
 
 def write_site(
-    folder: Path, plotly: Path, names: Iterable[str] | None = None, presets: Iterable[str] | None = None
+    folder: Path, plotly: Path, slugs: Iterable[str] | None = None, presets: Iterable[str] | None = None
 ) -> None:
     """Write the site.
 
     Args:
         folder: Where to write. The folder is emptied first, except for its lessons.
         plotly: Plotly's script.
-        names: Runs; by default all committed ones.
-        presets: Presets; by default all that have a bound.
+        slugs: Runs; by default all committed ones.
+        presets: Presets; by default all but those that need top-k lists, which few runs have.
     """
-    recorded_runs = {slug: runs.ROOT / slug for slug in names or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
-    preset_names = list(presets or benches.with_a_bound())
+    paths = {slug: runs.ROOT / slug for slug in slugs or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
+    preset_names = list(presets or RANKED)
     _empty(folder)
-    shared_names = benches.shared_names(preset_names)
-    different = list(dict.fromkeys(shared_names.values()))
-    shown = {slug: _run(folder, slug, path, different) for slug, path in recorded_runs.items()}
-    run = recorded.default_run(recorded_runs)
-    preset = DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0]
-    first = (folder / "bench" / run / f"{shared_names[preset]}.bin").read_bytes()
+    labels = names.run_labels(paths)
+    shown = {slug: _run(folder, slug, path, labels[slug], preset_names) for slug, path in paths.items()}
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name in preset_names:
-        _write(folder / "use" / f"{name}.bin", pack(benches.exported(name), SMALLEST))
+        _write(folder / "preset" / f"{name}.bin", pack(benches.preset_package(name), SMALLEST))
     drawing = _write_scripts(folder, plotly)
+    first = start.PLAYED if start.PLAYED in paths else recorded.default_run(paths)
+    packed = pack(benches.start_package(paths[first], runs.list_steps(paths[first])[-1]), SMALLEST)
     facts = {
         "runs": shown,
         "presets": _presets(preset_names),
         "studies": [name for name in studies.all_studies() if _study(folder, name)],
-        "run": run,
-        "sketched": recorded.default_run(recorded_runs, sketched=True),
-        "preset": preset,
-        "first": base64.b64encode(first).decode(),
+        "run": recorded.default_run(paths),
+        "sketched": recorded.default_run(paths, sketched=True),
+        "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
+        "first": {
+            "packed": base64.b64encode(packed).decode(), "run": first, "preset": start.PLAYED_PRESET,
+            "bound": bounds_of(PRESETS[start.PLAYED_PRESET].config)[0].key,
+        },
         "systems": [*SYSTEMS],
+        "choices": [choice.key for choice in choices_of(CorrectionConfig())],
         "words": {name: getattr(published_text, name) for name in WORDS},
-    }
+    }  # fmt: skip
     _write(folder / "index.html", _index(facts, drawing))
     if not (folder / "lessons" / "index.html").exists():
         _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
@@ -91,32 +100,52 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _run(folder: Path, slug: str, run: Path, presets: Iterable[str]) -> dict[str, Any]:
+def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> dict[str, Any]:
     """Write the files of a run, and return what the page needs to know of it from the start."""
     step = runs.list_steps(run)[-1]
     print(f"{slug}, step {step}", flush=True)
-    gradients = []
-    sketched = last_sketch(run) if runs.list_sketches(run) else None
-    for name in presets:
-        _write(folder / "bench" / slug / f"{name}.bin", pack(benches.bench_package(run, step, name)))
+    for name in dict.fromkeys(benches.shared_names(presets, on_batch=True).values()):
+        for key, package in benches.bench_packages(run, step, name).items():
+            _write(folder / "bench" / slug / f"{_file(name, key)}.bin", pack(package))
+    gradients = _gradients(folder, slug, run, presets) if runs.list_sketches(run) else []
+    _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
+    if ends := ends_package(run, presets):
+        _write(folder / "ends" / f"{slug}.bin", pack(ends, SMALLEST))
+    story = recorded.manifest(run).story
+    said = published_text.RECORDED.format(label=label, step=step, story=story)
+    sketched = last_sketch(run) if gradients else step
+    return {
+        "label": label, "said": said, "step": step, "sketch": sketched, "gradients": gradients,
+        "ends": ends is not None,
+    }  # fmt: skip
+
+
+def _file(preset: str, bound: str) -> str:
+    return f"{preset}.{bound}" if bound else preset
+
+
+def _gradients(folder: Path, slug: str, run: Path, presets: list[str]) -> list[str]:
+    """Write the gradients of a run, and return the names of their files: the presets that have a curve."""
+    step, with_curve = last_sketch(run), []
+    for name in dict.fromkeys(benches.shared_names(filter(_has_bound, presets)).values()):
         try:
-            if sketched is not None:
-                package = benches.gradient_package(run, sketched, name)
-                _write(folder / "gradient" / slug / f"{name}.bin", pack(package))
-                gradients.append(name)
+            package = gradient_files.gradient_package(run, step, name)
+            _write(folder / "gradient" / slug / f"{name}.bin", pack(package))
+            with_curve.append(name)
         except UsageError as error:
             print(f"  no gradient of {name}: {error}", flush=True)
-    if sketched is not None:
-        _write(folder / "ranking" / f"{slug}.bin", pack(benches.ranking_package(run, sketched)))
-    _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
-    story = recorded.manifest(run).story
-    return {"said": published_text.RECORDED.format(slug=slug, step=step, story=story), "gradients": gradients}
+    _write(folder / "ranking" / f"{slug}.bin", pack(gradient_files.ranking_package(run, step)))
+    return with_curve
+
+
+def _has_bound(preset: str) -> bool:
+    return bool(bounds_of(PRESETS[preset].config))
 
 
 def _study(folder: Path, name: str) -> bool:
     """Write the file of a study, and return whether the study has been trained."""
     try:
-        _write(folder / "study" / f"{name}.bin", pack(benches.study_package(name), SMALLEST))
+        _write(folder / "study" / f"{name}.bin", pack(study_package(name), SMALLEST))
     except UsageError as error:
         print(error, flush=True)
         return False
@@ -128,22 +157,31 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _presets(names: list[str]) -> dict[str, dict[str, str]]:
-    """Return, for each preset, what the page says about it and the name of its files."""
-    like = benches.shared_names(names)
+def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
+    """Return, for each preset, its label, the keys of its bounds, and the names of its files."""
+    bench, gradient = benches.shared_names(presets, on_batch=True), benches.shared_names(presets)
     return {
-        name: {"bound": bounds_of(PRESETS[name].config)[0].key, "like": like[name], "hurts": benches.hurts(name)}
-        for name in names
-    }
+        name: {
+            "label": names.preset_label(name), "bounds": [b.key for b in bounds_of(PRESETS[name].config)],
+            "bench": bench[name], "gradient": gradient[name],
+        }
+        for name in presets
+    }  # fmt: skip
 
 
 def _index(facts: dict[str, Any], drawing: str) -> bytes:
     """Return the page; `drawing` is the address of Plotly's script."""
-    stories = [story for story in published_text.STORIES if story.run in facts["runs"]]
+    stories = [story for story in published_text.STORIES if _is_there(story, facts)][:STORIES]
     return _page(
         "index.html", facts=facts, stories=stories, say=published_text, pages=pages.PAGES, study=pages.STUDY,
-        phrases=phrases, drawing=drawing,
+        phrases=phrases, start=start, drawing=drawing,
+        study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
+
+
+def _is_there(story: start.Story, facts: dict[str, Any]) -> bool:
+    study = dict(story.query).get("study")
+    return study in facts["studies"] if study else story.run in facts["runs"] and story.preset in facts["presets"]
 
 
 def _page(name: str, **values: Any) -> bytes:

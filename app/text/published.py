@@ -1,49 +1,161 @@
 """Sentences of the static site, which also uses sentences of the app."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 
+from rlcorr.records.study import Endpoint
+from rlcorr.records.study_comparisons import Comparison
 from text import start
 from text.pages import PAGES
 
 TITLE = "rlcorr: the gap between the policy that samples and the policy that is trained"
 NAVIGATION = {
     "start": "Start",
-    "bench": PAGES["bench"].title,
+    "yours": PAGES["yours"].title,
     "mismatch": "Mismatch",
+    "bench": PAGES["bench"].title,
     "gradient": "Gradient",
+    "compare": PAGES["compare"].title,
     "study": "Study",
 }
-TRY = "Try it: drag the threshold"
-TRY_IS = (
-    "A training run with an 8-bit KV cache in the engine. Weights to the left of the threshold stay as they are. "
-    "Weights to the right of it are cut. Watch the orange bars and the numbers."
+HEADING = f"rlcorr: {PAGES['start'].question[0].lower()}{PAGES['start'].question[1:]}"
+INTRODUCTION = (
+    "A fast engine (vLLM) writes the answers that a trainer (PyTorch) learns from, and the two give the same token "
+    "different probabilities. This page shows recorded training runs and what each published correction does. Nothing "
+    "has to be installed."
 )
-THREE = "Three training runs"
+READ = "Read the lessons"
 STORIES = (
-    start.HEALTHY,
+    replace(
+        start.HEALTHY,
+        press="Drag the upper bound of the rule to 1.05.",
+        changes=(
+            "The grey tokens. The preset's bounds of ±0.1 % are made for long answers. Here they throw away nine "
+            "tenths of a batch that has nothing wrong with it."
+        ),
+    ),
     replace(
         start.STALE,
         press="Compare the tokens with the lines of the four methods.",
         changes="A method caps the weights of the tokens outside its lines, or rejects these tokens.",
     ),
+    replace(
+        start.COLLAPSING,
+        press="Look at the curves of the reward.",
+        changes="Some corrections keep training stable, others only delay the collapse.",
+        button="Open the study",
+        view="study",
+        query=(("study", start.STUDY),),
+    ),
     start.LONG,
 )
-"""The methods of STALE cannot be chosen on the static site, so it has another task."""
-DROPPED = (
-    "This page shows recorded runs only and cannot read files. To see your own data, install rlcorr: clone the project "
-    "and run make app. Then open http://localhost:8501 and drop the file onto “Your data”. It stays on your machine."
+"""The first three whose run or study is on the site are shown."""
+
+# --- own data ---
+
+OWN_QUESTION = "What do my log-probs look like, and which thresholds fit them?"
+OWN = (
+    "This site has no server and computes nothing, so it cannot read your file. The app can: it runs on your machine, "
+    "and the file stays there. Clone the project, and type in its folder:"
 )
+OWN_COMMAND = 'make app ARGS="--file my_log_probs.jsonl"'
+OWN_THEN = (
+    "The first time, this sets up a virtual environment, which takes two to five minutes. Then it prints the address "
+    "of the page Your data with your file: the likely cause of the mismatch, what your system ships, thresholds by "
+    "budget, and the configuration to copy. The file can be .jsonl, .parquet, .npz, .pt or .safetensors, with the "
+    "log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or the names of NeMo RL, "
+    "prime-rl, slime, SkyRL or verl."
+)
+DROPPED = "This page cannot read {name}. The command below opens a file in the app."
+
+# --- what only the app has ---
+
+ONLY_APP = "This view is only in the app"
+ONLY_APP_IS = "Clone the project, type make app in its folder, and open this address:"
+
+# --- the address ---
+
 FROM_A_FILE = (
     "Only the Start page works, because this page was opened as a file, and the browser lets such a page read no other "
     "files. Serve its folder, for example with python3 -m http.server, and open http://localhost:8000."
 )
 LATE = "This part could not be loaded."
 WRONG = "The address names {name}, which this page does not have. Showing {shown}."
-RECORDED = "{slug} · step {step}: {story}"
+OTHER_STEP = "The address names step {step}. This site has only the last recorded step of this run, step {shown}."
+NEAREST = "{value} is not a value that this site has. Showing the nearest one, {shown}."
+ONE_BOUND = "One threshold at a time can differ from the preset's numbers here. {name} is shown at the preset's number."
+
+# --- views ---
+
+RECORDED = "{label} · step {step}: {story}"
+ONE_AT_A_TIME = (
+    "While you drag one threshold, the others have the preset's numbers: the site has a file for each threshold, not "
+    "for every combination. In the app they all move independently."
+)
+OTHERS_STAY = "Here only the first threshold of this preset moves. The others have the preset's numbers."
+CURVES_OVER = (
+    "The whole correction at every value of “{label}”; the other thresholds have the preset's numbers. Dotted: the "
+    "present value. You can drag this line."
+)
 LESSONS = "Lessons"
 LESSONS_ARE = "The lessons are notebooks. Clone the project, run `make learn`, and open a lesson."
 NO_CURVE = (
     "There is no curve over the threshold. Either it changes no token of this step, or the preset has no gradient per "
-    "token."
+    "token, or no threshold."
 )
 NO_SKETCH = "No gradients were recorded for this run. Choose another."
+COMPARE = (
+    "The same step under two presets, A and B. Which tokens they disagree on, and how their gradients differ, is in "
+    "the app, at this address:"
+)
+
+# --- the study ---
+
+ONE_ARM = "One control without a mismatch, to compare the other studies with."
+REWARD = (
+    "Mean over the seeds; the band goes from the lowest seed to the highest. Dotted: the mean of the first step, "
+    "before a correction has changed anything"
+)
+STUDY_LINK = "([Study `{name}`](#view=study&study={name}).)"
+FRESH = ", and the reward at the end of a training run without the mismatch"
+PLANNED = (
+    "Planned before training: {measure} of {arm} minus that of {against} is {difference} (95 %, {seeds} seeds). The "
+    "difference is {significance}."
+)
+GAIN, ACCURACY = "the gain in reward", "the accuracy of the last weights"
+
+
+PLANNED_HEADING = (
+    "By {measure}, {count} of the {all} comparisons that were planned before training are significant: {pairs}."
+)
+NONE_SIGNIFICANT = (
+    "By {measure}, no comparison that was planned before training shows a significant difference ({all} planned)."
+)
+BY_REWARD = "By the reward in the last quarter of the steps, which was not planned: {verdict}"
+
+
+def planned(pair: Comparison, endpoint: Endpoint) -> str:
+    """Return a sentence about a pair of arms whose comparison was planned."""
+    value, low, high = (f"{x:+.3f}".replace("-", "\N{MINUS SIGN}") for x in astuple(pair.difference))
+    return PLANNED.format(
+        measure=_measure(endpoint), arm=pair.arm, against=pair.against, seeds=pair.seeds,
+        difference=f"{value} [{low}, {high}]",
+        significance="significant" if pair.difference.tells else "not significant",
+    )  # fmt: skip
+
+
+def planned_heading(pairs: Sequence[Comparison], endpoint: Endpoint) -> str:
+    """Return a sentence about which of the planned comparisons are significant."""
+    significant = [
+        f"{pair.arm} is {'above' if pair.difference.value > 0 else 'below'} {pair.against}"
+        for pair in pairs
+        if pair.difference.tells
+    ]
+    sentence = PLANNED_HEADING if significant else NONE_SIGNIFICANT
+    return sentence.format(
+        measure=_measure(endpoint), count=len(significant), all=len(pairs), pairs=", ".join(significant)
+    )
+
+
+def _measure(endpoint: Endpoint) -> str:
+    return GAIN if endpoint.steps else ACCURACY

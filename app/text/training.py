@@ -1,9 +1,10 @@
 """Sentences of the Training page."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rlcorr.measuring.metric_definitions import PREFIX
-from text.formatting import number
+from rlcorr.records.study_comparisons import Comparison
+from text.formatting import number, plain
 
 CURVES = {
     "reward": (
@@ -98,6 +99,29 @@ WHOLE_NUMBERS = """<style>
 NO_STUDIES = "There is no index of studies in {folder}, so no study can be shown."
 SIGNIFICANT = "Significantly {direction} than no correction (95 %, all {all} together): {names}."
 NOT_SIGNIFICANT = "{count} of {all} do not differ significantly from no correction on {seeds} seeds."
+
+
+def verdict(against_nothing: Sequence[Comparison], title: Callable[[str], str]) -> str:
+    """Return sentences: which corrections are significantly better or worse, and how many do not differ.
+
+    `title` returns what an arm does, in words.
+    """
+    significant = [pair for pair in against_nothing if pair.difference.tells]
+    better, worse = (
+        [plain(title(pair.arm)) for pair in significant if (pair.difference.value > 0) == more]
+        for more in (True, False)
+    )
+    total, seeds = len(against_nothing), against_nothing[0].seeds
+    sentences = [
+        SIGNIFICANT.format(direction=direction, all=total, names="; ".join(names))
+        for direction, names in (("better", better), ("worse", worse))
+        if names
+    ]
+    if rest := total - len(significant):
+        sentences.append(NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
+    return " ".join(sentences)
+
+
 AGAINST = {
     "nothing": (
         "Reward at the end, minus reward without a correction",

@@ -17,7 +17,6 @@ from rlcorr.command.gradient_table import bracketed
 from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
 from rlcorr.records.study import FOLDER, SeedRange, Study
-from rlcorr.records.study_comparisons import NO_CORRECTION
 
 
 def study() -> None:
@@ -48,7 +47,7 @@ def _decisions(shown: Study, result: StudyTable) -> None:
     """Show which presets differ from no correction, in sentences and pictures, and whether η predicts the reward."""
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
     if result.against_nothing:
-        st.markdown(f"##### {_verdict(shown, result)}")
+        st.markdown(f"##### {say.verdict(result.against_nothing, partial(arm_title, shown))}")
     for column, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
         title, caption = say.AGAINST[against]
         if compared:
@@ -65,24 +64,6 @@ def _decisions(shown: Study, result: StudyTable) -> None:
         )
 
 
-def _verdict(shown: Study, result: StudyTable) -> str:
-    """Return sentences: which corrections are significantly better or worse, and how many do not differ."""
-    significant = [pair for pair in result.against_nothing if pair.difference.tells]
-    better, worse = (
-        [plain(arm_title(shown, pair.arm)) for pair in significant if (pair.difference.value > 0) == more]
-        for more in (True, False)
-    )
-    total, seeds = len(result.against_nothing), result.against_nothing[0].seeds
-    sentences = [
-        say.SIGNIFICANT.format(direction=direction, all=total, names="; ".join(names))
-        for direction, names in (("better", better), ("worse", worse))
-        if names
-    ]
-    if rest := total - len(significant):
-        sentences.append(say.NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
-    return " ".join(sentences)
-
-
 @address.fragment
 def _curves(shown: Study, result: StudyTable) -> None:
     """Show the choice of presets, and their curves."""
@@ -90,19 +71,12 @@ def _curves(shown: Study, result: StudyTable) -> None:
     draw = partial(
         st.multiselect, say.PRESETS_DRAWN, list(colours), key="presets", format_func=partial(arm_title, shown)
     )
-    picked = choose_several(list(colours), _few(result), "presets", "preset", draw)
+    picked = choose_several(list(colours), studies.few(result), "presets", "preset", draw)
     st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:
             figure = study_curves(result.rows, picked, metric, log=metric == "k3")
             picture(title, figure, key=f"study_{metric}", caption=caption, source=result.source)
-
-
-def _few(result: StudyTable) -> list[str]:
-    """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
-    order = [outcome.preset for outcome in result.outcomes]
-    shown = {*order[:3], order[-1], *NO_CORRECTION}
-    return [arm for arm in order if arm in shown]
 
 
 def _outcomes(shown: Study, result: StudyTable) -> None:

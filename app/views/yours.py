@@ -23,6 +23,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.gaps import gap_strip
+from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 from rlcorr.systems.shipped import can_express
 
@@ -39,7 +40,7 @@ def show(selection: session.Selection) -> None:
         return
     st.html(WHOLE_NUMBERS)
     with st.container(key="yours"):
-        if not selection.slug.startswith(uploads.PREFIX):
+        if not selection.slug.startswith(uploads.PREFIX) and selection.run.parent != runs.LOCAL:
             label = run_labels([selection.slug])[selection.slug]
             st.caption(yours_text.EXAMPLE.format(run=f"**{plain(label)}**"))
         record = picked_record(selection)

@@ -22,7 +22,9 @@ GRACE = 20.0
 """Seconds in which a process may end by itself before it is killed."""
 
 
-def play(port: int, train_options: Sequence[str] | None, run: str = "", hosts: Sequence[str] = ()) -> int:
+def play(
+    port: int, train_options: Sequence[str] | None, run: str = "", hosts: Sequence[str] = (), page: str = ""
+) -> int:
     """Serve the app, train a run next to it, and return the app's exit code.
 
     Ctrl-C or SIGTERM ends both, and a training run that was started from a page.
@@ -32,6 +34,7 @@ def play(port: int, train_options: Sequence[str] | None, run: str = "", hosts: S
         train_options: options of `python -m rlcorr train`; None: serve only the app.
         run: name of the run.
         hosts: names under which browsers may ask for the app, besides `OWN_HOSTS`.
+        page: the page that the printed address opens, with its query.
     """
     free = first_free_port(port)
     if free != port:
@@ -40,7 +43,10 @@ def play(port: int, train_options: Sequence[str] | None, run: str = "", hosts: S
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app = subprocess.Popen(_app_command(free, hosts), start_new_session=True)
-        print(f"rlcorr: http://localhost:{free}  (Ctrl-C ends the app and the training run)", flush=True)
+        print(
+            f"rlcorr: http://localhost:{free}{page and '/'}{page}  (Ctrl-C ends the app and the training run)",
+            flush=True,
+        )
         if train_options is not None:
             _train(train_options, run)
         return app.wait()

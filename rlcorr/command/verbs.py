@@ -55,14 +55,20 @@ class Play:
     """Train in the background; --no-train only serves the app."""
     host: tuple[str, ...] = ()
     """Other names under which browsers may ask for the app, as behind a proxy; localhost and 127.0.0.1 always may."""
+    file: tuple[str, ...] = ()
+    """Files of your own log-prob pairs to import first, as `import` does, and to open on the page “Your data”."""
 
 
 def run_play(words: list[str], prog: str) -> int:
     """Run the verb `play` and return its exit code."""
     request, train_words = tyro.cli(Play, args=words, prog=prog, return_unknown_args=True)
     config = train_config(train_words, prog)  # refuses a wrong option here, not in the background
-    run = config.run or runs.free_name(config.run_prefix)
-    return play(request.port, train_words if request.train else None, run, request.host)
+    run, page = config.run or runs.free_name(config.run_prefix), ""
+    if request.file:
+        imported = runs.free_name("imported")
+        run_import(Import(request.file, imported))
+        page = f"yours?run={imported}"
+    return play(request.port, train_words if request.train else None, run, request.host, page)
 
 
 def run_train(words: list[str], prog: str) -> int:

@@ -14,6 +14,7 @@ from rlcorr.figures.canvas import (
     error_bars,
     fade,
     figure,
+    horizontal_line,
     vertical_line,
 )
 from rlcorr.figures.gradients import LETTER, PROGRESS, ROW, Band, banded
@@ -35,17 +36,25 @@ def preset_colours(rows: Sequence[Row]) -> dict[str, str]:
     return {name: ACROSS[index % len(ACROSS)] for index, name in enumerate(names)}
 
 
-def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, log: bool = False) -> Figure:
+def study_curves(
+    rows: Sequence[Row],
+    presets: Sequence[str],
+    column: str,
+    *,
+    log: bool = False,
+    levels: Mapping[str, float] | None = None,
+) -> Figure:
     """Draw a column over the steps: the mean over the seeds, with a band from the lowest seed to the highest.
 
-    Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0.
+    Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0. `levels` are dotted
+    horizontal lines by their names.
     """
     usable = [row for row in rows if _finite(row[column]) and (row[column] > 0 or not log)]
     curves = {}
     for preset in presets:
         steps, ranges = course(usable, preset, column)
         curves[preset] = steps, [astuple(over_seeds) for over_seeds in ranges]
-    return _figure(curves, preset_colours(rows), log=log)
+    return _figure(curves, preset_colours(rows), log=log, levels=levels or {})
 
 
 def differences(pairs: Sequence[Comparison]) -> Figure:
@@ -98,7 +107,9 @@ def reward_over_progress(progress: Mapping[str, Interval], outcomes: Sequence[Ou
     return figure([points], height=HEIGHT, x=x, y={"title_text": "reward at the end", "rangemode": "tozero"})
 
 
-def _figure(curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool) -> Figure:
+def _figure(
+    curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool, levels: Mapping[str, float]
+) -> Figure:
     """Draw one line per preset with its band.
 
     Every five presets have another dash: ten colours are too many to distinguish, and they repeat after ten.
@@ -110,9 +121,11 @@ def _figure(curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: boo
             line["line"]["dash"] = DASHES[presets.index(preset) // 5 % len(DASHES)]
             traces += [band, line]
             ends[preset] = values[-1][0]
-    y = value_axis([edge for _, values in curves.values() for _, *edges in values for edge in edges], log=log)
+    edges = [edge for _, values in curves.values() for _, *edges in values for edge in edges]
+    y = value_axis([*edges, *levels.values()], log=log)
     notes = names_at_ends(ends, colours, y, height=HEIGHT)
-    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, notes=notes)
+    lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
+    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)
     return made.update_layout({"margin.r": room_for_names(list(ends))})
 
 

@@ -241,3 +241,10 @@ def test_the_gap_is_placed_among_measured_ones_and_the_thresholds_are_carried_ov
     at.segmented_control(key="measure").set_value("mean |d|").run()
     assert f"mean |d| is {short(float(np.abs(d).mean()))}. It is larger than " in said(at)
     assert "Measured causes of gaps of this size: " in said(at)
+
+
+def test_a_run_of_this_machine_is_not_called_an_example(root: Path, one_scan: None) -> None:
+    make_run(root, "recorded", steps=1)
+    make_run(root / "local", "imported_1", steps=1)
+    assert "As an example, the page shows" not in said(open_app(VIEW, run="imported_1"))
+    assert "As an example, the page shows" in said(open_app(VIEW, run="recorded"))

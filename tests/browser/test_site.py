@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import fmean
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,14 +20,18 @@ from rlcorr import PRESETS, evaluate
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.gradients.report import compare
 from rlcorr.presets import RANKED
-from rlcorr.records import runs
+from rlcorr.records import runs, study
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 PLOTLY = Path(sys.prefix) / "npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
 RUN, WITHOUT_SKETCH, STUDY = "kv_fp8_e5m2", "smol_kv_fp8_e5m2", "stale_8"
 """Few: a gradient of each preset, and each study, take seconds to write."""
 CHOSEN = ("decoupled_token_is", "decoupled_geo_rs", "decoupled_seq_is", "slime_tis")
-VIEWS = ("start", "bench", "mismatch", "gradient", "study")
+SEVERAL = "decoupled_geo_rs_token_tis"
+BOUNDS = (BoundId(None, "upper"), BoundId(0, "upper"), BoundId(0, "lower"))
+"""Of SEVERAL, in the order of its sliders."""
+VIEWS = ("start", "yours", "bench", "mismatch", "gradient", "compare", "study")
+METRICS = {"Kept tokens": "kept_fraction", "ESS of the kept": "trained_eff_sample_size"}
 
 
 class Silent(SimpleHTTPRequestHandler):
@@ -40,9 +45,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (RUN, WITHOUT_SKETCH):
         shutil.copytree(runs.ROOT / name, recorded / name)
     (recorded / "study").mkdir()
+    shutil.copy(runs.ROOT / "index.toml", recorded)
     for name in ("index.toml", f"{STUDY}.parquet"):
         shutil.copy(runs.ROOT / "study" / name, recorded / "study")
-    command = [sys.executable, "app/publish.py", PLOTLY, "--out", folder, "--presets", *CHOSEN]
+    command = [sys.executable, "app/publish.py", PLOTLY, "--out", folder, "--presets", *CHOSEN, SEVERAL, "disabled"]
     environment = {**os.environ, "RLCORR_RUNS": str(recorded)}
     subprocess.run([str(part) for part in command], cwd=PROJECT, env=environment, check=True)
     return folder
@@ -62,19 +68,18 @@ def url(folder: Path) -> Iterator[str]:
 def visit(page: Page, address: str, part: str = "first") -> None:
     """Where a page is open already, its address alone changes, and what it shows is drawn anew."""
     page.goto(address)
-    expect(page.locator(f"#{part} .rl-live")).to_be_visible()
-    if part != "study":
-        expect(page.locator(f"#{part} .main-svg").first).to_be_visible()
+    expect(page.locator(f"#{part} .main-svg").first).to_be_visible()
 
 
-def drag(page: Page, part: str, share: float) -> None:
+def drag(page: Page, part: str, share: float, nth: int = 0) -> None:
     """Press the mouse on the thumb's line, and pull it to this share of the width; what it shows is drawn."""
-    box = page.locator(f"#{part} .rl-slider [type=range]").bounding_box()
+    slider = page.locator(f"#{part} .rl-slider").nth(nth)
+    box = slider.locator("[type=range]").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
     page.mouse.down()
     page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2, steps=8)
-    page.locator(f"#{part} .rl-slider").evaluate("""async (slider) => {
+    slider.evaluate("""async (slider) => {
       const frame = () => new Promise(requestAnimationFrame)
       do await frame()
       while (!slider.isReady() || !slider.isQuiet())
@@ -87,29 +92,32 @@ def numbers(page: Page, part: str) -> dict[str, str]:
     return dict(page.locator(f"#{part} .rl-number").evaluate_all(shown))
 
 
-def bound(page: Page, part: str) -> float:
-    return float(page.locator(f"#{part} .rl-slider b").inner_text())
+def bound(page: Page, part: str, nth: int = 0) -> float:
+    return float(page.locator(f"#{part} .rl-typed").nth(nth).input_value())
 
 
 def share(text: str) -> float:
     return float(text.strip("<> %")) / 100
 
 
-def expect_library(page: Page, part: str, run: str, preset: str) -> None:
-    """The numbers are those of the library for the bound that the slider shows."""
+def expect_library(page: Page, part: str, run: str, preset: str, nth: int = 0, moved: BoundId | None = None) -> None:
+    """The numbers are those of the library for the value of one slider, and the preset's numbers for the others."""
     steps = runs.list_steps(runs.ROOT / run)
     batch = runs.read_step(runs.ROOT / run, steps[-1]).batch
     config = PRESETS[preset].config
-    moved = BoundId(None, "upper" if config.rollout_is else "band")
-    report = evaluate(batch, at_threshold(config, bound(page, part), moved))[1]
+    usual = BoundId(None, "upper")
+    if not config.rollout_is:
+        usual = BoundId(0, "upper")
+    report = evaluate(batch, at_threshold(config, bound(page, part, nth), moved or usual))[1]
     shown = numbers(page, part)
-    for label, name in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
+    for label, name in METRICS.items():
         assert share(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], abs=1e-4)
-    for label, name in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl")):
-        assert float(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], rel=1e-3)
+    if part != "first":
+        for label, name in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl")):
+            assert float(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], rel=1e-3)
 
 
-def test_the_first_story_is_small_dragged_says_what_the_library_says_and_answers_a_dropped_file(
+def test_the_first_story_is_small_throws_away_what_the_library_does_and_a_dropped_file_is_answered(
     page: Page, url: str
 ) -> None:
     """At most 1.5 MB come before the first drag, as a plain file server sends it."""
@@ -117,25 +125,40 @@ def test_the_first_story_is_small_dragged_says_what_the_library_says_and_answers
     page.on("response", lambda got: sizes.append(len(got.body())) if got.url.startswith(url) else None)
     visit(page, url)
     assert 0 < sum(sizes) < 1.5e6
-    before = numbers(page, "first")
-    drag(page, "first", 0.4)
-    assert numbers(page, "first") != before
-    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
-    page.mouse.up()
-    page.wait_for_url("**is_upper=**")
-    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
+    kept = []
+    for to in (0.01, 0.4, 0.99):
+        drag(page, "first", to)
+        expect_library(page, "first", WITHOUT_SKETCH, "decoupled_k3_rs")
+        page.mouse.up()
+        page.wait_for_url("**start.seq_mean_k3_upper=**")
+        kept.append(share(numbers(page, "first")["Kept tokens"]))
+    assert kept[0] < 0.01 < kept[1] < 0.9 < 0.99 < kept[2]  # the first drag changes a lot
     page.evaluate("""() => {
       const dataTransfer = new DataTransfer()
       dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
       dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }))
     }""")
-    expect(page.get_by_text("cannot read files. To see your own data, install rlcorr")).to_be_visible()
+    expect(page.get_by_text("This page cannot read pairs.jsonl.")).to_be_visible()
+    expect(page.locator("#own-command")).to_have_text('make app ARGS="--file my_log_probs.jsonl"')
+
+
+def test_the_name_the_first_drag_and_three_stories_are_on_one_screen(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    visit(page, url)
+    expect(page.get_by_role("heading", name="rlcorr: your sampler and your trainer disagree.")).to_be_visible()
+    expect(page.get_by_role("link", name="Read the lessons")).to_be_visible()
+    for part in ("#first .rl-slider", "#first .rl-picture"):
+        box = page.locator(part).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 900, part
+    page.get_by_role("link", name="Open the study").click()
+    expect(page.locator("#study .main-svg").first).to_be_visible()
 
 
 def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
     visit(page, (folder / "index.html").as_uri())
     drag(page, "first", 0.4)
-    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_token_is")
+    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_k3_rs")
     page.mouse.up()
     page.get_by_role("link", name="Mismatch").click()
     expect(page.get_by_text("this page was opened as a file")).to_be_visible()
@@ -148,13 +171,106 @@ def test_a_chosen_preset_is_fetched_and_dragged(page: Page, url: str) -> None:
         page.locator("#pick-preset").select_option(preset)
         page.wait_for_url(f"**preset={preset}**")
         page.wait_for_function("!document.querySelector('[data-shown=bench]').inert")
-        expect(page.locator("#bench .rl-slider")).to_have_count(1)
+        expect(page.locator("#bench .rl-slider")).to_have_count(2 if preset == "decoupled_geo_rs" else 1)
         page.wait_for_function("document.querySelector('#bench .rl-note')?.innerText.length > 20")
         page.wait_for_function("""() => [...document.querySelectorAll("#bench .rl-picture")]
           .every((box) => box.querySelector(".main-svg")?.clientWidth === box.clientWidth)""")
         drag(page, "bench", 0.5)
         expect_library(page, "bench", WITHOUT_SKETCH, preset)
         page.mouse.up()
+
+
+def test_every_bound_moves_to_the_librarys_numbers_and_brings_the_others_back(page: Page, url: str) -> None:
+    """One at a time: while one bound moves, the others have the preset's numbers, in the address, too."""
+    visit(page, f"{url}#view=bench&run={WITHOUT_SKETCH}&preset={SEVERAL}", "bench")
+    usual = [bound(page, "bench", nth) for nth in range(3)]
+    for nth, to in ((1, 0.9), (0, 0.3), (2, 0.1)):
+        drag(page, "bench", to, nth)
+        expect_library(page, "bench", WITHOUT_SKETCH, SEVERAL, nth, BOUNDS[nth])
+        page.mouse.up()
+        name = ("is_upper", "seq_mean_k1_upper", "seq_mean_k1_lower")[nth]
+        page.wait_for_url(lambda address, name=name: f"{name}=" in address and address.count("_upper=") <= 1)
+        expect_library(page, "bench", WITHOUT_SKETCH, SEVERAL, nth, BOUNDS[nth])
+        others = [other for other in range(3) if other != nth]
+        assert [bound(page, "bench", other) for other in others] == [usual[other] for other in others]
+    expect(page.get_by_text("the others have the preset's numbers: the site has a file for each")).to_be_visible()
+    page.locator("#bench").get_by_role("button", name="Reset to the preset's numbers").click()
+    assert [bound(page, "bench", nth) for nth in range(3)] == usual
+
+
+def test_a_typed_number_goes_to_the_nearest_that_is_stored_and_says_so(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=bench&run={WITHOUT_SKETCH}&preset={SEVERAL}", "bench")
+    typed = page.locator("#bench .rl-typed").nth(2)
+    typed.fill("0.9")
+    typed.press("Enter")
+    expect(page.get_by_text("0.9 is not a value that this site has. Showing the nearest one, ")).to_be_visible()
+    assert bound(page, "bench", 2) == pytest.approx(0.9, rel=0.02)
+    expect_library(page, "bench", WITHOUT_SKETCH, SEVERAL, 2, BOUNDS[2])
+    visit(
+        page, f"{url}#view=bench&run={WITHOUT_SKETCH}&preset={SEVERAL}&seq_mean_k1_upper=1.1&is_upper=3&step=5", "bench"
+    )
+    told = page.locator("#told")
+    expect(told).to_contain_text("The address names step 5. This site has only the last recorded step of this run")
+    expect(told).to_contain_text("seq_mean_k1_upper is shown at the preset's number.")
+    expect(told).to_contain_text("is_upper=3 is not a value that this site has. Showing the nearest one")
+
+
+def test_a_link_of_a_lesson_compares_two_presets_each_with_the_librarys_numbers(page: Page, url: str) -> None:
+    """What the site lacks of Compare is one address away in the app, with the same selection."""
+    page.goto(f"{url}?view=compare&run={RUN}&step=latest&preset=decoupled_token_is&preset_b={SEVERAL}")
+    for part in ("compare", "compare_b"):
+        expect(page.locator(f"#{part} .main-svg").first).to_be_visible()
+    expect(page.locator("#told")).to_be_hidden()
+    drag(page, "compare", 0.4)
+    page.mouse.up()
+    page.wait_for_url("**&is_upper=**")
+    drag(page, "compare_b", 0.8, 1)
+    page.mouse.up()
+    page.wait_for_url("**&b.seq_mean_k1_upper=**")
+    expect_library(page, "compare", RUN, "decoupled_token_is")
+    expect_library(page, "compare_b", RUN, SEVERAL, 1, BOUNDS[1])
+    address = page.locator("#compare-address").inner_text()
+    assert address.startswith(f"http://localhost:8501/compare?run={RUN}&step=latest&preset=decoupled_token_is")
+    assert "&is_upper=" in address
+    assert "&b.seq_mean_k1_upper=" in address
+
+
+def test_a_view_that_only_the_app_has_is_one_address_to_copy(page: Page, url: str) -> None:
+    for query, address in (
+        (f"view=tokens&run={RUN}&token=3.1", f"http://localhost:8501/tokens?run={RUN}&token=3.1"),
+        (f"view=training&run={RUN}", f"http://localhost:8501/training?run={RUN}"),
+        (f"view=compare&preset={SEVERAL}&mode=mask", f"http://localhost:8501/compare?preset={SEVERAL}&mode=mask"),
+        (f"view=compare&run={RUN}&compare=two+runs", f"http://localhost:8501/compare?run={RUN}&compare=two+runs"),
+    ):
+        page.goto(f"{url}?{query}")
+        expect(page.locator("#app-address")).to_have_text(address)
+        expect(page.locator("#told")).to_be_hidden()
+    page.goto(f"{url}?view=bench&run={RUN}&preset={SEVERAL}&mode=mask")
+    page.get_by_role("link", name="Correction bench").click()  # leaves behind what only the app has
+    page.wait_for_url(lambda address: "mode" not in address)
+    expect(page.locator("#bench .main-svg").first).to_be_visible()
+    page.goto(f"{url}?view=training&part=Study&study={STUDY}")
+    expect(page.locator("#study .main-svg").first).to_be_visible()
+
+
+def test_the_study_has_a_sentence_for_a_heading_and_curves_of_the_reward(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=study&study={STUDY}", "study")
+    expect(page.locator("#study-heading")).to_contain_text(
+        "Significantly better than no correction (95 %, all 9 together)"
+    )
+    reward = page.locator("#study [data-picture=study_reward] .rl-picture")
+    expect(reward.locator(".main-svg").first).to_be_visible()
+    rows = study.read_study(STUDY)[0]
+    start = fmean(row["reward"] for row in rows if row["step"] == 1)
+    (line,) = reward.evaluate("box => box.layout.shapes.map(({ y0, label }) => [y0, label.text])")
+    assert line == [pytest.approx(start, rel=1e-3), "start"]  # the control's study is not on this site
+
+
+def test_runs_and_presets_have_names_for_people(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=bench&run={WITHOUT_SKETCH}&preset=decoupled_token_is", "bench")
+    chosen = "select => select.selectedOptions[0].innerText"
+    assert page.locator("#pick-run").evaluate(chosen) == f"8-bit KV cache (e5m2) · {WITHOUT_SKETCH}"
+    assert page.locator("#pick-preset").evaluate(chosen) == "Cap each token's weight at 2 · verl · decoupled_token_is"
 
 
 def test_the_slider_of_before_cannot_be_moved_while_another_preset_is_fetched(page: Page, url: str) -> None:
@@ -187,7 +303,7 @@ def test_the_address_holds_what_is_chosen(page: Page, url: str) -> None:
     page.reload()
     expect(page.locator("#bench .main-svg").first).to_be_visible()
     assert (bound(page, "bench"), numbers(page, "bench")) == (value, shown)
-    page.get_by_label("Run").select_option(WITHOUT_SKETCH)
+    page.locator("#pick-run").select_option(WITHOUT_SKETCH)
     page.wait_for_url(f"**run={WITHOUT_SKETCH}**")
     page.go_back()
     page.wait_for_url(f"**run={RUN}**")
@@ -244,7 +360,11 @@ def test_every_view_fits_asks_no_other_host_and_can_be_used_by_everyone(page: Pa
     page.on("pageerror", lambda error: wrong.append(str(error)))
     for view in VIEWS:
         page.set_viewport_size({"width": 1440, "height": 900})
-        visit(page, f"{url}#view={view}", "first" if view == "start" else view)
+        if view == "yours":
+            page.goto(f"{url}#view=yours")
+            expect(page.locator("#own-command")).to_be_visible()
+        else:
+            visit(page, f"{url}#view={view}", "first" if view == "start" else view)
         for width in (1440, 390):
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")

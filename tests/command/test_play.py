@@ -1,5 +1,6 @@
 """`make play` as a process: ports, and Ctrl-C. Those of `make train` are in test_resume.py and test_batch_queue.py."""
 
+import json
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from processes import running, url_in, wait_for
 
-from rlcorr.command import launch
+from rlcorr.command import launch, verbs
 from rlcorr.command.play import first_free_port
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -112,3 +113,15 @@ def test_only_named_hosts_are_answered_and_no_page_of_another_site_frames_the_ap
             assert status == 200
             assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
             assert "default-src 'self'" in headers["Content-Security-Policy"]
+
+
+def test_a_file_is_imported_and_the_address_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.1, -2.2]}] * 4
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    pages = []
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
+    monkeypatch.setattr(verbs, "play", lambda *arguments: pages.append(arguments[-1]) or 0)
+    assert verbs.run_play(["--no-train", "--file", str(path)], "rlcorr play") == 0
+    assert pages == ["yours?run=imported_1"]
+    assert int(runs.read_step(tmp_path / "local" / "imported_1", 1).batch.response_mask.sum()) == 8

@@ -100,7 +100,7 @@ const move = (box, { bars, cells, shapes }) => {
 }
 
 // Return the figure for a slider position, for Plotly to draw.
-const rested = (text, { bars, cells, shapes, figure: whole }) => {
+export const rested = (text, { bars, cells, shapes, figure: whole }) => {
   if (whole) return whole
   const figure = JSON.parse(text)
   for (const [name, heights] of bars) {

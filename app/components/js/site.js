@@ -3,6 +3,7 @@
 
 import { strips } from "./server.js"
 import { livePart, restAt } from "./live_part_view.js"
+import { rested } from "./pictures.js"
 import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
 import { nearest, readWhole, stripAt } from "./site_files.js"
@@ -10,7 +11,9 @@ import { bytesOf } from "./strip_reading.js"
 
 const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
-const VIEWS = ["start", "bench", "mismatch", "gradient", "study"]
+const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "compare", "study"]
+const ONLY_APP = ["tokens", "training", "learn"]  // views of the app, which its links and the lessons' name
+const SECOND_PRESET = "decoupled_geo_rs_token_tis", SECOND = "b."  // as in the app's Compare
 const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
 let renewals = 0  // a part that is shown again gets a new number, so its thumb takes the value of the address
 
@@ -41,9 +44,10 @@ const go = (changes) => {
 
 const note = (changes) => history.replaceState(null, "", addressOf({ ...given(), ...changes }))
 
-// Return the selection, and sentences about names in the address that do not exist here.
+// Return the selection, and sentences about what the address names and this page does not have.
 const chosen = () => {
   const state = given(), wrong = []
+  if (state.view === "training" && state.part === "Study") state.view = "study"
   const one = (key, options, usual) => {
     if (options.includes(state[key])) return state[key]
     if (state[key] !== undefined) {
@@ -51,85 +55,179 @@ const chosen = () => {
     }
     return usual
   }
-  const view = one("view", VIEWS, "start"), run = view === "gradient" ? facts.sketched : facts.run
+  const named = one("view", [...VIEWS, ...ONLY_APP], "start"), usualRun = named === "gradient" ? facts.sketched : facts.run
+  const isOnBatch = ["bench", "gradient", "compare"].includes(named)  // with a configuration
+  const isChanged = isOnBatch && facts.choices.some((key) => key in state || SECOND + key in state)
+  const isOfApp = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") || isChanged
+  const view = isOfApp ? "app" : named
+  const names = Object.keys(facts.presets), run = one("run", Object.keys(facts.runs), usualRun)
+  const step = facts.runs[run][view === "gradient" ? "sketch" : "step"]
+  const hasStep = !["start", "yours", "app", "study"].includes(view)
+  if (hasStep && ![undefined, "latest", String(step)].includes(state.step)) {
+    wrong.push(facts.words.OTHER_STEP.replace("{step}", state.step).replace("{shown}", step))
+  }
   return {
-    view, run: one("run", Object.keys(facts.runs), run), wrong,
-    preset: one("preset", Object.keys(facts.presets), facts.preset), study: one("study", facts.studies, facts.studies[0]),
-    system: one("system", facts.systems, facts.systems[0]), values: state,
+    view, named, run, wrong, values: state,
+    preset: one("preset", names, facts.preset),
+    preset_b: one("preset_b", names, names.includes(SECOND_PRESET) ? SECOND_PRESET : names[0]),
+    study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
   }
 }
 
-// --- files ---
-
-const fileOf = (view, run, preset) => `${view}/${run}/${facts.presets[preset].like}.bin`
+const inApp = ({ named, values: { view, ...query } }) => {
+  const asked = new URLSearchParams(query).toString()
+  return `http://localhost:8501/${named}${asked && "?"}${asked}`
+}
 
 // --- what is shown ---
 
-// Show a live part with a strip. `key` is the key of its value in the address; `moved` gets the position of the thumb when
-// it is let go.
-const showStrip = (root, address, strip, key, { moved = () => {}, plays = false, hurts = "" } = {}) => {
-  const data = structuredClone(strip.about.part), [slider] = data.sliders, usual = slider.value
-  if (hurts) data.notes.at(-1).lead = hurts  // another preset may have the same numbers
-  const value = Number(given()[key] ?? usual), place = nearest(slider.values, Number.isFinite(value) ? value : usual)
-  const rest = (at) => {
-    restAt(root, placeOf(strip, at))
-    moved(at)
+// Put the heights of bars and the cells of masks into the figures of a live part, from the strip of its first slider.
+const wholeRows = ({ sliders: [slider], rows }, addresses) => {
+  if (!slider) return rows
+  const moved = placeOf(strips.get(addresses[slider.key]), slider.values.indexOf(slider.value)).pictures
+  return rows.map((row) => row.map((picture) => {
+    const { bars, cells } = moved[picture.key] ?? { bars: [], cells: null }
+    return { ...picture, figure: rested(picture.figure, { bars, cells, shapes: null, figure: null }) }
+  }))
+}
+
+// Show a live part whose sliders each have a strip, at the address of `addresses`. In a strip the other bounds have the
+// preset's values, so a slider that is moved sends the others back. `moved` gets the key of the slider and its position
+// when it is let go. Return sentences about values of the address that are not shown.
+const showStrips = (root, part, addresses, { prefix = "", moved = () => {} } = {}) => {
+  const sliderOf = Object.fromEntries(part.sliders.map((slider) => [slider.key, slider]))
+  const keys = Object.keys(sliderOf), generations = {}, rows = wholeRows(part, addresses)
+  const nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined]))
+  let active = keys[0]
+  const dataOf = (key, value, held = null) => {
+    const { rows: over, refused } = strips.get(addresses[key]).about
+    const sliders = part.sliders.map((slider) => {
+      if (slider.key !== held) generations[slider.key] = ++renewals
+      const shown = slider.key === key ? value : slider.value
+      return { ...slider, value: shown, generation: generations[slider.key], strip: addresses[slider.key] }
+    })
+    return over && rows.length > 1 ? { ...part, sliders, refused, rows: [rows[0], ...over] } : { ...part, sliders, rows }
   }
-  Object.assign(slider, { value: slider.values[place], generation: ++renewals, strip: address })
-  if (plays) slider.plays_to = slider.values[Math.round(slider.values.length / 5)]
-  livePart(root, data, {
-    moved: (_, { value, done }) => {
+  const rest = (key, place) => {
+    restAt(root, placeOf(strips.get(addresses[key]), place))
+    moved(key, place)
+  }
+  const showAt = (key, place, said = "") => {
+    const { values, value: usual } = sliderOf[key]
+    active = key
+    livePart(root, dataOf(key, values[place]), events)
+    put(root.livePart.sliderOf.get(key).wrong, said)
+    if (values[place] === usual) moved(key, place)
+    else rest(key, place)
+  }
+  const events = {
+    started: (key) => {
+      if (key === active) return
+      active = key
+      livePart(root, dataOf(key, sliderOf[key].value, key), events)
+    },
+    moved: (key, { value, done }) => {
       if (!done) return
-      note({ [key]: value === usual ? undefined : value })
-      rest(slider.values.indexOf(value))
+      const { values, value: usual } = sliderOf[key], place = nearest(values, value), shown = values[place]
+      note({ ...nothing, [prefix + key]: shown === usual ? undefined : shown })
+      if (shown !== value) showAt(key, place, notStored(value, shown))
+      else if (key !== active) showAt(key, place)
+      else rest(key, place)
     },
     reset: () => {
-      note({ [key]: undefined })
-      showStrip(root, address, strip, key, { moved, hurts })
+      note(nothing)
+      showAt(keys[0], sliderOf[keys[0]].values.indexOf(sliderOf[keys[0]].value))
     },
-  })
-  if (slider.value !== usual) rest(place)
-  else moved(place)
+  }
+  if (!keys.length) {
+    livePart(root, part, events)
+    moved("", 0)
+    return []
+  }
+  const asked = given(), away = keys.filter((key) => Number.isFinite(Number(asked[prefix + key] ?? NaN)))
+  const [first = keys[0], ...others] = away, value = Number(asked[prefix + first] ?? sliderOf[first].value)
+  const place = nearest(sliderOf[first].values, value), shown = sliderOf[first].values[place]
+  showAt(first, place)
+  const sentences = others.length ? [facts.words.ONE_BOUND.replace("{name}", others.join(", "))] : []
+  return shown === value ? sentences : [...sentences, notStored(`${first}=${value}`, shown)]
 }
+
+const notStored = (value, shown) =>
+  facts.words.NEAREST.replace("{value}", value).replace("{shown}", Number(shown.toPrecision(6)))
 
 const showSentences = (host, sentences) => {
-  host.replaceChildren(...sentences.map((sentence, i) => Object.assign(make(i ? "p" : "h2"), { textContent: sentence })))
+  host.replaceChildren(...sentences.map((sentence) => Object.assign(make("p"), { textContent: sentence })))
 }
 
-const showExported = async (preset, place) => {
+// Read the bench of a preset on a run: its live part, the addresses of its sliders' strips, and the preset's texts.
+// Presets that do the same to a batch share files, but not the sentences about them.
+const benchOf = async (run, preset) => {
+  const { bench, bounds } = facts.presets[preset]
+  const files = (bounds.length ? bounds : [""]).map((key, i) => `bench/${run}/${i ? `${bench}.${key}` : bench}.bin`)
+  const [{ about }, ...read] = await Promise.all([`preset/${preset}.bin`, ...files].map(stripAt)), { part } = read[0].about
+  const addresses = Object.fromEntries(bounds.map((key, i) => {
+    const address = `${files[i]}?${preset}`, { arrays, about: moves } = read[i]
+    strips.set(address, { arrays, about: { ...moves, texts: { ...moves.texts, explained: about.explained[key] } } })
+    return [key, address]
+  }))
+  const [slider] = part.sliders, usual = slider ? slider.values.indexOf(slider.value) : 0
+  const explained = about.explained[slider?.key ?? ""][usual]
+  const notes = [part.notes[0], { lead: about.hurts, text: "" }], said = bounds.length > 1 ? facts.words.ONE_AT_A_TIME : ""
+  return { part: { ...part, notes, said, texts: { ...part.texts, explained } }, addresses, systems: about.systems }
+}
+
+const showExported = (systems, key, place) => {
   if (!element("use").open) return
-  const { systems } = (await stripAt(`use/${preset}.bin`)).about
-  const lines = systems[element("system").value].map((line) => (Array.isArray(line) ? line[place] : line))
+  const lines = systems[key][element("system").value].map((line) => (Array.isArray(line) ? line[place] : line))
   put(element("exported"), lines.join("\n").trimEnd())
-  put(element("copied"), "")
 }
 
 const SHOW = {
   start: async () => {
-    const address = fileOf("bench", facts.run, facts.preset)
-    if (!strips.has(address)) strips.set(address, await readWhole(unpackedBytes(facts.first), []))
-    const { bound, hurts } = facts.presets[facts.preset]
-    showStrip(element("first"), address, strips.get(address), bound, { hurts, plays: true })
+    if (!strips.has("first")) strips.set("first", await readWhole(unpackedBytes(facts.first.packed), []))
+    const { part } = strips.get("first").about
+    return () => showStrips(element("first"), part, { [facts.first.bound]: "first" }, { prefix: "start." })
   },
+  yours: async () => {},
+  app: async (now) => () => put(element("app-address"), inApp(now)),
   bench: async ({ run, preset, system }) => {
-    const address = fileOf("bench", run, preset), strip = await stripAt(address), { bound, hurts } = facts.presets[preset]
+    const { part, addresses, systems } = await benchOf(run, preset)
     element("system").value = system
-    const moved = (place) => {
-      element("use").shown = () => showExported(preset, place)
+    const moved = (key, place) => {
+      element("use").shown = () => showExported(systems, key, place)
       element("use").shown()
     }
-    return () => showStrip(element("bench"), address, strip, bound, { moved, hurts })
+    return () => showStrips(element("bench"), part, addresses, { moved })
+  },
+  compare: async (now) => {
+    const { run, preset, preset_b } = now, sides = await Promise.all([benchOf(run, preset), benchOf(run, preset_b)])
+    const { kinds, pairs } = facts.runs[run].ends ? (await stripAt(`ends/${run}.bin`)).about : { kinds: {}, pairs: {} }
+    const selection = () => ({ ...now, values: { ...given(), view: "", run, preset, preset_b } })
+    const moved = () => put(element("compare-address"), inApp(selection()))
+    return () => {
+      element("compare-said").innerHTML = pairs[`${kinds[preset]}|${kinds[preset_b]}`] ?? ""
+      return sides.flatMap(({ part, addresses }, i) => {
+        const pictures = part.rows[0], both = [pictures[0], pictures.at(-1)]  // weights or statistic, and tokens
+        const shown = { ...part, rows: [both], notes: part.notes.slice(0, 1), refused: "" }
+        return showStrips(element(i ? "compare_b" : "compare"), shown, addresses, { moved, prefix: i ? SECOND : "" })
+      })
+    }
   },
   gradient: async ({ run, preset }) => {
-    const { gradients } = facts.runs[run], hasCurve = gradients.includes(facts.presets[preset].like)
-    const addresses = [...(hasCurve ? [fileOf("gradient", run, preset)] : []), ...(gradients.length ? [`ranking/${run}.bin`] : [])]
-    const read = await Promise.all(addresses.map(stripAt))
+    const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset]
+    const hasCurve = gradients.includes(gradient)
+    const curve = `gradient/${run}/${gradient}.bin`, ranking = `ranking/${run}.bin`, hasSketch = gradients.length > 0
+    await Promise.all([...(hasCurve ? [curve] : []), ...(hasSketch ? [ranking] : [])].map(stripAt))
+    const partAt = (address) => strips.get(address).about.part
     return () => {
-      showSentences(element("gradient-said"), gradients.length ? hasCurve ? [] : [facts.words.NO_CURVE] : [facts.words.NO_SKETCH])
+      const why = hasSketch ? "NO_CURVE" : "NO_SKETCH", stay = bounds.length > 1 ? [facts.words.OTHERS_STAY] : []
+      showSentences(element("gradient-said"), hasCurve ? stay : [facts.words[why]])
       element("gradient").hidden = !hasCurve
-      element("ranking").hidden = !gradients.length
-      if (hasCurve) showStrip(element("gradient"), addresses[0], read[0], facts.presets[preset].bound)
-      if (gradients.length) showStrip(element("ranking"), addresses.at(-1), read.at(-1), "answers")
+      element("ranking").hidden = !hasSketch
+      return [
+        ...(hasCurve ? showStrips(element("gradient"), partAt(curve), { [bounds[0]]: curve }) : []),
+        ...(hasSketch ? showStrips(element("ranking"), partAt(ranking), { answers: ranking }) : []),
+      ]
     }
   },
   mismatch: ({ run }) => showPart("mismatch", `mismatch/${run}.bin`),
@@ -137,14 +235,17 @@ const SHOW = {
 }
 
 const showPart = async (view, address) => {
-  const { part, sentences } = (await stripAt(address)).about
+  const { part, sentences, heading } = (await stripAt(address)).about
   return () => {
+    if (heading) element(`${view}-heading`).innerHTML = heading
     showSentences(element(`${view}-said`), sentences)
     livePart(element(view), part, {})
+    return []
   }
 }
 
-let shows = 0
+const PICKERS = ["run", "preset", "preset_b", "study"]
+let shows = 0, dropped = ""
 
 // What was chosen before cannot be moved while the file of the new choice is on its way.
 const show = async () => {
@@ -155,19 +256,25 @@ const show = async () => {
   for (const link of document.querySelectorAll("[data-view]")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page")
     else link.removeAttribute("aria-current")
-    link.href = addressOf({ ...now.values, view: link.dataset.view })
+    const kept = view === "app" ? { run: now.values.run, preset: now.values.preset } : now.values
+    link.href = addressOf({ ...kept, view: link.dataset.view })
   }
-  element("pickers").hidden = view === "start"
+  const hasPreset = ["bench", "gradient", "compare"].includes(view)
+  element("pickers").hidden = !(hasPreset || ["mismatch", "study"].includes(view))
   element("run-label").hidden = view === "study"
-  element("preset-label").hidden = !["bench", "gradient"].includes(view)
+  element("preset-label").hidden = !hasPreset
+  element("preset_b-label").hidden = view !== "compare"
+  put(element("preset-name"), view === "compare" ? "Preset of A" : "Preset")
   element("study-label").hidden = view !== "study"
-  for (const picker of ["run", "preset", "study"]) element(`pick-${picker}`).value = now[picker]
+  for (const picker of PICKERS) element(`pick-${picker}`).value = now[picker]
   put(element("about"), view === "study" ? "" : facts.runs[now.run].said)
-  tell(now.wrong.join(" "))
+  const wrong = [...(dropped ? [facts.words.DROPPED.replace("{name}", dropped)] : []), ...now.wrong]
+  dropped = ""
+  tell(wrong.join(" "))
   try {
     const draw = await SHOW[view](now)
     if (mine !== shows) return  // something else has been chosen by now
-    draw?.()
+    tell([...wrong, ...(draw?.() ?? [])].join(" "))
     section.inert = false
   } catch (error) {
     tell(location.protocol === "file:" ? facts.words.FROM_A_FILE : `${facts.words.LATE} ${error.message}`)
@@ -176,10 +283,12 @@ const show = async () => {
 
 // --- what is pressed ---
 
-for (const picker of ["run", "preset", "study"]) {
+// Another preset has other bounds, so the address forgets those of the one before.
+for (const picker of PICKERS) {
   element(`pick-${picker}`).onchange = ({ target }) => {
-    const cleared = picker === "preset" ? Object.fromEntries(Object.values(facts.presets).map(({ bound }) => [bound, undefined])) : {}
-    go({ ...cleared, [picker]: target.value })
+    const prefix = { preset: "", preset_b: SECOND }[picker]
+    const keys = prefix === undefined ? [] : Object.values(facts.presets).flatMap(({ bounds }) => bounds)
+    go({ ...Object.fromEntries(keys.map((key) => [prefix + key, undefined])), [picker]: target.value, step: undefined })
   }
 }
 element("system").onchange = ({ target }) => {
@@ -187,15 +296,21 @@ element("system").onchange = ({ target }) => {
   element("use").shown()
 }
 element("use").ontoggle = () => element("use").shown?.()
-element("copy").onclick = async () => {
-  await navigator.clipboard.writeText(element("exported").textContent)
-  put(element("copied"), "Copied")
+for (const button of document.querySelectorAll("[data-copies]")) {
+  button.onclick = async () => {
+    await navigator.clipboard.writeText(element(button.dataset.copies).textContent)
+    put(button, "Copied")
+    setTimeout(() => put(button, "Copy"), 1500)
+  }
 }
 window.addEventListener("hashchange", show)
 window.addEventListener("dragover", (event) => event.preventDefault())
 window.addEventListener("drop", (event) => {
   event.preventDefault()
-  if (event.dataTransfer.files.length && !element("dropped").open) element("dropped").showModal()
+  const [file] = event.dataTransfer.files
+  if (!file) return
+  dropped = file.name
+  go({ view: "yours" })
 })
 
 const loadPlotly = async () => {

@@ -1,4 +1,4 @@
-// Read the files of the static site: strips, whose parts that many of them have are in shared.bin.
+// Read the files of the static site. Parts that many of them have are in shared.bin.
 
 import { strips } from "./server.js"
 import { readStrip } from "./strip_reading.js"
@@ -11,10 +11,13 @@ const whole = (node, parts) => {
   return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, whole(part, parts)]))
 }
 
+// Read a file of the site. Its figures are objects that may have shared parts; a live part takes them as texts.
 export const readWhole = async (packed, parts) => {
-  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part } = about
+  const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part, rows } = about
   const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
-  return { arrays, about: part ? { ...about, part: { ...part, rows: part.rows.map((row) => row.map(asText)) } } : about }
+  const asTexts = (pictures) => pictures.map((row) => row.map(asText))
+  if (part) return { arrays, about: { ...about, part: { ...part, rows: asTexts(part.rows) } } }
+  return { arrays, about: rows ? { ...about, rows: asTexts(rows) } : about }
 }
 
 const bytesAt = async (address) => {

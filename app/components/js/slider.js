@@ -111,6 +111,7 @@ export const makeSlider = (draw) => {
   }
   input.onpointerdown = () => { playing = false }
   input.oninput = () => {
+    if (!held) tell.started?.(data.key)
     playing = false
     put(wrong, "")
     say(value())

@@ -1,0 +1,125 @@
+"""The files of the static site: what presets share, one strip per bound, and the sentences of a planned comparison."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from app_runs import PROJECT
+
+from rlcorr import PRESETS, evaluate
+from rlcorr.bounds import at_threshold
+from rlcorr.gradients.bootstrap import Interval
+from rlcorr.records import runs
+from rlcorr.records.study import Endpoint
+from rlcorr.records.study_comparisons import Comparison
+from rlcorr.strips.packing import Package, pack
+
+RUN = runs.ROOT / "smol_stale_6"
+STEP = 24
+SEVERAL = "decoupled_geo_rs_token_tis"
+
+
+@pytest.fixture(scope="module")
+def benches() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PROJECT / "app")
+        from static_site import benches
+
+        yield benches
+
+
+def test_presets_that_share_files_have_the_same_bench(benches: ModuleType) -> None:
+    """verl's bypass presets do to a batch what its decoupled ones do; only the losses differ."""
+    like = benches.shared_names(PRESETS, on_batch=True)
+    assert like["bypass_pg_geo_rs_token_tis"] == SEVERAL
+    assert like["bypass_ppo_clip"] == "disabled"
+    assert like["decoupled_token_is"] != like["decoupled_seq_is"]
+    for name in ("bypass_pg_geo_rs_token_tis", "bypass_ppo_clip"):
+        one, other = (benches.bench_packages(RUN, STEP, preset) for preset in (name, like[name]))
+        assert {key: pack(one[key]) for key in one} == {key: pack(other[key]) for key in other}
+
+
+def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(benches: ModuleType) -> None:
+    packages: dict[str, Package] = benches.bench_packages(RUN, STEP, SEVERAL)
+    config, batch = PRESETS[SEVERAL].config, runs.read_step(RUN, STEP).batch
+    with_values = benches.all_values(config)
+    assert list(packages) == ["", *[b.key for b, _ in with_values[1:]]]
+    for (b, values), package in zip(with_values, packages.values(), strict=True):
+        kept = package.about["numbers"]["Kept tokens"]
+        for place in (0, len(values) // 2, len(values) - 1):
+            report = evaluate(batch, at_threshold(config, values[place], b.id))[1]
+            assert float(kept[place].strip("%<> ")) / 100 == pytest.approx(
+                report["rollout_corr/kept_fraction"], abs=1e-4
+            ), (b.key, place)
+        (shares, _) = (package.about["rows"] if "rows" in package.about else package.about["part"]["rows"][1:])[0]
+        key = f"shares_over.{b.key}" if "rows" in package.about else "shares_over"
+        assert shares["key"] == key  # each slider has the curves over its own bound, and moves a line only there
+        assert {name for name in package.about["pictures"] if name.startswith("shares_over")} == {key}
+    assert (
+        packages["seq_mean_k1_lower"]
+        .about["rows"][0][0]["caption"]
+        .startswith("The whole correction at every value of “seq_mean_k1: lower bound”")
+    )
+
+
+def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(benches: ModuleType) -> None:
+    about = benches.preset_package(SEVERAL).about
+    for b, values in benches.all_values(PRESETS[SEVERAL].config):
+        lines = about["systems"][b.key]["verl"]
+        changing = [line for line in lines if isinstance(line, list)]
+        assert changing, b.key
+        assert {len(line) for line in changing} == {len(values)}
+        assert len(about["explained"][b.key]) == len(values)
+    assert about["explained"]["is_upper"] != about["explained"]["seq_mean_k1_upper"]
+
+
+def test_a_planned_comparison_is_a_sentence(benches: ModuleType) -> None:
+    from text import published
+
+    pair = Comparison("token_cap", "none", 3, Interval(0.1, 0.05, 0.15), 0.01)
+    assert published.planned(pair, Endpoint(6, 0.03)) == (
+        "Planned before training: the gain in reward of token_cap minus that of none is +0.100 [+0.050, +0.150] "
+        "(95 %, 3 seeds). The difference is significant."
+    )
+    of_zero = replace(pair, difference=Interval(0.1, -0.05, 0.25))
+    assert "the accuracy of the last weights of" in published.planned(of_zero, Endpoint(0, 0.05))
+    assert published.planned(of_zero, Endpoint(0, 0.05)).endswith("The difference is not significant.")
+    assert published.planned_heading([of_zero], Endpoint(6, 0.03)) == (
+        "By the gain in reward, no comparison that was planned before training shows a significant difference "
+        "(1 planned)."
+    )
+
+
+def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: ModuleType) -> None:
+    """smol_last_weights planned three comparisons, and its arm `fresh` has no old weights."""
+    from static_site.study_files import study_package
+
+    about = study_package("smol_last_weights").about
+    assert sum(sentence.startswith("Planned before training: ") for sentence in about["sentences"]) == 3
+    assert about["heading"] == (
+        "By the accuracy of the last weights, 2 of the 3 comparisons that were planned before training are "
+        "significant: none is below fresh, token_cap is above none."
+    )
+    (reward, *_) = about["part"]["rows"][0]
+    assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
+
+
+def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_other(benches: ModuleType) -> None:
+    run: Path = runs.ROOT / "smol_kv_fp8_e5m2"
+    kept = benches.start_package(run, runs.list_steps(run)[-1]).about["numbers"]["Kept tokens"]
+    assert (kept[0], kept[-1]) == ("0.00 %", "100.00 %")
+
+
+def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_the_study(benches: ModuleType) -> None:
+    """A run without a mismatch that a study has gets no sentence."""
+    from static_site.study_files import ends_package
+
+    package = ends_package(RUN, PRESETS)
+    assert package is not None
+    about = package.about
+    pair = f"{about['kinds']['decoupled_token_is']}|{about['kinds'][SEVERAL]}"
+    assert "a cap on token weights (A) ended at" in about["pairs"][pair]
+    assert '(<a href="#view=study&amp;study=stale_8">Study <code>stale_8</code></a>.)' in about["pairs"][pair]
+    assert ends_package(runs.ROOT / "bf16", PRESETS) is None
