@@ -9,6 +9,7 @@ from controls.segments import choose_one, choose_several
 from data import studies
 from data.studies import StudyTable
 from state import address
+from streamlit.delta_generator import DeltaGenerator
 from text import training as say
 from text.formatting import plain, swatches, table
 
@@ -19,12 +20,14 @@ from rlcorr.records.study import FOLDER, SeedRange
 from rlcorr.records.study_comparisons import NO_CORRECTION
 
 
-def study() -> None:
+def study(beside: DeltaGenerator) -> None:
+    """Show the study that is picked, with its picker in the container `beside`."""
     index = studies.all_studies()
     if not index:
         st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
         return
-    name = choose_one(say.STUDY, list(index), next(iter(index)), "study", on_change=_study_changed)
+    with beside:
+        name = choose_one(say.STUDY, list(index), next(iter(index)), "study", on_change=_study_changed)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)
