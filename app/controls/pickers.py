@@ -19,10 +19,10 @@ from rlcorr.records import runs
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
 # While the line is unfolded, it has the whole width, and the state of the run is below it.
 STYLE = """<style>
-.st-key-pickers [data-testid="stColumn"]:has(> * > * > .st-key-open details[open]) { flex: 1 1 100% }
+.st-key-pickers [data-testid="stColumn"]:has(.st-key-open details[open]) { flex: 1 1 100% }
 .st-key-pickers [data-testid="stVerticalBlock"] { gap: 0.5rem }
 .st-key-open summary { padding-top: 0.3rem; padding-bottom: 0.3rem; min-height: 0 }
-.st-key-run_state p { margin: 0 }
+.st-key-run_state [data-testid="stCaptionContainer"] { margin: 0 }
 </style>"""
 RELOAD_EVERY = 15.0
 """Seconds. Redrawing the page for every step would slow a training run on the same cores."""
@@ -41,7 +41,7 @@ def pick(all_runs: dict[str, Path], view: str) -> session.Selection:
     selection, problems = _selected(all_runs, default if wanted == session.NEWEST else wanted, "step")
     second = _second(all_runs, selection) if _compares_runs(view) else None
     presets = _presets(view)
-    line, state = st.columns([3, 2], vertical_alignment="center", gap="small")
+    line, state = st.columns([2, 1], vertical_alignment="center", gap="small")
     with line.expander(_words(selection, second, presets), key="open"):
         columns = st.columns([3, 2, 3])
         with columns[0]:

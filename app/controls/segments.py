@@ -18,14 +18,19 @@ def choose_one(
     *,
     noun: str = "",
     hide_label: bool = False,
+    as_list: bool = False,
     on_change: Callable[[], None] | None = None,
 ) -> str:
-    """Show the buttons, and return the pressed one. A sentence names a wrong one in the address as `noun` or `key`."""
+    """Show the buttons, or a list of many options, and return what is chosen.
+
+    A sentence names a wrong option in the address as `noun` or `key`.
+    """
     named = address.one_of(options, lambda raw: f"{unknown(noun or key, raw, options)} Showing {default}.")
     address.restore(key, default, named)
     _warn(key)
-    pressed = st.segmented_control(
-        label, options, key=key, required=True, on_change=partial(_changed, key, on_change),
+    show = st.selectbox if as_list else partial(st.segmented_control, required=True)
+    pressed = show(
+        label, options, key=key, on_change=partial(_changed, key, on_change),
         label_visibility="collapsed" if hide_label else "visible",
     )  # fmt: skip
     address.say(key, pressed, default)

@@ -32,6 +32,12 @@ EMPTIED = {
     frozenset(("choices", "budget")): "[data-testid='stColumn']:has(> * > * > .st-key-side)",
 }
 """Names in hide= → the element that shows nothing else, and is hidden if all of them are."""
+# Streamlit's bar, where the navigation is, needs no room below it. Without the navigation it covers the page's top.
+LOW = """
+.stApp .stMainBlockContainer { padding-top: 1rem }
+.stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.5rem }
+[data-testid="stHeading"] h4 { padding: 0.25rem 0 }
+"""
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
@@ -62,7 +68,7 @@ def apply(names: frozenset[str], *, without_pickers: bool) -> None:
     selectors = [selector for name, selector in SELECTORS.items() if name in hidden_names]
     selectors += [selector for emptied, selector in EMPTIED.items() if emptied <= names]
     rules = f"{', '.join(selectors)} {{ display: none }}" if selectors else ""
-    st.html(f"<style>{rules}{LARGE if _projector() else ''}</style>")
+    st.html(f"<style>{rules}{'' if hides_navigation() else LOW}{LARGE if _projector() else ''}</style>")
 
 
 def _projector() -> bool:

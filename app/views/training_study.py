@@ -2,6 +2,7 @@
 
 from dataclasses import astuple
 from functools import partial
+from itertools import cycle
 
 import streamlit as st
 from components.picture import picture
@@ -27,7 +28,7 @@ def study(beside: DeltaGenerator) -> None:
         st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
         return
     with beside:
-        name = choose_one(say.STUDY, list(index), next(iter(index)), "study", on_change=_study_changed)
+        name = choose_one(say.STUDY, list(index), next(iter(index)), "study", as_list=True, on_change=_study_changed)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)
@@ -50,10 +51,11 @@ def _decisions(result: StudyTable) -> None:
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
     if result.against_nothing:
         st.markdown(f"##### {_verdict(result)}")
-    for column, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
+    columns = cycle(st.columns(2))
+    for against, compared in pairs.items():
         title, caption = say.AGAINST[against]
         if compared:
-            with column:
+            with next(columns):
                 picture(
                     title, differences(compared), key=f"study_{against}", source=result.source,
                     caption=caption.format(count=len(compared)),
@@ -61,9 +63,9 @@ def _decisions(result: StudyTable) -> None:
     title, caption = say.PREDICTION
     for (training_run, step), (progress, correlation) in result.predictions.items():
         text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
-        picture(
-            title, reward_over_progress(progress, result.outcomes), key="study_eta", caption=text, source=result.source
-        )
+        figure = reward_over_progress(progress, result.outcomes)
+        with next(columns):
+            picture(title, figure, key="study_eta", caption=text, source=result.source)
 
 
 def _verdict(result: StudyTable) -> str:

@@ -178,7 +178,7 @@ def test_every_study_of_a_session_is_drawn(page: Page, url: str) -> None:
     page.goto(f"{url}/training?part=Study")
     names = page.locator(".st-key-study_reward .annotation-text")
     for study, drawn in (("first", ["none", "product_cap"]), ("second", ["fresh", "token_cap"]), ("first", ["none"])):
-        page.get_by_role("radio", name=study).click()
+        pick(page, "Mismatch", study)
         expect(page.get_by_text(f"{study.title()}. Look.")).to_be_visible()
         for name in drawn:
             expect(names.filter(has_text=name)).to_be_visible()
