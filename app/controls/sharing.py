@@ -34,7 +34,7 @@ EMPTIED = {
 """Names in hide= → the element that shows nothing else, and is hidden if all of them are."""
 # Streamlit's bar, where the navigation is, needs no room below it. Without the navigation it covers the page's top.
 LOW = """
-.stApp .stMainBlockContainer { padding-top: 1rem }
+.stApp .stMainBlockContainer { padding-top: 1.75rem }
 .stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.5rem }
 [data-testid="stHeading"] h4 { padding: 0.25rem 0 }
 """

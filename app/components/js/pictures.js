@@ -11,7 +11,7 @@ const clicked = (box, event) => {
 }
 
 const USUAL = 320, LEAST = 210  // px: a usual picture is at most as high as the first, and is never lower than the second
-const SHARE = 0.31  // of the window's height, so that a slider, its sentence and two pictures fit into a low window
+const SHARE = 0.33  // of the window's height, so that a slider, its sentence and two pictures fit into a low window
 
 // Return the height of a picture in this window. Pictures with names or squares on their axes keep theirs.
 const heightOf = ({ height, yaxis }, scale) => {
