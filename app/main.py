@@ -70,7 +70,7 @@ if name == "yours":
 all_runs = recorded.all_runs()
 if all_runs:
     with st.container(key="pickers"):
-        selection = pick(all_runs, sketched=name == "gradient")
+        selection = pick(all_runs, name)
     session.select(selection)
     session.set_source(recorded.source(selection.run, selection.step))
     with st.container():  # so that elements below keep their position, and a held thumb keeps its slider

@@ -21,18 +21,31 @@ from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.errors import UsageError, unknown
 from rlcorr.strips.packing import Package
 
+SECOND_PRESET = "decoupled_geo_rs_token_tis"
+PRESET_KEYS = {fields.FIRST: ("preset", session.DEFAULT_PRESET), fields.SECOND: ("preset_b", SECOND_PRESET)}
+"""Slot → key of its preset, in the session and in the address, and the default."""
 
-def preset_name(
-    label: str = "Preset", key: str = "preset", default: str = session.DEFAULT_PRESET, slot: str = fields.FIRST
-) -> str:
-    names = list(PRESETS)
+
+def restore_preset(slot: str = fields.FIRST) -> str:
+    """Take the preset of this slot from the address or the last view, before its picker is drawn, and return it."""
+    (key, default), names = PRESET_KEYS[slot], list(PRESETS)
     wrong = address.one_of(names, lambda raw: f"{unknown('preset', raw, names)} Showing {default}.")
     address.restore(key, default, wrong)
-    name = st.selectbox(label, names, key=key, format_func=preset_label, on_change=_preset_changed, args=(key, slot))
+    return preset_name(slot)
+
+
+def preset_box(label: str, slot: str = fields.FIRST) -> None:
+    """Show the picker of the preset of this slot."""
+    key, default = PRESET_KEYS[slot]
+    name = st.selectbox(
+        label, list(PRESETS), key=key, format_func=preset_label, on_change=_preset_changed, args=(key, slot)
+    )
     address.say(key, name, default)
-    if PRESETS[name].loss.score_centering:
-        st.info(phrases.CENTERED)
-    return name
+
+
+def preset_name(slot: str = fields.FIRST) -> str:
+    """Return the picked preset of this slot."""
+    return st.session_state[PRESET_KEYS[slot][0]]
 
 
 def _preset_changed(key: str, slot: str) -> None:
@@ -41,11 +54,11 @@ def _preset_changed(key: str, slot: str) -> None:
         fields.reset(slot)
 
 
-def settings(config: CorrectionConfig, slot: str = fields.FIRST) -> CorrectionConfig:
+def settings(config: CorrectionConfig, slot: str = fields.FIRST, label: str = phrases.CHOICES) -> CorrectionConfig:
     """Show the controls of the choices, and return the configuration with these choices and with its present bounds."""
     choices = _in_slot(choices_of(config), slot)
     fields.sync_choices(choices, slot)
-    with st.expander(phrases.CHOICES, expanded=_is_edited(choices), key=f"{slot}choices"):
+    with st.expander(label, expanded=_is_edited(choices), key=f"{slot}choices"):
         choice_boxes(choices)
     try:
         config = edited(config, choices)

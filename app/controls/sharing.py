@@ -11,7 +11,7 @@ from text.pages import PAGES
 from rlcorr.errors import UsageError, unknown
 
 SELECTORS = {
-    "run_picker": ".st-key-pickers",
+    "run_picker": ".st-key-pickers:not(:has(.st-key-preset)), .st-key-run, .st-key-step, .st-key-run_state",
     "upload": ".st-key-upload",
     "preset": ".st-key-preset",
     "bounds": ".rl-resets, [data-slider^=live_]:not([data-slider^='live_b.'])",
@@ -19,16 +19,25 @@ SELECTORS = {
     "methods": ".st-key-methods",
     "budget": ".st-key-budget",
     "use_it": ".st-key-use_it",
-    "second": ".st-key-second, [data-slider^='live_b.']",
+    "second": ".st-key-second, .st-key-second_choices, [data-slider^='live_b.']",
     "training": ".st-key-train, .st-key-live_stop, .st-key-part button:last-of-type",
     "explanations": ".st-key-what_is_this",
     "links": ".st-key-links",
 }
 """Name in hide= → its CSS selector. Hidden controls keep their values, and the keyboard does not reach them."""
 
-LEFT_COLUMN = frozenset(("preset", "bounds", "choices"))
-BELOW = ("budget", "second")
-"""If all of LEFT_COLUMN is hidden, the left column is hidden, too, unless it shows one of BELOW."""
+EMPTIED = {
+    frozenset(("run_picker", "preset")): ".st-key-pickers:not(:has(.st-key-second))",
+    frozenset(("run_picker", "preset", "second")): ".st-key-pickers",
+    frozenset(("choices", "budget")): "[data-testid='stColumn']:has(> * > * > .st-key-side)",
+}
+"""Names in hide= → the element that shows nothing else, and is hidden if all of them are."""
+# Streamlit's bar, where the navigation is, needs no room below it. Without the navigation it covers the page's top.
+LOW = """
+.stApp .stMainBlockContainer { padding-top: 1.75rem }
+.stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.5rem }
+[data-testid="stHeading"] h4 { padding: 0.25rem 0 }
+"""
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
@@ -57,11 +66,9 @@ def apply(names: frozenset[str], *, without_pickers: bool) -> None:
         st.warning(plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
     hidden_names = names | ({"run_picker", "upload"} if without_pickers else set())
     selectors = [selector for name, selector in SELECTORS.items() if name in hidden_names]
-    if names >= LEFT_COLUMN:
-        others = "".join(f":not(:has({SELECTORS[name]}))" for name in BELOW if name not in names)
-        selectors.append(f"[data-testid='stColumn']:has({SELECTORS['preset']}){others}")
+    selectors += [selector for emptied, selector in EMPTIED.items() if emptied <= names]
     rules = f"{', '.join(selectors)} {{ display: none }}" if selectors else ""
-    st.html(f"<style>{rules}{LARGE if _projector() else ''}</style>")
+    st.html(f"<style>{rules}{'' if hides_navigation() else LOW}{LARGE if _projector() else ''}</style>")
 
 
 def _projector() -> bool:

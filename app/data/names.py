@@ -22,6 +22,15 @@ def run_labels(slugs: Iterable[str]) -> dict[str, str]:
     return {slug: f"{titles[slug]}{BETWEEN}{slug}" if slug in titles else uploads.shown_name(slug) for slug in slugs}
 
 
+def run_title(slug: str) -> str:
+    """Return the title of a committed run, the file name of an upload, or the slug of another run."""
+    return run_labels([slug])[slug].removesuffix(f"{BETWEEN}{slug}")
+
+
+def preset_title(name: str) -> str:
+    return title(PRESETS[name])
+
+
 def preset_label(name: str) -> str:
     """Return the title of a preset, its system and its slug."""
     preset = PRESETS[name]

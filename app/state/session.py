@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-PICKERS = ("run", "step", "part")
+PICKERS = ("run", "step", "preset", "run_b", "step_b", "preset_b", "part")
 """Keys of the widgets that decide what the whole page shows."""
 NEWEST, LATEST, DEFAULT_PRESET = "newest", "latest", "decoupled_token_is"
 ANOTHER = "another"
@@ -28,6 +28,15 @@ def select(selection: Selection) -> None:
 
 def selection() -> Selection:
     return st.session_state["selection"]
+
+
+def select_second(selection: Selection | None) -> None:
+    """Remember run B and its step, if the page compares two runs."""
+    st.session_state["second_selection"] = selection
+
+
+def second_selection() -> Selection:
+    return st.session_state["second_selection"]
 
 
 def run_and_step() -> dict[str, str]:

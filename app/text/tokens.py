@@ -26,6 +26,7 @@ ANSWER = (
 NO_GAP = "No token does: both programs give every token the same probability."
 BYPASS = "In bypass mode π_θ takes the place of π_old. Before the first update the two are the same."
 NO_TOKENS = "The responses of this step have no tokens."
+CLOSE = "Close"
 KEYS = "Click a token. Or use the arrow keys, and open a token with Enter."
 
 ORDERS: dict[RowOrder, str] = {

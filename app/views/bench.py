@@ -8,7 +8,7 @@ from controls import systems
 from controls.bounds import bounds_of, m2po_rule_index, useful_slider_values
 from controls.configuration import bound_sliders, bounded, preset_name, resets, set_threshold, settings
 from controls.drag import show_live
-from controls.pickers import explained_record
+from controls.pickers import explain, picked_record
 from data import corrections
 from live import bench as live_bench
 from live import strips
@@ -23,27 +23,15 @@ from rlcorr.errors import UsageError
 from rlcorr.records.step_files import StepRecord
 
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
-# On a phone the columns are below one another. The budget goes below the pictures, so that the bound is near the top.
-BUDGET_LAST = """<style>
-@media (max-width: 640px) {
-  [data-testid="stHorizontalBlock"]:has(> * > * > * > .st-key-budget) {
-    > [data-testid="stColumn"]:first-child, > [data-testid="stColumn"]:first-child > [data-testid="stVerticalBlock"] {
-      display: contents;
-      > * { flex: 1 1 100% }
-    }
-    [data-testid="stLayoutWrapper"]:has(> .st-key-budget) { order: 1 }
-  }
-}
-</style>"""
 
 
 @address.fragment
 def bench(selection: session.Selection, record: StepRecord) -> None:
     """Show the controls, and next to them the live part."""
     identity, batch = corrections.identity(selection.run, record.step), record.batch
-    st.html(BUDGET_LAST)
-    left, right = st.columns([1, 3], gap="medium")
-    with left:
+    above = st.container()
+    left, right = st.columns([3, 1], gap="medium")  # on a phone the right one is below the pictures
+    with right, st.container(key="side"):
         name = preset_name()
         config = settings(PRESETS[name].config)
         if of_turns := _per_turn(batch):
@@ -53,8 +41,8 @@ def bench(selection: session.Selection, record: StepRecord) -> None:
             if (rule_index := m2po_rule_index(config)) is not None:
                 _m2po(batch, config, BoundId(rule_index))
     for sentence in notices.sentences():
-        st.warning(plain(sentence))
-    with right:
+        above.warning(plain(sentence))
+    with left:
         live(identity, batch, name, config, of_turns)
 
 
@@ -157,9 +145,10 @@ def _export(name: str, config: CorrectionConfig, of_turns: bool) -> None:
 
 
 def show(selection: session.Selection) -> None:
-    record = explained_record(selection, phrases.EXPLAIN)
+    record = picked_record(selection)
     if record is not None:
         bench(selection, record)
+    explain(phrases.EXPLAIN)
 
 
 show(session.selection())

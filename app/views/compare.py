@@ -10,7 +10,7 @@ from controls import batch_size
 from controls.bounds import useful_slider_values
 from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
 from controls.drag import show_live
-from controls.pickers import pick_second, picked_record, record_of
+from controls.pickers import picked_record, record_of
 from controls.segments import choose_one
 from data import corrections, recorded, sketches, study_ends
 from data.names import run_labels
@@ -18,7 +18,6 @@ from data.sketches import Sketched
 from live import compare as live_compare
 from live import strips
 from state import address, fields, notices, session
-from streamlit.delta_generator import DeltaGenerator
 from text import compare as say
 from text import phrases
 from text import study_ends as say_study
@@ -35,22 +34,18 @@ from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
 
-SECOND_PRESET = "decoupled_geo_rs_token_tis"
 Identities = tuple[corrections.Identity, corrections.Identity]
 
 
 def show(selection: session.Selection) -> None:
-    above = st.container()
-    left, right = st.columns([1, 3], gap="medium")
     modes = [say.CONFIGURATIONS, say.RUNS]
-    with left:
-        mode = choose_one(say.MODE, modes, modes[0], "compare", hide_label=True)
+    mode = choose_one(say.MODE, modes, modes[0], "compare", hide_label=True)
     fields.show_second(mode == say.CONFIGURATIONS)
     record = picked_record(selection)
     if record is None:
         return
     if mode == say.CONFIGURATIONS:
-        _configurations(selection, record, above, left, right)
+        _configurations(selection, record)
     else:
         _runs(selection, record)
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
@@ -60,25 +55,21 @@ def show(selection: session.Selection) -> None:
 # --- two configurations of one batch ---
 
 
-def _configurations(
-    selection: session.Selection,
-    record: StepRecord,
-    above: DeltaGenerator,
-    left: DeltaGenerator,
-    right: DeltaGenerator,
-) -> None:
-    """Show the controls of A and B on the left, the live part on the right, and what is wrong in the URL above."""
+def _configurations(selection: session.Selection, record: StepRecord) -> None:
+    """Show what is wrong in the URL, the live part, and below it the choices of A and B."""
     batch_size.take()
-    with left:
-        a = _picked("A", "preset", session.DEFAULT_PRESET, fields.FIRST)
-        with st.container(key="second"):
-            st.button(say.SWAP, key="swap", on_click=_swap_configurations, width="stretch")
-            b = _picked("B", "preset_b", SECOND_PRESET, fields.SECOND)
-        measured = _sketched(selection, record.step)
+    above, live = st.container(), st.container()
+    first, second, third = st.columns(3, gap="medium")
+    with first:
+        a = _configuration("A", fields.FIRST)
+    with second, st.container(key="second_choices"):
+        b = _configuration("B", fields.SECOND)
+    measured = _sketched(selection, record.step)
+    with third:
         size = batch_size.USUAL if isinstance(measured, str) else batch_size.batch_size()
     for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields", batch_size.KEY):
         above.warning(plain(sentence))
-    with right:
+    with live:
         _live(selection, record, (a, b), measured, size)
 
 
@@ -90,8 +81,8 @@ def _sketched(selection: session.Selection, step: int) -> Sketched | str:
         return str(error)
 
 
-def _picked(name: str, key: str, default: str, slot: str) -> CorrectionConfig:
-    return settings(PRESETS[preset_name(f"Preset of {name}", key, default, slot)].config, slot)
+def _configuration(name: str, slot: str) -> CorrectionConfig:
+    return settings(PRESETS[preset_name(slot)].config, slot, f"{name}: {phrases.CHOICES}")
 
 
 @address.fragment
@@ -154,12 +145,6 @@ def _strips(identity: corrections.Identity, batch: TokenBatch, name: str, fixed:
     )
 
 
-def _swap_configurations() -> None:
-    presets = st.session_state["preset"], st.session_state["preset_b"]
-    st.session_state["preset_b"], st.session_state["preset"] = presets
-    fields.swap()
-
-
 def _others(pairs: list[MetricPair]) -> None:
     """Show the metrics that are not headlines: those that differ, and those that are equal."""
     others = [pair for pair in pairs if pair.key not in say.HEADLINES]
@@ -206,9 +191,7 @@ def _gradients(gradients: GradientComparison | str, size: int) -> None:
 
 
 def _runs(selection: session.Selection, record: StepRecord) -> None:
-    container = st.container(key="second")
-    with container:
-        second = pick_second(recorded.all_runs(), selection)
+    second = session.second_selection()
     for sentence in notices.sentences("run_b", "step_b"):
         st.warning(plain(sentence))
     if second.step is None:
@@ -222,7 +205,6 @@ def _runs(selection: session.Selection, record: StepRecord) -> None:
         "A": say.batch_name(labels[selection.slug], record.step),
         "B": say.batch_name(labels[second.slug], other.step),
     }
-    container.button(say.SWAP, key="swap_runs", on_click=_swap_runs, args=(selection, second))
     st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
     sources = recorded.source(selection.run, record.step), recorded.source(second.run, other.step)
     try:
@@ -231,14 +213,6 @@ def _runs(selection: session.Selection, record: StepRecord) -> None:
         _same_configuration(identities, (record.batch, other.batch), "\n".join(sources))
     except UsageError as error:
         st.error(plain(str(error)))
-
-
-def _swap_runs(a: session.Selection, b: session.Selection) -> None:
-    for (run_key, step_key), selection in ((("run", "step"), b), (("run_b", "step_b"), a)):
-        st.session_state[run_key] = selection.slug
-        st.session_state[step_key] = session.LATEST if selection.step is None else str(selection.step)
-        notices.clear(run_key)
-        notices.clear(step_key)
 
 
 def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
@@ -255,12 +229,11 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
 
 @address.fragment
 def _same_configuration(identities: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
-    left, right = st.columns([1, 3], gap="medium")
-    with left:
-        config = settings(PRESETS[preset_name()].config)
+    live = st.container()
+    config = settings(PRESETS[preset_name()].config)
+    with live:
         for sentence in notices.sentences():
             st.warning(plain(sentence))
-    with right:
         _live_same(identities, batches, config, source)
 
 

@@ -33,17 +33,16 @@ from rlcorr.records.study_ends import kind_of
 
 @address.fragment
 def gradient(measured: Sketched) -> None:
-    """Show the controls, next to them the live part, and the KL losses below."""
+    """Show the live part, and below it the choices and the KL losses."""
     batch_size.take()
-    left, right = st.columns([1, 3], gap="medium")
-    with left:
-        name = preset_name()
-        if PRESETS[name].loss.score_centering:
-            st.caption(phrases.CENTERED_GRADIENT)
-        config = settings(PRESETS[name].config)
+    above, below = st.container(), st.container()
+    name = preset_name()
+    if PRESETS[name].loss.score_centering:
+        above.caption(phrases.CENTERED_GRADIENT)
+    config = settings(PRESETS[name].config)
     for sentence in notices.sentences(batch_size.KEY):
-        st.warning(plain(sentence))
-    with right:
+        above.warning(plain(sentence))
+    with below:
         live(measured, name, config)
     measured_on(measured)
     _kl(measured)

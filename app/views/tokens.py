@@ -7,7 +7,7 @@ from components.token_text import SHADES, ShownResponse, pages_of, token_text
 from controls.bounds import useful_slider_values
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
 from controls.drag import show_live
-from controls.pickers import explained_record
+from controls.pickers import explain, picked_record
 from data import corrections
 from live import tokens as live_tokens
 from state import address, notices, opened_token, session
@@ -29,10 +29,11 @@ from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind
 
 TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
-# On a phone the opened token is at the lower edge of the screen, over the text.
+# On a phone an opened token is at the lower edge of the screen, over the text; without one, nothing is there.
 PANEL = """<style>
 .st-key-tokens_formulas code { font-size: 0.8rem }
 @media (max-width: 640px) {
+  [data-testid="stColumn"]:has(.st-key-tokens_formulas):not(:has(.st-key-tokens_close button:enabled)) { display: none }
   [data-testid="stColumn"]:has(.st-key-tokens_formulas) {
     position: sticky; bottom: 0; z-index: 6; max-height: 42dvh; overflow-y: auto; padding: 0.5rem 0;
     background: var(--st-background-color, Canvas); border-top: 2px solid #8b8f97;
@@ -174,6 +175,8 @@ def _panel(
     with st.container(horizontal=True):
         _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
         _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
+        is_open = opened_token.opened() is not None
+        st.button(say.CLOSE, key="tokens_close", disabled=not is_open, on_click=opened_token.open_token, args=(None,))
     rows = say.numbers(story, config.rollout_is is not None)
     st.html(table(say.NUMBERS, rows, say.MEANINGS) + PANEL)
     with st.container(key="tokens_formulas"):
@@ -202,7 +205,7 @@ def _step(label: str, key: str, token: opened_token.TokenIndex, possible: bool) 
 
 
 def show(selection: session.Selection) -> None:
-    record = explained_record(selection, say.EXPLAIN)
+    record = picked_record(selection)
     if record is not None:
         texts = pieces(record)
         _answer(record, texts)
@@ -212,6 +215,7 @@ def show(selection: session.Selection) -> None:
             texts,
             f"{say.KEYS} {say.TEXTS[text_kind(record)]}",
         )
+    explain(say.EXPLAIN)
 
 
 show(session.selection())

@@ -32,11 +32,13 @@ def show(selection: session.Selection) -> None:
         st.warning(plain(sentence))
     follow(selection)
     runs, study_part, _ = say.PARTS
-    part = choose_one("Show", say.PARTS, runs, "part")
+    left, right = st.columns([1, 2])
+    with left:
+        part = choose_one("Show", say.PARTS, runs, "part")
     if part == runs:
         _runs(selection)
     elif part == study_part:
-        study()
+        study(right)
     else:
         train()
 

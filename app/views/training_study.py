@@ -2,6 +2,7 @@
 
 from dataclasses import astuple
 from functools import partial
+from itertools import cycle
 
 import streamlit as st
 from components.picture import picture
@@ -10,6 +11,7 @@ from data import studies
 from data.names import arm_label, arm_title, study_label
 from data.studies import StudyTable
 from state import address
+from streamlit.delta_generator import DeltaGenerator
 from text import training as say
 from text.formatting import plain, swatches, table
 
@@ -19,13 +21,15 @@ from rlcorr.figures.study import differences, preset_colours, reward_over_progre
 from rlcorr.records.study import FOLDER, SeedRange, Study
 
 
-def study() -> None:
+def study(beside: DeltaGenerator) -> None:
+    """Show the study that is picked, with its picker in the container `beside`."""
     index = studies.all_studies()
     if not index:
         st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
         return
     labels = {name: study_label(study) for name, study in index.items()}
-    name = choose_from_list(say.STUDY, labels, next(iter(index)), "study", on_change=_study_changed)
+    with beside:
+        name = choose_from_list(say.STUDY, labels, next(iter(index)), "study", on_change=_study_changed)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)
@@ -48,10 +52,11 @@ def _decisions(shown: Study, result: StudyTable) -> None:
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
     if result.against_nothing:
         st.markdown(f"##### {say.verdict(result.against_nothing, partial(arm_title, shown))}")
-    for column, (against, compared) in zip(st.columns(2), pairs.items(), strict=True):
+    columns = cycle(st.columns(2))
+    for against, compared in pairs.items():
         title, caption = say.AGAINST[against]
         if compared:
-            with column:
+            with next(columns):
                 picture(
                     title, differences(compared), key=f"study_{against}", source=result.source,
                     caption=caption.format(count=len(compared)),
@@ -59,9 +64,9 @@ def _decisions(shown: Study, result: StudyTable) -> None:
     title, caption = say.PREDICTION
     for (training_run, step), (progress, correlation) in result.predictions.items():
         text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
-        picture(
-            title, reward_over_progress(progress, result.outcomes), key="study_eta", caption=text, source=result.source
-        )
+        figure = reward_over_progress(progress, result.outcomes)
+        with next(columns):
+            picture(title, figure, key="study_eta", caption=text, source=result.source)
 
 
 @address.fragment

@@ -6,7 +6,7 @@ Each test is one person's visit: what can be seen on one page is checked on it, 
 import re
 
 import pytest
-from app_runs import fits_a_phone, settled, visit
+from app_runs import fits_a_phone, settled, unfold, visit
 from playwright.sync_api import Locator, Page, expect
 from thumbs import hold, quiet, strip_is_there
 
@@ -122,6 +122,7 @@ def test_back_takes_bs_bound_back_and_leaves_a_and_both_are_swapped(page: Page, 
     settled(page)
 
     only = {name: metric(page, f"Only {name}").inner_text() for name in "AB"}
+    unfold(page)
     swap = page.get_by_role("button", name="Swap A and B")
     swap.focus()
     swap.press("Enter")
@@ -141,6 +142,7 @@ def test_two_runs_are_in_the_link_follow_a_held_bound_and_swap(page: Page, url: 
     expect(page.get_by_role("heading", name="B: beta, step 1")).to_be_visible()
     a_held_bound_asks_nothing(page)
     fits_a_phone(page)
+    unfold(page)
     page.get_by_role("button", name="Swap A and B").click()
     expect(page.get_by_role("heading", name="A: beta, step 1")).to_be_visible()
     expect(page.get_by_role("heading", name="B: alpha, step 1")).to_be_visible()

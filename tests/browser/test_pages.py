@@ -68,7 +68,7 @@ def a_phone_has_the_bound_before_the_budget(page: Page) -> None:
     """Look at a small screen, which scrolls only downwards."""
     page.set_viewport_size(PHONE)
     page.wait_for_function(FITS)
-    parts = (".st-key-preset", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
+    parts = (".st-key-open", ".rl-slider", "[data-picture=mask]", ".st-key-budget")
     tops = [page.locator(part).first.evaluate("e => e.getBoundingClientRect().top") for part in parts]
     assert tops == sorted(tops)
 

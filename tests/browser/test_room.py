@@ -1,13 +1,34 @@
 """What fits into a low window, in a real Chromium: controls, sentences, numbers and pictures, none over another."""
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
-from app_runs import visit
-from playwright.sync_api import Page, expect
+from app_runs import LINE, settled, visit
+from playwright.sync_api import Page, ViewportSize, expect
 from thumbs import hold, quiet, strip_is_there
 
-AREAS = """() => [...document.querySelectorAll(".rl-row:first-child .nsewdrag.drag")].map((area) => {
-  const { top, bottom, left } = area.getBoundingClientRect()
+from rlcorr.records import runs
+
+PROJECTOR: ViewportSize = {"width": 1280, "height": 720}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+PLACES = """(all) => all.map((one) => {
+  const { left, top, bottom } = one.getBoundingClientRect()
   return [left, top, bottom]
+})"""
+PLACE_OF_ONE = """(one) => {
+  const { left, width } = one.getBoundingClientRect()
+  return [left, width]
+}"""
+# The buttons that save a picture, with what they cover.
+COVERED = """() => [...document.querySelectorAll(".rl-save")].flatMap((buttons) => {
+  const own = buttons.getBoundingClientRect()
+  const others = buttons.closest(".rl-shown").querySelectorAll("h3, .rl-legend, .main-svg, .rl-caption")
+  return [...others].filter((other) => {
+    const { top, bottom, left, right } = other.getBoundingClientRect()
+    return top < own.bottom - 1 && bottom > own.top + 1 && left < own.right && right > own.left
+  }).map((other) => other.outerHTML.slice(0, 80))
 })"""
 OVERLAPS = """() => [...document.querySelectorAll(".rl-legend")].filter((legend) => {
   const picture = legend.parentElement.querySelector(".rl-picture")
@@ -22,16 +43,66 @@ FILLED = """() => {
 
 @pytest.mark.parametrize("view", ["gradient", "compare", "bench"])
 def test_slider_sentence_numbers_and_two_pictures_are_visible_together(page: Page, url: str, view: str) -> None:
-    """At 1280×720, the size of a projector."""
-    page.set_viewport_size({"width": 1280, "height": 720})
+    """At 1280×720, the size of a projector, the pictures with the titles of their axes."""
+    page.set_viewport_size(PROJECTOR)
     visit(page, f"{url}/{view}?run=sketched")
-    for part in (".rl-slider", ".rl-answer", ".rl-numbers"):
+    for part in (LINE, ".rl-slider", ".rl-answer", ".rl-numbers"):
         box = page.locator(part).first.bounding_box()
         assert box is not None
-        assert box["y"] + box["height"] < 500, part
-    first, second, *_ = page.evaluate(AREAS)
+        assert box["y"] + box["height"] < 450, part
+    first, second, *_ = page.locator(".rl-row:first-child .rl-picture").evaluate_all(PLACES)
     assert first[0] < second[0], "side by side"
-    assert all((top + bottom) / 2 < 720 for _, top, bottom in (first, second)), "at least half of each"
+    assert all(bottom <= 720 for *_, bottom in (first, second)), (first, second)
+
+
+@pytest.fixture
+def study(root: Path) -> Iterator[str]:
+    """A recorded study among the runs that the server shows."""
+    (root / "study").mkdir()
+    for name in ("index.toml", "decide_stale.parquet"):
+        shutil.copy(runs.ROOT / "study" / name, root / "study")
+    yield "decide_stale"
+    shutil.rmtree(root / "study")
+
+
+def test_a_studys_sentence_and_two_pictures_are_visible_together(page: Page, url: str, study: str) -> None:
+    page.set_viewport_size(PROJECTOR)
+    page.goto(f"{url}/training?part=Study&study={study}")
+    page.wait_for_selector(".st-key-study_chance .main-svg")
+    settled(page)
+    expect(page.get_by_role("heading", name="no correction").first).to_be_in_viewport(ratio=1)
+    nothing, chance = page.locator(".st-key-study_nothing, .st-key-study_chance").evaluate_all(PLACES)
+    assert nothing[0] < chance[0], "side by side"
+    assert all((top + bottom) / 2 < 720 for _, top, bottom in (nothing, chance)), "at least half of each"
+
+
+def test_hidden_controls_leave_no_empty_column(page: Page, url: str) -> None:
+    page.set_viewport_size(PROJECTOR)
+    visit(page, f"{url}/bench?run=sketched")
+    beside = page.locator(".rl-live").evaluate(PLACE_OF_ONE)
+    visit(page, f"{url}/bench?run=sketched&hide=preset,choices,budget")
+    alone, main = (page.locator(css).evaluate(PLACE_OF_ONE) for css in (".rl-live", ".stMainBlockContainer"))
+    assert alone[1] > beside[1] * 1.2
+    assert alone[1] > 0.8 * main[1]
+
+
+def test_on_a_phone_the_sentence_and_the_numbers_stay_with_the_slider(phone: Page, url: str) -> None:
+    """And leave at least half of the screen to the pictures."""
+    visit(phone, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
+    phone.locator("[data-picture=mask]").evaluate("e => e.scrollIntoView()")
+    phone.wait_for_function("document.querySelector('[data-picture=mask]').getBoundingClientRect().top < 844 / 2")
+    for part in (".rl-slider", ".rl-answer"):
+        expect(phone.locator(part).first).to_be_in_viewport(ratio=1)
+    bottom = phone.locator(".rl-top").evaluate("e => e.getBoundingClientRect().bottom")
+    assert bottom < 844 / 2 + 60  # Streamlit's own bar has 60 pixels
+    assert phone.evaluate(COVERED) == []
+
+
+def test_on_a_phone_the_menu_has_its_name(phone: Page, url: str) -> None:
+    visit(phone, f"{url}/bench?run=sketched")
+    button = phone.get_by_test_id("stExpandSidebarButton")
+    assert "Menu" in button.evaluate("e => getComputedStyle(e, '::after').content")
+    expect(phone.get_by_role("button", name="Menu")).to_be_visible()
 
 
 def test_a_legend_covers_no_picture_and_names_only_what_can_happen(page: Page, url: str) -> None:
@@ -42,7 +113,7 @@ def test_a_legend_covers_no_picture_and_names_only_what_can_happen(page: Page, u
     assert page.evaluate(OVERLAPS) == 0
     visit(page, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
     expect(legend).to_have_text(["kept", "above bound", "rejected"])
-    page.set_viewport_size({"width": 390, "height": 844})
+    page.set_viewport_size(PHONE)
     page.wait_for_function("document.querySelector('.rl-picture').clientWidth < 390")
     assert page.evaluate(OVERLAPS) == 0
 

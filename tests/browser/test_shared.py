@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from app_runs import FITS, PROJECT, pick, settled, unreadable
+from app_runs import FITS, LINE, PROJECT, pick, settled, unfold, unreadable
 from playwright.sync_api import Page, ViewportSize, expect
 from thumbs import another_preset
 
@@ -68,6 +68,7 @@ def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> 
 
 def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=preset,choices,bounds,budget,use_it,upload")
+    unfold(page)
     for name in ("Preset", "Upper bound of the weight"):
         expect(page.get_by_label(name, exact=True).first).to_be_hidden()
     for text in ("Budget", "Export the config", "Advanced: weights and rejection rules"):
@@ -76,15 +77,19 @@ def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
     page.get_by_role("link", name="Tokens").click()
     expect(page.locator(".grid .token").first).to_be_visible()
     page.wait_for_url(re.compile("hide="))
+    unfold(page)
+    expect(page.get_by_label("Run", exact=True)).to_be_visible()
     expect(page.get_by_label("Preset", exact=True)).to_be_hidden()
     page.reload()
     expect(page.locator(".grid .token").first).to_be_visible()
+    unfold(page)
     expect(page.get_by_label("Preset", exact=True)).to_be_hidden()
 
 
 def test_hidden_controls_are_not_reached_by_the_keyboard(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=run_picker,upload,links,navigation")
     expect(page.get_by_role("link", name="Tokens")).to_have_count(0)
+    unfold(page)
     expect(page.get_by_label("Preset").first).to_be_visible()
     reached = set()
     for _ in range(6):
@@ -109,6 +114,8 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
                 page.get_by_role("link", name=TITLED[path].title, exact=True).first.click()
                 page.get_by_text(PAGES[path]).first.wait_for(state="attached")
                 settled(page)
+            if not query:
+                unfold(page)
             for name in names:
                 shown = page.locator(sharing.SELECTORS[name]).filter(visible=True)
                 if query:
@@ -346,6 +353,23 @@ def test_every_page_can_be_used_by_everyone(page: Page, url: str, path: str, tex
     page.wait_for_function(FITS)  # the pictures are drawn anew after a moment
     enlarge(page)
     assert hosts <= {"127.0.0.1", None, ""}
+
+
+def test_one_line_says_what_is_open_and_unfolds_the_pickers(page: Page, url: str) -> None:
+    """By the keyboard. It stays unfolded while its words change, and everyone can use what it unfolds."""
+    visit(page, f"{url}/bench?run=alpha&step=0")
+    line = page.locator(LINE)
+    expect(line).to_contain_text("alpha · step 0 · Cap each token's weight at 2")
+    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    unfold(page)
+    assert unreadable(page) == set()
+    pick(page, "Step", "1")
+    expect(line).to_contain_text("alpha · step 1 · Cap each token's weight at 2")
+    pick(page, "Preset", "decoupled_geo_rs")
+    expect(line).to_contain_text("alpha · step 1 · Reject responses by mean ratio")
+    expect(page.get_by_label("Run", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Mismatch").first.click()
+    expect(line).to_contain_text(re.compile("alpha · step 1$"))
 
 
 def test_every_part_of_what_there_is_to_learn_can_be_used_by_everyone(page: Page, url: str) -> None:

@@ -244,18 +244,23 @@ def test_dragging_a_bound_redraws_the_text_and_keeps_the_focus(page: Page, url: 
     expect(focus(page)).to_have_attribute("aria-label", re.compile("token 4, "))
 
 
-def test_a_phone_shows_the_token_at_its_lower_edge(phone: Page, url: str) -> None:
+def test_a_phone_shows_a_token_at_its_lower_edge_once_it_is_tapped_and_closes_it(phone: Page, url: str) -> None:
     for run in ("texts", "long"):
         phone.emulate_media(color_scheme="dark" if run == "texts" else "light")
         visit(phone, f"{url.replace('texts', run)}&preset=decoupled_k3_rs_token_tis")
         main = phone.get_by_test_id("stMain")
         assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), run
         assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth"), run
+        details = phone.locator(".stColumn:has(.st-key-tokens_formulas)")
+        expect(details).to_be_hidden()
         token(phone, *(1, 2) if run == "texts" else shown(phone)).tap()
         phone.wait_for_url(re.compile("token="))
-        text, panel = box(phone.locator(".grid")), box(phone.locator(".stColumn:has(.st-key-tokens_formulas)"))
+        text, panel = box(phone.locator(".grid")), box(details)
         assert 844 / 2 < panel["y"] < panel["y"] + panel["height"] <= 844 + 1, run
         assert 0 <= text["x"] < text["x"] + text["width"] <= 390, run
+        details.get_by_role("button", name="Close").tap()
+        expect(details).to_be_hidden()
+        phone.wait_for_url(lambda address: "token=" not in address)
 
 
 def shown(page: Page) -> tuple[int, int]:

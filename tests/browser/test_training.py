@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import fits_a_phone, pick, settled, study_row
+from app_runs import LINE, fits_a_phone, pick, settled, study_row
 from playwright.sync_api import Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from tiny import save_tiny_model
@@ -80,13 +80,13 @@ def test_a_comparison_is_in_the_url_and_survives_reload_views_and_back(page: Pag
 def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     """It has runs of its own. The pickers are back with the curves. A phone scrolls only downwards in every part."""
     visit(page, f"{url}/training?run=curves")
-    expect(page.get_by_label("Run", exact=True)).to_be_visible()
+    expect(page.locator(LINE)).to_be_visible()
     page.get_by_role("radio", name="Study").click()
     expect(page.get_by_text("There is no index of studies")).to_be_visible()
-    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    expect(page.locator(LINE)).to_be_hidden()
     page.reload()
     expect(page.get_by_text("There is no index of studies")).to_be_visible()
-    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    expect(page.locator(LINE)).to_be_hidden()
     settled(page)
     expect(page.get_by_text("Show", exact=True)).to_be_visible()
     fits_a_phone(page)
@@ -96,7 +96,7 @@ def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     expect(page.get_by_text("Show", exact=True)).to_be_visible()
     fits_a_phone(page)
     page.get_by_role("radio", name="Runs").click()
-    expect(page.get_by_label("Run", exact=True)).to_be_visible()
+    expect(page.locator(LINE)).to_be_visible()
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_click_that_the_server_lost_is_made_good(page: Page, url: str, lost: l
     lost.append(True)
     page.get_by_role("radio", name="Study").click()
     expect(page.get_by_text("There is no index of studies")).to_be_visible()
-    expect(page.get_by_label("Run", exact=True)).to_be_hidden()
+    expect(page.locator(LINE)).to_be_hidden()
     assert not lost
     assert "part=Study" in page.url
 

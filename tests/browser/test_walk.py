@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from app_runs import PATIENCE, pick, settled
+from app_runs import LINE, PATIENCE, pick_folded, settled
 from playwright.sync_api import Page
 
 STEPS = 40
@@ -155,10 +155,10 @@ class Walk:
 
     def choose(self, key: str, label: str, options: list[str], shown: str | None) -> str | None:
         other = [option for option in options if option != shown]
-        if not other or not self.page.locator(f".st-key-{key} input").is_visible():
+        if not other or not self.page.locator(LINE).is_visible():
             return None
         option = self.chance.choice(other)
-        pick(self.page, label, option)
+        pick_folded(self.page, label, option)
         default = DEFAULTS.get(key)
         return self.arrive(lambda now: (dict(now.query).get(key) or default) == option, f"picking {key} {option}")
 

@@ -162,6 +162,38 @@ def visit(page: Page, address: str) -> None:
     settled(page)
 
 
+LINE = ".st-key-open summary"
+"""The line that says what is open and unfolds the pickers of run, step and preset."""
+
+
+UNFOLDED = """() => {
+  const box = document.querySelector(".st-key-open details")
+  return box.open && box.style.height === "" && box.getAnimations().length === 0
+}"""
+"""While it unfolds, a list that opens in it closes again."""
+
+
+def unfold(page: Page) -> None:
+    """Unfold the pickers by the keyboard, if they are folded."""
+    if page.locator(".st-key-open details").get_attribute("open") is None:
+        page.locator(LINE).press("Enter")
+    expect(page.locator(".st-key-open [data-testid=stExpanderDetails]")).not_to_have_attribute("inert", "")
+    page.wait_for_function(UNFOLDED)
+
+
+def fold(page: Page) -> None:
+    """Fold them again, and wait until that has ended: what is below them moves."""
+    page.locator(LINE).press("Enter")
+    expect(page.locator(".st-key-open details")).not_to_have_attribute("open", "")
+
+
+def pick_folded(page: Page, label: str, option: str) -> None:
+    """Unfold the pickers, pick an option of one of them, and fold them."""
+    unfold(page)
+    pick(page, label, option)
+    fold(page)
+
+
 def pick(page: Page, label: str, option: str) -> None:
     """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
     has opened, as it does on a busy machine."""

@@ -1,6 +1,6 @@
 """What a test of a dragged slider does in a real Chromium, and what it waits for."""
 
-from app_runs import pick, settled
+from app_runs import pick_folded, settled
 from playwright.sync_api import Locator, Page, expect
 
 
@@ -49,7 +49,7 @@ def another_preset(page: Page, name: str) -> None:
     """Pick a preset whose note is another one."""
     note = page.locator(".rl-note").first
     before = note.inner_text()
-    pick(page, "Preset", name)
+    pick_folded(page, "Preset", name)
     page.wait_for_url(f"**preset={name}**")
     expect(note).not_to_have_text(before)
     settled(page)

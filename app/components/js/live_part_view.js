@@ -31,7 +31,8 @@ const newPart = (root) => {
     sliderOf: new Map(), resetOf: new Map(), numberOf: new Map(), pictureOf: new Map(), noteOf: new Map(),
   }
   part.controls.append(part.sliders, part.resets)
-  root.append(make("div", "rl-live", part.controls, part.answer, part.said, part.numbers, part.rows, part.refused, part.notes))
+  const top = make("div", "rl-top", part.controls, part.answer, part.numbers)  // stays in sight while one scrolls
+  root.append(make("div", "rl-live", top, part.said, part.rows, part.refused, part.notes))
   return part
 }
 
