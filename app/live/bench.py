@@ -1,6 +1,7 @@
 """The correction bench: what a correction does to one step, for the present bounds and for every slider value."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Words
 from controls.bounds import bounds_of, is_first, m2po_rule_index
@@ -22,7 +23,7 @@ from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip, token_cells
 
 EXPLAINED = "explained"
-START_HEIGHT = 180
+START_HEIGHT = 160
 """Height of the picture on the Start page, in pixels."""
 WORDS, STATISTIC = "words", "statistic"
 
@@ -50,15 +51,15 @@ def start_content(batch: TokenBatch, config: CorrectionConfig, texts: Sequence[S
     `texts` has the texts of the tokens of these answers. Raises `UsageError` if the correction does.
     """
     result, report = corrections.corrected(batch, config)
-    statistic = pictures_of(batch, result, config)[STATISTIC]
+    statistic = replace(pictures_of(batch, result, config)[STATISTIC], caption="")
     statistic.figure.layout.height = START_HEIGHT
     fates = correction.token_fates(batch, result, config)
     answers, total = len(texts), len(batch.response_mask)
     words = Words(
         texts,
         [fates[row, : len(tokens)].tolist() for row, tokens in enumerate(texts)],
-        start_text.WORDS,
-        start_text.WORDS_ARE.format(shown=answers, all=total),
+        start_text.WORDS.format(shown=answers, all=total),
+        "",
     )
     return LiveContent({}, [{WORDS: words, STATISTIC: statistic}], texts={ANSWER: start_text.answer(report, total)})
 

@@ -93,7 +93,7 @@ MOVING_LABEL = "Largest allowed mean k3 of an answer (verl: seq_mean_k3)"
 OPEN_MOVING = "Open it in the bench"
 SHOWN = 24
 """Number of answers that are shown in words."""
-WORDS, WORDS_ARE = "What the model wrote", "The first {shown} of the {all} answers of this step, as sampled."
+WORDS = "What the model wrote: the first {shown} of the {all} answers of this step"
 ANSWER = "{rejected} of {all} answers are thrown away. The rest has {kept} of the tokens."
 
 

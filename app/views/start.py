@@ -1,6 +1,6 @@
 """The Start page: three training runs on one screen, each with a picture and a button that opens it in a view."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +38,9 @@ HEIGHT = 215  # pixels of a picture, so that three stories fit on one screen
 # Little space between the parts, so that the beginnings of the three stories are on the first screen.
 STYLE = """<style>
 [data-testid="stVerticalBlock"]:has(> * > .st-key-start_links) { gap: 0.5rem }
-.st-key-start h3 { font-size: 0.9rem }
-.st-key-start_links { gap: 0.25rem 1rem }
 [data-testid="stMain"] h4 { font-size: 1.2rem }
+.st-key-start h3 { font-size: 0.9rem }
+.st-key-start .rl-resets { display: none }
 .st-key-start .rl-row { grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
 @media (min-width: 1000px) { .st-key-start .rl-row { grid-template-columns: 2fr 1fr } }
 </style>"""
@@ -48,13 +48,14 @@ STYLE = """<style>
 
 def show(paths: dict[str, Path]) -> None:
     st.html(STYLE)
-    _links()
     for sentence in notices.sentences(KEY):
         st.warning(plain(sentence))
     if not paths:
         return
     if say.PLAYED in paths:
         _played(paths[say.PLAYED])
+    else:
+        _links()
     trained = study_path(STUDY).is_file()
     stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
     pictures = (_density, _density, _reward if trained else _lengths)
@@ -65,10 +66,15 @@ def show(paths: dict[str, Path]) -> None:
     _any(paths)
 
 
-def _links() -> None:
-    """Show what the app is about, and links to the lessons, to the papers, and to the code if its address is known."""
+def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
+    """Show a heading, and next to it links to the lessons, the papers, and the code if its address is known.
+
+    With a query there is a link to the bench, too.
+    """
     with st.container(key="start_links", horizontal=True, vertical_alignment="center"):
-        st.markdown(say.INTRODUCTION, width="stretch")
+        st.markdown(f"##### {heading}" if heading else say.INTRODUCTION, width="stretch")
+        if query is not None:
+            navigation.link_to("bench", query, say.OPEN_MOVING, width="content")
         navigation.link_to("learn", {}, say.LESSONS, width="content")
         navigation.link_to("learn", {"learn": learn_text.SHEET}, say.PAPERS, width="content")
         if (code := lessons.public_address()) is not None:
@@ -101,17 +107,16 @@ def _played(run: Path) -> None:
         ),
         plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
-    st.markdown(f"##### {say.MOVING}\n{say.MOVING_IS}")
+    query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
+    _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
+    st.markdown(say.MOVING_IS)
     dragged, source = drag.Dragged(slider, partial(_put, b)), recorded.source(run, step)
     drag.show_live([dragged], content(value), key="start", resets={}, source=source)
-    query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
-    query |= {} if value == b.value else {b.key: f"{value:.12g}"}
-    navigation.link_to("bench", query, say.OPEN_MOVING)
 
 
 def _texts(record: StepRecord) -> list[list[str]]:
-    """Return the texts of the tokens of the first answers, without end tokens."""
-    return [[text.replace(NEW_LINE, " ") for text in row if text != END] for row in pieces(record)[: say.SHOWN]]
+    """Return the texts of the tokens of the first answers. An end token is an empty text."""
+    return [[text.replace(NEW_LINE, " ").replace(END, "") for text in row] for row in pieces(record)[: say.SHOWN]]
 
 
 def _put(b: Bound, value: float, done: bool) -> None:
@@ -135,13 +140,15 @@ def _parsed(b: Bound, raw: str) -> float:
 
 
 def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:
-    st.markdown(f"##### {story.title}\n{story.sentence}")
+    with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
+        st.markdown(f"##### {story.title}", width="stretch")
+        if story.run in paths:
+            query = dict(story.query) | {TOUR: story.tour}
+            navigation.link_to(story.view, query, story.button, width="content")
+    st.markdown(story.sentence)
     if story.run not in paths:
         st.info(plain(say.MISSING.format(run=story.run)))
         return
-    query = dict(story.query) | {TOUR: story.tour}
-    with st.container(key=f"story_{story.title}"):
-        navigation.link_to(story.view, query, story.button)
     st.caption(say.TOUR.format(count=len(TOURS[story.tour].steps)))
     try:
         k3 = draw(story, paths[story.run])

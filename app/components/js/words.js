@@ -6,9 +6,9 @@ import { make } from "./dom.js"
 const REJECTED = 4  // index into rlcorr.figures.correction.FATES
 
 const colour = (host, fateOf) => {
-  host.tokens.forEach((answer, row) => answer.forEach((token, column) => {
-    token.classList.toggle("rl-rejected", fateOf(row, column) === REJECTED)
-  }))
+  for (const [row, answer] of host.tokens.entries()) {
+    for (const [column, token] of answer.entries()) token.classList.toggle("rl-rejected", fateOf(row, column) === REJECTED)
+  }
 }
 
 const newWords = (host, words) => {
