@@ -1,24 +1,10 @@
 """A guided tour as a person takes it: from a card to a page, with a drag, to the end of a step, and out."""
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-from app_runs import make_run, settled, visit
+from app_runs import settled, visit
 from playwright.sync_api import Page, expect
 from thumbs import strip_is_there
 
 
-@pytest.fixture
-def story(root: Path) -> Iterator[Path]:
-    """The run of the first card."""
-    run = make_run(root, "smol_bf16_both", steps=1)
-    yield run
-    shutil.rmtree(run)
-
-
-@pytest.mark.usefixtures("story")
 def test_a_card_begins_a_tour_that_a_drag_ticks(page: Page, url: str) -> None:
     """A reload shows the same step; after Leave the address names no tour."""
     visit(page, f"{url}/?run=bf16")
