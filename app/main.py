@@ -9,7 +9,7 @@ from components.blank_page import reload_when_blank
 from components.history_entries import one_per_view
 from components.menu import close_when_chosen
 from components.picture import load_plotly
-from controls import sharing, upload_box
+from controls import sharing, tours, upload_box
 from controls.pickers import announce_new_runs, page_inputs, pick, watch
 from data import recorded
 from state import address, fields, navigation, session
@@ -62,6 +62,8 @@ reload_when_blank()
 part = address.peek("part", training_text.PARTS[0], str)
 needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
 sharing.apply(hidden, without_pickers=needs_no_run)
+tours.begin()
+tour = st.container(key=tours.PLACE)
 links = sharing.heading(name)
 before = st.container()
 if name == "yours":
@@ -85,4 +87,5 @@ if name in BEFORE_THE_PICKERS:
 elif all_runs:
     page.run()
 session.remember_pickers()
+tours.show(tour, name)
 address.flush()

@@ -5,6 +5,7 @@ slider. Until the strip is loaded, or if there is none, it asks the server (see 
 when the thumb is let go. The static site shows the same part with the same data.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,28 @@ class Picture:
     source: str | None = None
     above: str = ""
 
+    def moved(self) -> str:
+        """Return what can change with a bound, as JSON."""
+        return str(self.figure.to_json())
+
+
+@dataclass(frozen=True)
+class Words:
+    """Answers as running text, token by token, with a title and a caption in Markdown. Rejected tokens are grey.
+
+    In the strip, the cells of the same key have a row for each answer and a column for each token.
+    """
+
+    texts: Sequence[Sequence[str]]
+    fates: Sequence[Sequence[int]]
+    """Of each token an index into `rlcorr.figures.correction.FATES`."""
+    title: str
+    caption: str
+
+    def moved(self) -> str:
+        """Return what can change with a bound, as JSON."""
+        return json.dumps(self.fates)
+
 
 @dataclass(frozen=True)
 class Note:
@@ -79,10 +102,10 @@ class Note:
 
 @dataclass(frozen=True)
 class LiveContent:
-    """The content of a live part: numbers by their label, rows of pictures by their key, texts and tables."""
+    """The content of a live part: numbers by their label, rows of pictures and words by their key, texts and tables."""
 
     numbers: Mapping[str, Number]
-    rows: Sequence[Mapping[str, Picture]]
+    rows: Sequence[Mapping[str, Picture | Words]]
     refused: str = ""
     """Why pictures are missing, if some are."""
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -96,8 +119,8 @@ class LiveContent:
 
     @property
     def pictures(self) -> dict[str, Picture]:
-        """Return the pictures of all rows."""
-        return {key: shown for row in self.rows for key, shown in row.items()}
+        """Return the pictures of all rows, without words."""
+        return {key: shown for row in self.rows for key, shown in row.items() if isinstance(shown, Picture)}
 
     def changes(self) -> dict[str, Any]:
         """Return the parts that can change with a bound, for JSON. The page shows the rest already."""
@@ -105,7 +128,7 @@ class LiveContent:
             "numbers": {label: {"text": n.text, "beside": n.beside} for label, n in self.numbers.items()},
             "texts": dict(self.texts),
             "tables": dict(self.tables),
-            "figures": {key: shown.figure.to_json() for key, shown in self.pictures.items()},
+            "figures": {key: shown.moved() for row in self.rows for key, shown in row.items()},
         }
 
 
@@ -126,20 +149,17 @@ def part_data(
     }
 
 
-def _picture_data(key: str, shown: Picture, source: str) -> dict[str, Any]:
-    title, caption = inline(shown.title), inline(shown.caption)
-    return {
-        "key": key,
-        "heading": title,
-        "caption": caption,
-        "above": inline(shown.above),
-        **picture_data(shown.figure, shown.title, shown.caption, source if shown.source is None else shown.source),
-    }
+def _picture_data(key: str, shown: Picture | Words, source: str) -> dict[str, Any]:
+    said = {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption)}
+    if isinstance(shown, Words):
+        return {**said, "above": "", "words": [list(texts) for texts in shown.texts], "fates": shown.moved()}
+    figure = picture_data(shown.figure, shown.title, shown.caption, source if shown.source is None else shown.source)
+    return {**said, "above": inline(shown.above), **figure}
 
 
 _mount = component(
     "rlcorr_live_part",
-    css=style("live_part.css") + style("picture.css"),
+    css=style("live_part.css") + style("picture.css") + style("words.css"),
     js=script("live_part.js"),
     isolate_styles=False,
 )

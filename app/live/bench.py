@@ -1,10 +1,14 @@
 """The correction bench: what a correction does to one step, for the present bounds and for every slider value."""
 
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture
+from collections.abc import Sequence
+from dataclasses import replace
+
+from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Words
 from controls.bounds import bounds_of, is_first, m2po_rule_index
 from data import corrections
 from state.fields import Bound
 from text import phrases
+from text import start as start_text
 from text.formatting import number, percent, plain
 
 from live import strips
@@ -17,12 +21,12 @@ from rlcorr.losses.score_centering import moved_probability
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets.parts import Preset
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
-from rlcorr.strips.strip import strip
+from rlcorr.strips.strip import strip, token_cells
 
 EXPLAINED = "explained"
-START_HEIGHT = 240
-"""Height of the pictures on the Start page, in pixels."""
-START_NUMBERS = ("Kept tokens", "Sequences touched", "ESS of the kept")
+START_HEIGHT = 160
+"""Height of the picture on the Start page, in pixels."""
+WORDS, STATISTIC = "words", "statistic"
 
 
 def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, preset: Preset) -> LiveContent:
@@ -54,17 +58,36 @@ def _centered(batch: TokenBatch, config: CorrectionConfig, preset: Preset) -> tu
         return {}, [Note(plain(str(error)))]
 
 
-def start_content(batch: TokenBatch, config: CorrectionConfig) -> LiveContent:
-    """Return the part of the bench that the Start page shows: one rule on one step.
+def start_content(batch: TokenBatch, config: CorrectionConfig, texts: Sequence[Sequence[str]]) -> LiveContent:
+    """Return the live part of the Start page: the first answers of a step in words, and the statistic of one rule.
 
-    Raises `UsageError` if the correction does.
+    `texts` has the texts of the tokens of these answers. Raises `UsageError` if the correction does.
     """
     result, report = corrections.corrected(batch, config)
-    all_pictures, numbers = pictures_of(batch, result, config), numbers_of(report)
-    pictures = {key: all_pictures[key] for key in ("statistic", "mask")}
-    for picture in pictures.values():
-        picture.figure.layout.height = START_HEIGHT
-    return LiveContent({label: numbers[label] for label in START_NUMBERS}, [pictures])
+    statistic = replace(pictures_of(batch, result, config)[STATISTIC], caption="")
+    statistic.figure.layout.height = START_HEIGHT
+    fates = correction.token_fates(batch, result, config)
+    answers, total = len(texts), len(batch.response_mask)
+    words = Words(
+        texts,
+        [fates[row, : len(tokens)].tolist() for row, tokens in enumerate(texts)],
+        start_text.WORDS.format(shown=answers, all=total),
+        "",
+    )
+    return LiveContent({}, [{WORDS: words, STATISTIC: statistic}], texts={ANSWER: start_text.answer(report, total)})
+
+
+def start_strip(batch: TokenBatch, config: CorrectionConfig, b: Bound, slider_values: tuple[float, ...]) -> Package:
+    """Return what changes in `start_content`, for every value of the slider of this bound of the first rule."""
+    bound_strip = strip(batch, config, slider_values, b.id)
+    report, total = corrections.corrected(batch, config)[1], len(batch.response_mask)
+    pictures = {WORDS: PictureStrip(cells=True)}
+    if bound_strip.statistic is not None:
+        pictures[STATISTIC] = strips.histogram(STATISTIC, bound_strip.statistic)
+    reports = [report | changed for changed in strips.numbers_of(bound_strip)]
+    texts = {ANSWER: [start_text.answer(one, total) for one in reports]}
+    arrays = arrays_of(bound_strip) | token_cells(batch, config, slider_values, b.id).arrays()
+    return strips.package(arrays, [{}] * len(slider_values), texts, pictures)
 
 
 def when_it_hurts(preset: Preset) -> str:

@@ -46,7 +46,7 @@ def begin(view: str) -> bool:
         st.session_state["arrival"] = Arrival(number, texts, last is None or RUN in texts or _is_history())
         st.session_state["written"] = texts
     _remember(texts)
-    st.session_state["view"], st.session_state["says"] = view, {}
+    st.session_state["view"], st.session_state["says"], st.session_state["rerun_when"] = view, {}, None
     return another
 
 
@@ -129,13 +129,22 @@ def write(texts: Mapping[str, str | None]) -> None:
     st.session_state.setdefault("says", {}).update(texts)
 
 
+def said() -> Mapping[str, str]:
+    """Return what the controls say: the address that the page has or is about to have."""
+    return {key: value for key, value in st.session_state["says"].items() if value is not None}
+
+
+def rerun_when(is_met: Callable[[Mapping[str, str]], bool]) -> None:
+    """Run the whole page once a fragment has run alone and what the controls say meets this condition."""
+    st.session_state["rerun_when"] = is_met
+
+
 def flush() -> None:
     """Write the address, if the controls say something else than after the last time.
 
     After an arrival at a complete address it stays as it is.
     """
-    says = {key: value for key, value in st.session_state["says"].items() if value is not None}
-    arrival = _arrival()
+    says, arrival = said(), _arrival()
     st.session_state["drawn"] = set(st.session_state["says"])
     is_settled = st.session_state.get("settled") == arrival.number
     st.session_state["settled"] = arrival.number
@@ -155,6 +164,9 @@ def fragment(show: Callable[P, None]) -> Callable[P, None]:
         context = get_script_run_ctx()
         if context is not None and context.fragment_ids_this_run:
             flush()
+            is_met = st.session_state.get("rerun_when")
+            if is_met is not None and is_met(said()):
+                st.rerun()
 
     return run
 

@@ -9,6 +9,9 @@ from streamlit.navigation.page import Page
 from state import fields, session
 from state.session import DEFAULT_PRESET
 
+TOUR, TOUR_STEP = "tour", "tour_step"
+"""Keys of the tour that is on, and of its step, counted from 1."""
+
 
 def set_pages(pages: Mapping[str, Page]) -> None:
     st.session_state["pages"] = pages
@@ -23,6 +26,12 @@ def preset_and_fields() -> dict[str, str]:
     """Return the preset that was chosen last and what was changed about it, as a link writes them."""
     preset = st.session_state.get("last_preset", DEFAULT_PRESET)
     return ({} if preset == DEFAULT_PRESET else {"preset": preset}) | fields.in_url()
+
+
+def tour_and_step() -> dict[str, str]:
+    """Return the tour that is on and its step, as a link writes them."""
+    step = st.session_state.get(TOUR_STEP, 1)
+    return {TOUR: st.session_state.get(TOUR, ""), TOUR_STEP: "" if step == 1 else str(step)}
 
 
 def link_to(
@@ -41,4 +50,5 @@ def linked(query: Mapping[str, str]) -> dict[str, str]:
     run_and_step = {} if "run" in query else session.run_and_step()
     preset = {} if "preset" in query else preset_and_fields()
     kept = {"hide": st.session_state.get("hide", ""), "projector": "1" if st.session_state.get("projector") else ""}
+    kept |= {} if TOUR in query else tour_and_step()
     return {**run_and_step, **preset, **{key: value for key, value in kept.items() if value}, **query}

@@ -15,11 +15,7 @@ class PageWords:
 PAGES = {
     "start": PageWords(
         "Start",
-        "Your sampler and your trainer disagree. See how much it costs, and what fixes it.",
-        "The engine that writes answers and the trainer that learns from them give the same token different "
-        "probabilities. Here you see by how much, what each published correction does about it, and how that "
-        "changes learning. Open one of three training runs. Everything is set for you, and you cannot break "
-        "anything.",
+        ":primary[rlcorr] · Your sampler and your trainer disagree. See how much it costs, and what fixes it.",
     ),
     "yours": PageWords(
         "Your data",

@@ -1,71 +1,82 @@
 """Sentences of the Start page."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-STUDY = "stale_8"
-"""The study with the collapsing training run. If it is not there, LONG is the third story."""
+from text.formatting import percent
+from text.tours import TOURS
+
+INTRODUCTION = "Everything is set for you, and you cannot break anything."
+LESSONS, PAPERS, CODE = "Lessons", "Papers", "Code"
 
 
 @dataclass(frozen=True)
 class Story:
-    """One recorded training run, and the page, run and preset that its button opens."""
+    """One recorded training run, and the tour that its button begins."""
 
     title: str
     sentence: str
-    press: str
-    changes: str
     button: str
-    view: str
+    tour: str
+    """Key in `TOURS`."""
     run: str
+    """The run of the picture."""
     preset: str
-    query: tuple[tuple[str, str], ...] = ()
-    """The query of the address, if it is not run and preset."""
+
+    @property
+    def view(self) -> str:
+        """Return the page of the tour's first step."""
+        return TOURS[self.tour].steps[0].view
+
+    @property
+    def query(self) -> tuple[tuple[str, str], ...]:
+        """Return the query with which that page opens."""
+        return TOURS[self.tour].steps[0].query
+
+    @property
+    def press(self) -> str:
+        """Return what to do there first."""
+        return TOURS[self.tour].steps[0].do
+
+    @property
+    def changes(self) -> str:
+        """Return what can be seen then."""
+        return TOURS[self.tour].steps[0].seen
 
 
 HEALTHY = Story(
     title="Healthy",
     sentence=(
-        "A real language model. The only mismatch is rounding to bfloat16. The two probabilities of an uncertain token "
-        "differ by a few percent, and nothing needs correcting."
-    ),
-    press="Drag the two bounds of the rule apart, to 0.95 and 1.05.",
-    changes=(
-        "The grey tokens. The preset's bounds of ±0.1 % are made for long answers. Here they throw away nine tenths of "
-        "a batch that has nothing wrong with it."
+        "A real language model. The only mismatch is rounding to bfloat16: the two probabilities of an uncertain token "
+        "differ by a few percent."
     ),
     button="Open the healthy run",
-    view="bench",
+    tour="healthy",
     run="smol_bf16_both",
     preset="decoupled_geo_rs",
 )
 STALE = Story(
     title="Stale",
     sentence="The same model. Weights that are six updates old wrote each batch, so the probabilities differ a lot.",
-    press="Scroll down and choose other methods above the two pictures.",
-    changes="The lines. A method caps the weights of the tokens outside its lines, or rejects these tokens.",
     button="Open the stale run",
-    view="mismatch",
+    tour="stale",
     run="smol_stale_6",
     preset="decoupled_token_is",
 )
 COLLAPSING = Story(
     title="Collapsing",
     sentence="Weights eight steps old, a high learning rate and no correction. The reward climbs, and then falls.",
-    press="Choose the study there, and the presets to draw.",
-    changes="The curves of reward and mismatch. Some presets keep training stable, others only delay the collapse.",
     button="Open the training runs",
-    view="training",
+    tour="collapsing",
     run="smol_stale_6",
     preset="disabled",
-    query=(("part", "Study"), ("study", STUDY)),
 )
+"""If STUDY is not there, LONG is the third story."""
 LONG = Story(
     title="Adding up",
     sentence="A coarse KV cache, and answers of four hundred tokens. Over so many tokens, small differences add up.",
-    press="Drag the bound of the weight.",
-    changes="The weights, the effective sample size and the curves. A bound on a product also limits the length.",
     button="Open the long answers",
-    view="bench",
+    tour="long",
     run="long_kv_fp8_e5m2",
     preset="decoupled_seq_is",
 )
@@ -74,12 +85,23 @@ PLAYED, PLAYED_PRESET, PLAYED_TO = "smol_kv_fp8_e5m2", "decoupled_k3_rs", 0.1
 """The run and the preset of the moving picture, and the value to which its slider moves by itself."""
 MOVING = "Drag the threshold: which answers are thrown away?"
 MOVING_IS = (
-    "One training step of a real language model with an engine that rounds coarsely. k3 measures the distance between "
-    "the two probabilities of a token. The rule rejects each answer whose mean k3 is above the threshold. The model "
-    "does not learn from the grey answers."
+    "One training step of a real language model with a sampler that rounds coarsely. k3 measures the distance between "
+    "the two probabilities of a token. Answers whose mean k3 is above the threshold turn grey: the model does not "
+    "learn from them."
 )
 MOVING_LABEL = "Largest allowed mean k3 of an answer (verl: seq_mean_k3)"
 OPEN_MOVING = "Open it in the bench"
+SHOWN = 24
+"""Number of answers that are shown in words."""
+WORDS = "What the model wrote: the first {shown} of the {all} answers of this step"
+ANSWER = "{rejected} of {all} answers are thrown away. The rest has {kept} of the tokens."
+
+
+def answer(report: Mapping[str, float], total: int) -> str:
+    """Return a sentence about what the rule rejects of a step with this many answers."""
+    rejected = round(report["rollout_rs_seq_masked_fraction"] * total)
+    return ANSWER.format(rejected=rejected, all=total, kept=percent(report["kept_fraction"]))
+
 
 DENSITY_TITLE = "Both probabilities of every token"
 DENSITY = "Horizontal: engine. Vertical: trainer. On the diagonal the two agree."
@@ -90,8 +112,7 @@ LENGTH_TITLE = "Ratio of each whole answer against its length"
 LENGTH = "One point per answer. Independent noise of this size would stay inside the dotted cone."
 
 K3 = "k3 **{k3}**"
-PRESS = "**Try:** {press}"
-CHANGES = "**Watch:** {changes}"
+TOUR = "A tour of {count} steps shows you around."
 MISSING = "The recorded run {run} is not here, so this story has no picture."
 
 YOURS = "Your runs"

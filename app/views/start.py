@@ -1,6 +1,6 @@
 """The Start page: three training runs on one screen, each with a picture and a button that opens it in a view."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -9,15 +9,18 @@ from components.live_part import LiveContent, Slider
 from components.picture import picture
 from controls import drag
 from controls.bounds import bounds_of, useful_slider_values, with_bounds
-from data import corrections, recorded, studies
+from data import corrections, lessons, recorded, studies
 from live import bench as live_bench
 from live import strips
 from state import address, navigation, notices, session
 from state.fields import Bound
+from state.navigation import TOUR
+from text import learn as learn_text
 from text import phrases
 from text import start as say
 from text.formatting import number, plain
 from text.start import Story
+from text.tours import STUDY, TOURS
 
 from rlcorr import PRESETS
 from rlcorr.analysis.regions import SEQUENCE_METHODS
@@ -25,21 +28,35 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import cells, correction, mismatch, study
 from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
+from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study import study_path
+from rlcorr.records.token_texts import END, NEW_LINE, pieces
 from rlcorr.types import TokenBatch
 
 KEY = "start_bound"
 HEIGHT = 215  # pixels of a picture, so that three stories fit on one screen
+# Little space between the parts, so that the beginnings of the three stories are on the first screen.
+STYLE = """<style>
+[data-testid="stVerticalBlock"]:has(> * > .st-key-start_links) { gap: 0.5rem }
+[data-testid="stMain"] h4 { font-size: 1.2rem }
+.st-key-start h3 { font-size: 0.9rem }
+.st-key-start .rl-resets { display: none }
+.st-key-start .rl-row { grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
+@media (min-width: 1000px) { .st-key-start .rl-row { grid-template-columns: 2fr 1fr } }
+</style>"""
 
 
 def show(paths: dict[str, Path]) -> None:
+    st.html(STYLE)
     for sentence in notices.sentences(KEY):
         st.warning(plain(sentence))
     if not paths:
         return
     if say.PLAYED in paths:
         _played(paths[say.PLAYED])
-    trained = study_path(say.STUDY).is_file()
+    else:
+        _links()
+    trained = study_path(STUDY).is_file()
     stories = (say.HEALTHY, say.STALE, say.COLLAPSING if trained else say.LONG)
     pictures = (_density, _density, _reward if trained else _lengths)
     for column, story, draw in zip(st.columns(3, gap="medium", border=True), stories, pictures, strict=True):
@@ -49,10 +66,26 @@ def show(paths: dict[str, Path]) -> None:
     _any(paths)
 
 
+def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
+    """Show a heading, and next to it links to the lessons, the papers, and the code if its address is known.
+
+    With a query there is a link to the bench, too.
+    """
+    with st.container(key="start_links", horizontal=True, vertical_alignment="center"):
+        st.markdown(f"##### {heading}" if heading else say.INTRODUCTION, width="stretch")
+        if query is not None:
+            navigation.link_to("bench", query, say.OPEN_MOVING, width="content")
+        navigation.link_to("learn", {}, say.LESSONS, width="content")
+        navigation.link_to("learn", {"learn": learn_text.SHEET}, say.PAPERS, width="content")
+        if (code := lessons.public_address()) is not None:
+            st.page_link(code, label=say.CODE, width="content")
+
+
 @address.fragment
 def _played(run: Path) -> None:
     """Show one bound on one step; its slider moves by itself, once."""
-    step, batch = _newest(run)
+    step, record = _newest(run)
+    batch, texts = record.batch, _texts(record)
     identity, preset = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
     (b,) = bounds_of(preset.config)
     address.restore(KEY, b.value, partial(_parsed, b))
@@ -62,7 +95,7 @@ def _played(run: Path) -> None:
     slider_values = useful_slider_values([(identity, batch)], config, b, value)
 
     def content(value: float) -> LiveContent:
-        return live_bench.start_content(batch, with_bounds(preset.config, {b.id: value}))
+        return live_bench.start_content(batch, with_bounds(preset.config, {b.id: value}), texts)
 
     slider = Slider(
         KEY, say.MOVING_LABEL, slider_values, value, generation=address.number(),
@@ -70,16 +103,20 @@ def _played(run: Path) -> None:
         strip=drag.offer_strip(
             KEY,
             strips.strip_key(identity, config, b, slider_values),
-            partial(live_bench.bench_strip, identity, batch, config, b, slider_values),
+            partial(live_bench.start_strip, batch, config, b, slider_values),
         ),
         plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
-    st.markdown(f"##### {say.MOVING}\n{say.MOVING_IS}")
+    query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
+    _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
+    st.markdown(say.MOVING_IS)
     dragged, source = drag.Dragged(slider, partial(_put, b)), recorded.source(run, step)
     drag.show_live([dragged], content(value), key="start", resets={}, source=source)
-    query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
-    query |= {} if value == b.value else {b.key: f"{value:.12g}"}
-    navigation.link_to("bench", query, say.OPEN_MOVING)
+
+
+def _texts(record: StepRecord) -> list[list[str]]:
+    """Return the texts of the tokens of the first answers. An end token is an empty text."""
+    return [[text.replace(NEW_LINE, " ").replace(END, "") for text in row] for row in pieces(record)[: say.SHOWN]]
 
 
 def _put(b: Bound, value: float, done: bool) -> None:
@@ -103,44 +140,48 @@ def _parsed(b: Bound, raw: str) -> float:
 
 
 def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:
-    st.markdown(f"##### {story.title}\n{story.sentence}")
+    with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
+        st.markdown(f"##### {story.title}", width="stretch")
+        if story.run in paths:
+            query = dict(story.query) | {TOUR: story.tour}
+            navigation.link_to(story.view, query, story.button, width="content")
+    st.markdown(story.sentence)
     if story.run not in paths:
         st.info(plain(say.MISSING.format(run=story.run)))
         return
-    query = dict(story.query) or {"run": story.run, "preset": story.preset}
-    with st.container(key=f"story_{story.title}"):
-        navigation.link_to(story.view, query, story.button)
+    st.caption(say.TOUR.format(count=len(TOURS[story.tour].steps)))
     try:
         k3 = draw(story, paths[story.run])
         if k3 is not None:
             st.markdown(say.K3.format(k3=number(k3)), help=plain(describe("k3_kl")), width="content")
     except UsageError as error:
         st.error(plain(str(error)))
-    st.markdown(f"{say.PRESS.format(press=story.press)}  \n{say.CHANGES.format(changes=story.changes)}")
 
 
-def _newest(run: Path) -> tuple[int, TokenBatch]:
+def _newest(run: Path) -> tuple[int, StepRecord]:
     step, problems = recorded.latest(run, runs.list_steps(run))
     if step is None:
         raise runs.DamagedFile(" ".join([*problems, phrases.NO_STEPS]))
-    return step, recorded.step(run, step).batch
+    return step, recorded.step(run, step)
 
 
 def _density(story: Story, run: Path) -> float:
-    step, batch = _newest(run)
+    step, record = _newest(run)
+    batch = record.batch
     _picture(say.DENSITY_TITLE, cells.probability_density(batch), say.DENSITY, story, recorded.source(run, step))
     return _k3(batch)
 
 
 def _lengths(story: Story, run: Path) -> float:
-    step, batch = _newest(run)
+    step, record = _newest(run)
+    batch = record.batch
     figure = mismatch.by_length(batch, SEQUENCE_METHODS)
     _picture(say.LENGTH_TITLE, figure, say.LENGTH, story, recorded.source(run, step))
     return _k3(batch)
 
 
 def _reward(story: Story, run: Path) -> None:
-    table = studies.table(say.STUDY)
+    table = studies.table(STUDY)
     figure = study.study_curves(table.rows, say.REWARD_PRESETS, "reward")
     _picture(say.REWARD_TITLE, figure, say.REWARD, story, table.source)
 

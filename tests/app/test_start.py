@@ -1,9 +1,11 @@
 """The Start page: three stories that open the right view in the right state, local runs, and old links."""
 
+import json
+import tomllib
 from pathlib import Path
 
 import pytest
-from app_pages import committed, follow, one_scan, open_app, open_view, root, said
+from app_pages import committed, follow, live_parts, one_scan, open_app, open_view, root, said, words
 from app_runs import add_step, make_record, make_run, study_row
 
 from rlcorr import PRESETS, preset
@@ -63,6 +65,38 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
 
 
 @pytest.mark.usefixtures("committed")
+def test_the_page_says_its_name_and_links_to_lessons_and_papers() -> None:
+    """And to the code only if pyproject.toml says where it is."""
+    at = open_app(VIEW)
+    assert ":primary[rlcorr] · Your sampler and your trainer disagree" in said(at)
+    links = {element.proto.label: element.proto for element in at.get("page_link")}
+    assert links["Lessons"].page == "learn"
+    assert "learn=Cheat" in links["Papers"].query_string
+    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert ("Code" in links) == ("Repository" in project["project"].get("urls", {}))
+
+
+@pytest.mark.usefixtures("committed")
+def test_answers_above_the_threshold_are_grey() -> None:
+    """Grey is an answer whose mean of e^d - 1 - d is above 0.02; the sentence counts all of them."""
+    from text.start import PLAYED
+
+    run = runs.ROOT / PLAYED
+    record = runs.read_step(run, runs.list_steps(run)[-1])
+    mask = record.batch.response_mask
+    d = (record.batch.tensors()["old_log_probs"] - record.batch.rollout_log_probs).double() * mask
+    above = (d.exp() - 1 - d).sum(1) / mask.sum(1) > 0.02
+    at = open_app(VIEW, start_bound="0.02")
+    (shown,) = words(at)
+    fates = json.loads(shown["fates"])
+    assert len(fates) == len(shown["words"]) >= 12
+    for row, answer in enumerate(fates):
+        assert {fate == 4 for fate in answer} == {bool(above[row])}, row
+        assert "".join(shown["words"][row]).split() == record.responses[row].split()
+    assert f"{int(above.sum())} of {len(above)} answers are thrown away." in live_parts(at)[0]["texts"]["answer"]
+
+
+@pytest.mark.usefixtures("committed")
 def test_the_healthy_story_keeps_its_promise() -> None:
     """On the mean log-ratio of each answer: ±0.1 % keep a tenth of the tokens, ±5 % nearly all."""
     from text.start import HEALTHY
@@ -77,8 +111,9 @@ def test_the_healthy_story_keeps_its_promise() -> None:
         return float(mask[(mean >= low) & (mean <= high)].sum() / mask.sum())
 
     assert 0.05 < kept(1 / 1.001, 1.001) < 0.15
+    assert 0.3 < kept(1 / 1.001, 1.05) < 0.5
     assert kept(0.95, 1.05) > 0.95
-    assert "to 0.95 and 1.05" in HEALTHY.press
+    assert "to 1.05" in HEALTHY.press
     assert "nine tenths" in HEALTHY.changes
 
 
@@ -104,6 +139,9 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> No
     for reward in (0.2, 0.3):  # 0.1·step + 0.2·(0 + 1)/2, to float64's last digit
         assert f"{reward:.1f}" in told
     assert "Adding up" not in said(at)
+    assert "tour=collapsing" in next(
+        e.proto.query_string for e in at.get("page_link") if "training runs" in e.proto.label
+    )
     at = follow(at, "Open the training runs")
     assert "About stale_8." in said(at)
     assert "About first." not in said(at)

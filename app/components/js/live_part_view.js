@@ -6,6 +6,7 @@ import { movingLine } from "./strip_lookup.js"
 import { arrange, byKey, make, put, putHtml } from "./dom.js"
 import { purge, showPicture } from "./pictures.js"
 import { makeSlider } from "./slider.js"
+import { showWords } from "./words.js"
 
 const makeNumber = () => {
   const name = make("abbr"), text = make("b"), beside = make("small")
@@ -92,7 +93,8 @@ const showPictures = (part, rows) => {
     putHtml(shown.above, picture.above)
     putHtml(shown.heading, picture.heading)
     putHtml(shown.caption, picture.caption)
-    showPicture(shown.host, picture)
+    if (picture.words) showWords(shown.host, picture)
+    else showPicture(shown.host, picture)
     shown.host.pullable(() => linesOf(part, picture.key))
   }
 }
@@ -144,7 +146,7 @@ export const restAt = (root, { numbers, texts, tables, pictures }) => {
 const loadInTurn = async (part, sliders) => {
   for (const slider of sliders) await slider.load()
   const pictures = [...part.pictureOf.values()]
-  while (pictures.some((shown) => shown.isConnected && !shown.querySelector(".main-svg"))) {
+  while (pictures.some((shown) => shown.isConnected && !shown.querySelector(".main-svg, .rl-words"))) {
     await new Promise(requestAnimationFrame)
   }
   for (const slider of sliders) slider.playOnce()
