@@ -21,7 +21,7 @@ TABLE = Path(__file__).resolve().parent / "_site" / "live.toml"
 NUMBER = '<span class="pull">{value:.6g}</span>'
 PART = """{text}
 
-<div class="live" data-strip="bench/{run}/{like}.bin" data-bound="{bound}" data-value="{value}"
+<div class="live" data-run="{run}" data-preset="{preset}" data-bound="{bound}" data-value="{value}"
 data-pictures="{picture} mask" data-numbers="{numbers}">
 <div class="live-part"></div>
 <p class="live-refused" role="status" hidden></p>
@@ -70,7 +70,7 @@ def markdown(part: LivePart) -> str:
     return PART.format(
         text=part.text.replace("{bound}", NUMBER.format(value=part.value)),
         run=part.run,
-        like=next(name for name, entry in PRESETS.items() if entry.config == PRESETS[part.preset].config),
+        preset=part.preset,
         bound=part.bound,
         value=part.value,
         picture=part.picture,

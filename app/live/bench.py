@@ -20,6 +20,8 @@ from rlcorr.figures import correction, thresholds
 from rlcorr.losses.score_centering import moved_probability
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets.parts import Preset
+from rlcorr.records.step_files import StepRecord
+from rlcorr.records.token_texts import END, NEW_LINE, pieces
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip, token_cells
 
@@ -56,6 +58,13 @@ def _centered(batch: TokenBatch, config: CorrectionConfig, preset: Preset) -> tu
         return {phrases.MOVED: Number(number(moved_probability(batch, config)), phrases.MOVED_IS)}, []
     except UsageError as error:
         return {}, [Note(plain(str(error)))]
+
+
+def first_answers(record: StepRecord) -> list[list[str]]:
+    """Return the texts of the tokens of the first answers. An end token is an empty text."""
+    return [
+        [text.replace(NEW_LINE, " ").replace(END, "") for text in row] for row in pieces(record)[: start_text.SHOWN]
+    ]
 
 
 def start_content(batch: TokenBatch, config: CorrectionConfig, texts: Sequence[Sequence[str]]) -> LiveContent:

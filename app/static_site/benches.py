@@ -96,8 +96,8 @@ def _curves(identity: corrections.Identity, run: Path, step: int, config: Correc
     return LiveContent({}, [curves])
 
 
-def preset_package(preset: str) -> Package:
-    """Return what the bench shows about a preset on every run.
+def preset_package(preset: str, bench: str) -> Package:
+    """Return what the bench shows about a preset on every run, and the name of its files.
 
     Under a bound's key are, for each of its slider's values, a sentence that explains the configuration, and for each
     system the lines of the text to export. A line that depends on the value is a list with one text per value.
@@ -107,6 +107,7 @@ def preset_package(preset: str) -> Package:
         b.key: [at_threshold(entry.config, value, b.id) for value in values] for b, values in all_values(entry.config)
     } or {WHOLE: [entry.config]}
     about = {
+        "bench": bench,
         "explained": {key: [config.explain() for config in configs] for key, configs in of_bounds.items()},
         "systems": {key: _exported(preset, configs) for key, configs in of_bounds.items()},
         "hurts": inline(live_bench.when_it_hurts(entry)),
@@ -127,22 +128,15 @@ def _exported(preset: str, configs: list[CorrectionConfig]) -> dict[str, list[st
 
 def start_package(run: Path, step: int) -> Package:
     """Return the moving picture of the first page, as on the app's."""
-    batch, config = recorded.step(run, step).batch, PRESETS[start_text.PLAYED_PRESET].config
-    identity, (b,) = corrections.identity(run, step), bounds_of(config)
+    record, config = recorded.step(run, step), PRESETS[start_text.PLAYED_PRESET].config
+    identity, (b,), batch = corrections.identity(run, step), bounds_of(config), record.batch
     loosest = useful_slider_values([(identity, batch)], config, b, b.value)[-1]
     values = slider_values_of(replace(b, low=TIGHTEST, high=loosest), b.value, COUNT_OF_START)
-    content = live_bench.start_content(batch, config)
-    strip = live_bench.bench_strip(identity, batch, config, b, values)
-    about = {
-        **strip.about,
-        "numbers": {label: strip.about["numbers"][label] for label in live_bench.START_NUMBERS},
-        "texts": {},
-        "pictures": {key: strip.about["pictures"][key] for key in content.pictures},
-    }
-    arrays = {name: array for name, array in strip.arrays.items() if not name.startswith("weights/")}
+    content = live_bench.start_content(batch, config, live_bench.first_answers(record))
+    strip = live_bench.start_strip(batch, config, b, values)
     plays_to = min(values, key=lambda value: abs(value - start_text.PLAYED_TO))
     slider = replace(parts.bound_slider(b, values, plays_to), label=start_text.MOVING_LABEL)
-    return parts.with_part(Package(arrays, about), content, [slider], recorded.source(run, step))
+    return parts.with_part(strip, content, [slider], recorded.source(run, step))
 
 
 def mismatch_package(run: Path, step: int) -> Package:

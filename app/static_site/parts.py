@@ -44,7 +44,7 @@ def with_part(
     data = part(sliders, content, source, resets)
     for picture in (picture for row in data["rows"] for picture in row):
         moves = strip.about["pictures"].get(picture["key"], {"bars": {}, "cells": False})
-        for trace in picture["figure"]["data"]:
+        for trace in picture["figure"]["data"] if "figure" in picture else ():
             if trace["type"] == "bar" and trace["name"] in moves["bars"]:
                 del trace["y"]
             elif trace["type"] == "heatmap" and moves["cells"]:
@@ -74,8 +74,12 @@ def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: M
     Parts of objects can be shared with other files.
     """
     data = part_data(sliders, content, source, resets)
-    rows = [[picture | {"figure": _figure(picture)} for picture in row] for row in data["rows"]]
+    rows = [[_rounded_figure(picture) for picture in row] for row in data["rows"]]
     return data | {"rows": rows}
+
+
+def _rounded_figure(picture: dict[str, Any]) -> dict[str, Any]:
+    return picture | {"figure": _figure(picture)} if "figure" in picture else picture  # words have no figure
 
 
 def _figure(picture: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ WORDS = (
 )  # fmt: skip
 """Constants of `text.published` that the script shows."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
-STYLES = ("site.css", "live_part.css", "picture.css")
+STYLES = ("site.css", "live_part.css", "picture.css", "words.css")
 STORIES = 3
 
 
@@ -57,8 +57,8 @@ def write_site(
     labels = names.run_labels(paths)
     shown = {slug: _run(folder, slug, path, labels[slug], preset_names) for slug, path in paths.items()}
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
-    for name in preset_names:
-        _write(folder / "preset" / f"{name}.bin", pack(benches.preset_package(name), SMALLEST))
+    for name, bench in benches.shared_names(preset_names, on_batch=True).items():
+        _write(folder / "preset" / f"{name}.bin", pack(benches.preset_package(name, bench), SMALLEST))
     drawing = _write_scripts(folder, plotly)
     first = start.PLAYED if start.PLAYED in paths else recorded.default_run(paths)
     packed = pack(benches.start_package(paths[first], runs.list_steps(paths[first])[-1]), SMALLEST)

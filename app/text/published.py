@@ -7,6 +7,7 @@ from rlcorr.records.study import Endpoint
 from rlcorr.records.study_comparisons import Comparison
 from text import start
 from text.pages import PAGES
+from text.tours import STUDY
 
 TITLE = "rlcorr: the gap between the policy that samples and the policy that is trained"
 NAVIGATION = {
@@ -45,7 +46,7 @@ STORIES = (
         changes="Some corrections keep training stable, others only delay the collapse.",
         button="Open the study",
         view="study",
-        query=(("study", start.STUDY),),
+        query=(("study", STUDY),),
     ),
     start.LONG,
 )

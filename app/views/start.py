@@ -30,7 +30,6 @@ from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study import study_path
-from rlcorr.records.token_texts import END, NEW_LINE, pieces
 from rlcorr.types import TokenBatch
 
 KEY = "start_bound"
@@ -85,7 +84,7 @@ def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
 def _played(run: Path) -> None:
     """Show one bound on one step; its slider moves by itself, once."""
     step, record = _newest(run)
-    batch, texts = record.batch, _texts(record)
+    batch, texts = record.batch, live_bench.first_answers(record)
     identity, preset = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
     (b,) = bounds_of(preset.config)
     address.restore(KEY, b.value, partial(_parsed, b))
@@ -112,11 +111,6 @@ def _played(run: Path) -> None:
     st.markdown(say.MOVING_IS)
     dragged, source = drag.Dragged(slider, partial(_put, b)), recorded.source(run, step)
     drag.show_live([dragged], content(value), key="start", resets={}, source=source)
-
-
-def _texts(record: StepRecord) -> list[list[str]]:
-    """Return the texts of the tokens of the first answers. An end token is an empty text."""
-    return [[text.replace(NEW_LINE, " ").replace(END, "") for text in row] for row in pieces(record)[: say.SHOWN]]
 
 
 def _put(b: Bound, value: float, done: bool) -> None:

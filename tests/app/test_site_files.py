@@ -65,7 +65,7 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(ben
 
 
 def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(benches: ModuleType) -> None:
-    about = benches.preset_package(SEVERAL).about
+    about = benches.preset_package(SEVERAL, SEVERAL).about
     for b, values in benches.all_values(PRESETS[SEVERAL].config):
         lines = about["systems"][b.key]["verl"]
         changing = [line for line in lines if isinstance(line, list)]

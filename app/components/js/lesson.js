@@ -3,7 +3,7 @@
 // The text above the part has the bound as a number, which can be dragged, too.
 
 import { livePart, restAt } from "./live_part_view.js"
-import { nearest, stripAt } from "./site_files.js"
+import { nearest, stripAt, wholeRows } from "./site_files.js"
 import { placeOf } from "./strip_lookup.js"
 
 const SITE = `${document.documentElement.dataset.content_root}../`
@@ -46,7 +46,8 @@ const bindNumber = (number, slider, { label, values }) => {
 
 // Show the part that the attributes of the host describe, from the files of the site.
 window.showLessonPart = async (host) => {
-  const { strip: address, bound, value, pictures, numbers } = host.dataset
+  const { run, preset, bound, value, pictures, numbers } = host.dataset
+  const { bench } = (await stripAt(`preset/${preset}.bin`, SITE)).about, address = `bench/${run}/${bench}.bin`
   const strip = await stripAt(address, SITE), data = structuredClone(strip.about.part), [slider] = data.sliders
   const root = host.querySelector(".live-part"), link = host.querySelector("a.go"), wanted = pictures.split(" ")
   const usual = slider.value
@@ -66,7 +67,7 @@ window.showLessonPart = async (host) => {
       },
     })
   }
-  data.rows = [data.rows.flat().filter(({ key }) => wanted.includes(key))]
+  data.rows = [wholeRows(data, strip).flat().filter(({ key }) => wanted.includes(key))]
   data.numbers = data.numbers.filter(({ label }) => numbers.split(", ").includes(label))
   data.notes = []
   const first = slider.values[nearest(slider.values, Number(value))]

@@ -3,10 +3,9 @@
 
 import { strips } from "./server.js"
 import { livePart, restAt } from "./live_part_view.js"
-import { rested } from "./pictures.js"
 import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
-import { nearest, readWhole, stripAt } from "./site_files.js"
+import { nearest, readWhole, stripAt, wholeRows } from "./site_files.js"
 import { bytesOf } from "./strip_reading.js"
 
 const element = (id) => document.getElementById(id)
@@ -81,22 +80,12 @@ const inApp = ({ named, values: { view, ...query } }) => {
 
 // --- what is shown ---
 
-// Put the heights of bars and the cells of masks into the figures of a live part, from the strip of its first slider.
-const wholeRows = ({ sliders: [slider], rows }, addresses) => {
-  if (!slider) return rows
-  const moved = placeOf(strips.get(addresses[slider.key]), slider.values.indexOf(slider.value)).pictures
-  return rows.map((row) => row.map((picture) => {
-    const { bars, cells } = moved[picture.key] ?? { bars: [], cells: null }
-    return { ...picture, figure: rested(picture.figure, { bars, cells, shapes: null, figure: null }) }
-  }))
-}
-
 // Show a live part whose sliders each have a strip, at the address of `addresses`. In a strip the other bounds have the
 // preset's values, so a slider that is moved sends the others back. `moved` gets the key of the slider and its position
 // when it is let go. Return sentences about values of the address that are not shown.
 const showStrips = (root, part, addresses, { prefix = "", moved = () => {} } = {}) => {
   const sliderOf = Object.fromEntries(part.sliders.map((slider) => [slider.key, slider]))
-  const keys = Object.keys(sliderOf), generations = {}, rows = wholeRows(part, addresses)
+  const keys = Object.keys(sliderOf), generations = {}, rows = wholeRows(part, strips.get(addresses[part.sliders[0]?.key]))
   const nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined]))
   let active = keys[0]
   const dataOf = (key, value, held = null) => {

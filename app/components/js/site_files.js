@@ -1,6 +1,8 @@
 // Read the files of the static site. Parts that many of them have are in shared.bin.
 
+import { rested } from "./pictures.js"
 import { strips } from "./server.js"
+import { placeOf } from "./strip_lookup.js"
 import { readStrip } from "./strip_reading.js"
 
 // Put in the parts of shared.bin that a node refers to.
@@ -14,7 +16,7 @@ const whole = (node, parts) => {
 // Read a file of the site. Its figures are objects that may have shared parts; a live part takes them as texts.
 export const readWhole = async (packed, parts) => {
   const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part, rows } = about
-  const asText = (picture) => ({ ...picture, figure: JSON.stringify(picture.figure) })
+  const asText = (picture) => (picture.figure ? { ...picture, figure: JSON.stringify(picture.figure) } : picture)
   const asTexts = (pictures) => pictures.map((row) => row.map(asText))
   if (part) return { arrays, about: { ...about, part: { ...part, rows: asTexts(part.rows) } } }
   return { arrays, about: rows ? { ...about, rows: asTexts(rows) } : about }
@@ -43,4 +45,15 @@ export const stripAt = async (address, site = "") => {
 export const nearest = (values, value) => {
   const distances = values.map((other) => Math.abs(other - value))
   return distances.indexOf(Math.min(...distances))
+}
+
+// Put the heights of bars and the cells of masks into the figures of a live part, from the strip of its first slider.
+export const wholeRows = ({ sliders: [slider], rows }, strip) => {
+  if (!slider) return rows
+  const moved = placeOf(strip, slider.values.indexOf(slider.value)).pictures
+  return rows.map((row) => row.map((picture) => {
+    if (picture.words) return picture
+    const { bars, cells } = moved[picture.key] ?? { bars: [], cells: null }
+    return { ...picture, figure: rested(picture.figure, { bars, cells, shapes: null, figure: null }) }
+  }))
 }
