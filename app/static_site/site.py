@@ -179,7 +179,7 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     )  # fmt: skip
 
 
-def _is_there(story: start.Story, facts: dict[str, Any]) -> bool:
+def _is_there(story: published_text.SiteStory, facts: dict[str, Any]) -> bool:
     study = dict(story.query).get("study")
     return study in facts["studies"] if study else story.run in facts["runs"] and story.preset in facts["presets"]
 

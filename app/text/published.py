@@ -1,7 +1,7 @@
 """Sentences of the static site, which also uses sentences of the app."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass
 
 from rlcorr.records.study import Endpoint
 from rlcorr.records.study_comparisons import Comparison
@@ -26,29 +26,71 @@ INTRODUCTION = (
     "has to be installed."
 )
 READ = "Read the lessons"
+
+
+@dataclass(frozen=True)
+class SiteStory:
+    """One recorded training run, and the view of the site that its link opens."""
+
+    title: str
+    sentence: str
+    press: str
+    """What to do there first."""
+    changes: str
+    """What can be seen then."""
+    button: str
+    view: str
+    run: str
+    preset: str
+    query: tuple[tuple[str, str], ...] = ()
+    """The query of the view, if it is not run and preset."""
+
+
 STORIES = (
-    replace(
-        start.HEALTHY,
+    SiteStory(
+        title=start.HEALTHY.title,
+        sentence=start.HEALTHY.sentence,
         press="Drag the upper bound of the rule to 1.05.",
         changes=(
             "The grey tokens. The preset's bounds of ±0.1 % are made for long answers. Here they throw away nine "
             "tenths of a batch that has nothing wrong with it."
         ),
+        button=start.HEALTHY.button,
+        view="bench",
+        run=start.HEALTHY.run,
+        preset=start.HEALTHY.preset,
     ),
-    replace(
-        start.STALE,
+    SiteStory(
+        title=start.STALE.title,
+        sentence=start.STALE.sentence,
         press="Compare the tokens with the lines of the four methods.",
         changes="A method caps the weights of the tokens outside its lines, or rejects these tokens.",
+        button=start.STALE.button,
+        view="mismatch",
+        run=start.STALE.run,
+        preset=start.STALE.preset,
     ),
-    replace(
-        start.COLLAPSING,
+    SiteStory(
+        title=start.COLLAPSING.title,
+        sentence=start.COLLAPSING.sentence,
         press="Look at the curves of the reward.",
         changes="Some corrections keep training stable, others only delay the collapse.",
         button="Open the study",
         view="study",
+        run=start.COLLAPSING.run,
+        preset=start.COLLAPSING.preset,
         query=(("study", STUDY),),
     ),
-    start.LONG,
+    SiteStory(
+        title=start.LONG.title,
+        sentence=start.LONG.sentence,
+        press="Drag the bound of the weight.",
+        changes="The weights, the effective sample size and the curves. A bound on a product also limits the length.",
+        button=start.LONG.button,
+        view="bench",
+        run=start.LONG.run,
+        preset=start.LONG.preset,
+    ),
 )
 """The first three whose run or study is on the site are shown."""
 

@@ -33,16 +33,6 @@ class Story:
         """Return the query with which that page opens."""
         return TOURS[self.tour].steps[0].query
 
-    @property
-    def press(self) -> str:
-        """Return what to do there first."""
-        return TOURS[self.tour].steps[0].do
-
-    @property
-    def changes(self) -> str:
-        """Return what can be seen then."""
-        return TOURS[self.tour].steps[0].seen
-
 
 HEALTHY = Story(
     title="Healthy",

@@ -74,9 +74,13 @@ def live(
 
 
 def _per_turn(batch: TokenBatch) -> bool:
-    """Show the switch for turns, and return whether each turn is corrected on its own; or say that there are none."""
+    """Show the switch for turns, and return whether each turn is corrected on its own.
+
+    Most batches have no turns. Then there is no switch, and a link that asks for it gets a sentence.
+    """
     if batch.turn_ids is None:
-        st.caption(plain(phrases.NO_TURNS))
+        if address.text("turns") is not None:
+            st.warning(plain(phrases.NO_TURNS))
         address.write({"turns": None})
         return False
     address.restore("turns", False, lambda raw: raw == "true")

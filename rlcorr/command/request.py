@@ -74,13 +74,13 @@ def _check(name: str, value: Any, wanted: type, allowed: dict[str, tuple[str, ..
 
 def choices() -> dict[str, tuple[str, ...]]:
     """Return field → the names that can be chosen on this machine."""
-    from rlcorr.presets import PRESETS
+    from rlcorr.presets import RANKED
     from rlcorr.train.config.rollout import Dtype, EngineName, KvCacheDtype
     from rlcorr.train.inputs.tasks import TASKS
 
     has_vllm = importlib.util.find_spec("vllm") is not None
     return {
-        "preset": tuple(PRESETS),
+        "preset": tuple(RANKED),
         "task": tuple(TASKS),
         "engine": tuple(name for name in get_args(EngineName) if has_vllm or name != "vllm"),
         "dtype": get_args(Dtype),

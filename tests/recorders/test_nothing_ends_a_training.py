@@ -100,7 +100,7 @@ LEFT_OUT: dict[str, tuple[Any, str]] = {
     "three dimensions": ({"advantages": torch.zeros(2, 3, 1)}, "advantages has shape (2, 3, 1)"),
     "a generator": ({"rewards": (x for x in (1.0, 0.0))}, "rewards is a generator"),
     "another object": ({"values": Vague()}, "values is a Vague"),
-    "texts": ({"weight_version": ["v1", "v1"]}, "policy_versions must hold one number per row; got texts such as 'v1'"),
+    "texts": ({"weight_version": ["v1", "v1"]}, "policy_versions has texts such as 'v1'"),
     "a null reward": ({"rewards": [1.0, None]}, "rewards is null or NaN in 1 of 2 rows"),
     "complex numbers": ({"values": torch.zeros(2, 3, dtype=torch.complex64)}, "values has dtype torch.complex64"),
 }
