@@ -5,7 +5,7 @@
 # can be computed over all likely answers. The error of a gradient is small for a short step, whether or not the step is
 # good. Compare the progress of steps of the best length instead.
 #
-# *50 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07)
+# *55 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07)
 # and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
 # [Notation](NOTATION.md).
 #
@@ -70,11 +70,12 @@ torch.set_num_threads(1)
 # ## Four tokens, by hand
 #
 # The engine sampled X, X, Y and Z, each an answer of one token. The engine's probabilities of X, Y and Z are ½, ¼ and
-# ¼, the trainer's are ¼, ¼ and ½. So the four ratios $r$ are ½, ½, 1 and 2. The advantages $A$ of the four answers are
-# 1, 1, 0 and 4.
+# ¼, the trainer's are ¼, ¼ and ½. So the four ratios $r=p/q$ are ½, ½, 1 and 2. The advantages $A$ of the four answers
+# are 1, 1, 0 and 4.
 #
-# The gradient of a log-probability is called the **score**, $s=\nabla\log\pi$. Take three logits and a softmax. Then
-# the score is 1 at the action that was taken, minus the probabilities. For X it is (1 − ¼, −¼, −½) = (¾, −¼, −½).
+# The gradient of a log-probability is called the **score**, $s=\nabla\log\pi$. Here the parameters are three logits,
+# one for each of X, Y and Z, and a softmax makes them probabilities. So a score has three entries: 1 for the token that
+# was sampled and 0 for the others, minus the trainer's probabilities. For X it is (1 − ¼, −¼, −½) = (¾, −¼, −½).
 #
 # A correction decides how much each token counts, and nothing else. So its gradient is a sum of scores,
 #
@@ -83,6 +84,9 @@ torch.set_num_threads(1)
 # where the number $c_t$ is the **coefficient** of token $t$. With weights $r$ and no bound it is $c=rA/N$, with $N$ for
 # the number of tokens. For our four tokens that is ⅛, ⅛, 0 and 2. With a cap of 1.5 the weight of Z is 1.5, so its
 # coefficient is 1.5 · 4/4 = 1.5. A rejected token has the coefficient 0.
+#
+# In the table, each row is a correction. It shows the four coefficients, and then the three entries of the gradient
+# $g$.
 
 # %% tags=["hide-input"]
 p, q = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]], dtype=torch.float64)
@@ -112,10 +116,10 @@ for name, config in CONFIGS.items():
 #
 # ## The equation
 #
-# A batch is a sample, so $g$ is random. Let $g(y)=\sum_t c_t s_t$ be what one answer $y$ contributes; the gradient of a
-# batch is the average of $g(y)$ over its answers. If all likely answers are known, with their probabilities in both
-# policies, we need not sample: we can compute the averages. The expected gradient, the variance of one answer, and the
-# exact gradient are
+# A batch is a sample, so $g$ is random. Let $g(y)=\sum_t c_t s_t$ be what one answer $y$ contributes, with coefficients
+# that are not yet divided by the size of the batch. The gradient of a batch is the average of $g(y)$ over its answers.
+# If all likely answers are known, with their probabilities in both policies, we need not sample: we can compute the
+# averages. The expected gradient, the variance of one answer's contribution, and the exact gradient are
 #
 # $$\mathbb{E}g=\sum_y q(y)\,g(y),\qquad \sigma^2=\sum_y q(y)\,\|g(y)-\mathbb{E}g\|^2,\qquad
 # g^*=\sum_y p(y)\,A(y)\sum_t s_t.$$
@@ -126,8 +130,9 @@ for name, config in CONFIGS.items():
 # - the **noise** $\sigma/\sqrt B$: how far a single batch typically lies from the average;
 # - the **error**, the root of the mean squared distance of a batch from the exact gradient: bias² + noise² = error².
 #
-# We measure all three in units of $\|g^*\|$, the length of the exact gradient. The picture shows them for a gradient
-# with two parameters. **Look for** the distance between the two arrowheads: that is the bias.
+# Here $\|\cdot\|$ is the length of a vector. We measure all three in units of $\|g^*\|$, the length of the exact
+# gradient. The picture shows an invented example with two parameters. **Look for** the distance between the large dots
+# at the ends of the two lines: that is the bias. How far the grey points scatter around the blue dot is the noise.
 
 # %% tags=["hide-input"]
 exact_arrow, mean_arrow = torch.tensor([1.0, 0.0]), torch.tensor([0.7, 0.35])
@@ -155,21 +160,21 @@ picture(
 )
 
 # %% [markdown]
-# Which correction is better? **Not the one with the smaller error.** Multiply a gradient by a number $\lambda$. The
-# squared error of $\lambda$ times the gradient is
+# Which correction is better? **Not the one with the smaller error.** Multiply the gradient of a batch by a number
+# $\lambda$. With $\langle\cdot,\cdot\rangle$ for the inner product of two vectors, the squared error is then
 #
 # $$\mathbb{E}\|\lambda g-g^*\|^2=\|g^*\|^2-2\lambda\,\langle g^*,\mathbb{E}g\rangle
 # +\lambda^2\big(\|\mathbb{E}g\|^2+\sigma^2/B\big).$$
 #
 # If $g$ is noisy, shorten it: the error falls, because the noise shrinks with the step. But nothing was gained, because
 # a larger learning rate undoes the shortening. Without a step, $\lambda=0$, the error is $\|g^*\|$, which is 1 in our
-# units. So an error below 1 says little. Every gradient whose mean points roughly towards $g^*$ has an error below 1 if
-# it is shortened enough.
+# units. So an error below 1 says little. If the angle between $\mathbb{E}g$ and $g^*$ is smaller than a right angle,
+# the error is below 1 as soon as the gradient is shortened enough.
 #
 # ### Shrinking a step, by hand
 #
 # In one dimension let $g^*=1$, and let $g$ be 3 or −1, each with probability ½. Its mean is 1, so there is no bias, and
-# it is always 2 away from its mean, so the noise is 2.
+# it is always 2 away from its mean, so the noise is 2. The next section explains the last column.
 #
 # |step|mean|bias|noise|error|progress|
 # |---|---|---|---|---|---|
@@ -180,24 +185,28 @@ picture(
 #
 # ### Progress: how far a step gets
 #
-# What is a good step? One that raises the objective. A step $\lambda g$ raises it by $\lambda\langle g^*,g\rangle$, as
-# long as the objective is straight. If the objective is curved, with a curvature of at most $\mathcal{H}$, the step
-# loses at most $\frac12\mathcal{H}\lambda^2\|g\|^2$. So on average a step gains at least
+# What is a good step? One that raises the objective, the average reward. If the objective were linear, a step
+# $\lambda g$ would raise it by $\lambda\langle g^*,g\rangle$. But it is curved. Let $\mathcal{H}$ be an upper bound of
+# its curvature, that is, of its second derivative in any direction. Then the curvature takes away at most
+# $\frac12\mathcal{H}\lambda^2\|g\|^2$. So on average a step gains at least
 #
 # $$\lambda\,\langle g^*,\mathbb{E}g\rangle-\tfrac12\,\mathcal{H}\,\lambda^2\,\mathbb{E}\|g\|^2 .$$
 #
-# This is largest for $\lambda=\langle g^*,\mathbb{E}g\rangle/\big(\mathcal{H}\,\mathbb{E}\|g\|^2\big)$, and then it is
-# $\langle g^*,\mathbb{E}g\rangle^2/\big(2\mathcal{H}\,\mathbb{E}\|g\|^2\big)$. For the exact gradient the same formula
-# gives $\|g^*\|^2/2\mathcal{H}$. The first over the second is the **progress**. Here
-# $\mathbb{E}\|g\|^2=\|\mathbb{E}g\|^2+\sigma^2/B$, so
+# The derivative by $\lambda$ is 0 at $\lambda=\langle g^*,\mathbb{E}g\rangle/\big(\mathcal{H}\,\mathbb{E}\|g\|^2\big)$.
+# With this best length the gain is $\langle g^*,\mathbb{E}g\rangle^2/\big(2\mathcal{H}\,\mathbb{E}\|g\|^2\big)$. For
+# the exact gradient, $g=g^*$, the same formula gives $\|g^*\|^2/2\mathcal{H}$. The **progress** $\eta$ is the first
+# gain divided by the second. A mean square is the square of the mean plus the variance, so
+# $\mathbb{E}\|g\|^2=\|\mathbb{E}g\|^2+\sigma^2/B$, and
 #
 # $$\eta(B)=\frac{\langle g^*,\mathbb{E}g\rangle^2}{\|g^*\|^2\,\big(\|\mathbb{E}g\|^2+\sigma^2/B\big)}.$$
 #
-# If $\mathbb{E}g$ points away from $g^*$, the best step is none, and $\eta$ is 0. So $\eta$ lies between 0 and 1. It
-# depends neither on $\mathcal{H}$ nor on the length of $g$. A gradient without bias has $\eta=1/(1+\text{noise}^2)$.
-# And the smallest error that shrinking can reach is $\sqrt{1-\eta}$.
+# If the inner product is negative, $\mathbb{E}g$ points away from $g^*$; then the best step is none, and $\eta$ is 0.
+# So $\eta$ lies between 0 and 1. It depends neither on $\mathcal{H}$ nor on the length of $g$. A gradient without bias
+# has $\eta=1/(1+\text{noise}^2)$. And the smallest error that shrinking can reach is $\sqrt{1-\eta}$ (proof in the
+# appendix).
 #
-# By hand: in the table above $\eta$ is $1^2/(1\cdot(1^2+2^2))=0.2$ for all three steps.
+# By hand: in the table above $\eta$ of $g$ is $1^2/(1\cdot(1^2+2^2))=0.2$. For $g/2$ it is
+# $0.5^2/(1\cdot(0.5^2+1^2))=0.2$, too.
 #
 # ## The same on a recorded step
 #
@@ -208,11 +217,11 @@ picture(
 # A score has one number for each parameter, which is too many to store. But a **random projection** approximately
 # preserves lengths and angles. Draw $K$ directions $v_k$ with standard normal entries, and keep the $K$ numbers
 # $\langle s,v_k\rangle/\sqrt K$. This is the **sketch** of the score. Inner products of sketches are right on average,
-# and a squared length is off by a factor of about $1\pm\sqrt{2/K}$. So the gradients are exact except for the
-# projection.
+# and a squared length is off by a factor of about $1\pm\sqrt{2/K}$. Apart from this, the gradients are exact.
 #
-# The picture shows the error over the length of the step, $\lambda$. A circle marks the lowest point of each line.
-# **Look for** how short the best steps are, and how little the error falls below 1.
+# The picture shows the error over the length of the step, $\lambda$, for three corrections (the next section lists
+# them). A circle marks the lowest point of each line. **Look for** how short the best steps are, and how little the
+# error falls below 1.
 
 # %% tags=["hide-input"]
 SHOWN = (
@@ -257,12 +266,14 @@ assert error(of_token) > 2 > 1.01 > error(of_geo)
 sketch = stale_head[1]
 assert isinstance(sketch, ExactSketch)
 covered = min(sketch.answers.coverage.values())
+directions = sketch.scores.shape[1]
 say(f"""
 With {of_token.batch_sizes[0]} answers in a batch the full step of capped token weights (`{TOKEN}`) has an error of
 {error(of_token):.1f}. If the step is shrunk to λ = {factors[lowest[TOKEN]]:.2f}, the error is {min(lines[TOKEN]):.2f}.
 The strict geometric rule (`{GEO}`) has an error of {error(of_geo):.2f} at every length, because it rejects nearly
 everything and its step is nearly 0. (The answers that were followed have at least {100 * covered:.1f} % of the
-probability.)
+probability. With the {directions} directions of this sketch a squared length is off by about
+{100 * math.sqrt(2 / directions):.0f} %.)
 """)
 
 # %% [markdown]
@@ -302,24 +313,28 @@ against = {name: compare_gradients(*stale_head, preset("disabled"), preset(name)
 assert first["stale_head"] == GEO
 assert furthest["stale_head"] in (TOKEN, "decoupled_token_icepop")
 say(f"""
-(Bars: 95 % intervals over the random directions. "Step" is $\\langle g^*,\\mathbb{{E}}g\\rangle/\\|g^*\\|^2$: how much
-of the exact step the expected step makes.)
+(The lines on the bars are 95 % intervals over the random directions. The column "step" is
+$\\langle g^*,\\mathbb{{E}}g\\rangle/\\|g^*\\|^2$: what the expected gradient has in the direction of $g^*$, as a share
+of $g^*$.)
 
-1. By their values, without intervals, the geometric rule has the smallest error, {error(of_geo):.2f}, and
-   `{furthest["stale_head"]}` has the most progress. The progress of the geometric rule is
+1. If we look at the values only, and not at their intervals, the geometric rule has the smallest error,
+   {error(of_geo):.2f}, and `{furthest["stale_head"]}` has the most progress. The progress of the geometric rule is
    {bracketed(of_geo.progress[0])}.
 2. No. η of the geometric rule minus η of `disabled` is {below(against[GEO])}. The column "step" shows why: the rule
    takes almost no step.
-3. Again by values without intervals: in {len(agree)} of {len(RUNS)} runs ({", ".join(f"`{name}`" for name in agree)}).
-   In {sum(one == GEO for one in first.values())} of them the geometric rule has the smallest error.
+3. Mostly not. Again by values, the same preset is first in both in {len(agree)} of {len(RUNS)} runs
+   ({", ".join(f"`{name}`" for name in agree)}; the others are
+   {", ".join(f"`{name}`" for name in RUNS if name not in agree)}). In {sum(one == GEO for one in first.values())} of
+   the {len(RUNS)} runs the geometric rule has the smallest error.
 
-**A short step is no fault either.** In `stale_4` the geometric rule makes {geo_lag.scale.value:.2f} of the exact step,
-and its error is {error(geo_lag):.2f}: much the same as in `stale_head`. But there it gets further than capped token
-weights, its η is higher by {above(lag)}. In `stale_head` the difference is the other way round: {above(head)} in favour
-of the token weights. The error does not distinguish these two cases.
+**A short step is no fault either.** In `stale_4`, too, the step of the geometric rule is short,
+{geo_lag.scale.value:.2f}, and its error is near 1, {error(geo_lag):.2f}. But there its η is higher than that of capped
+token weights, by {above(lag)}. In `stale_head` it is lower, by {above(head)}. The error does not distinguish these two
+cases.
 
 **Paired differences.** The intervals of two presets may overlap although one is significantly better: most of what
-makes them wide is common to both. The difference on the same directions shows it. η minus that of no correction is
+makes them wide is common to both. So we compute the difference on the same resampled directions, where the common part
+cancels. η minus that of no correction is
 {above(against[TOKEN])} for `token_is`, {above(against["decoupled_seq_is"])} for `seq_is` and
 {above(against["decoupled_token_icepop"])} for `token_icepop`. Rejection by k3 cannot be distinguished from no
 correction: {untold(against["decoupled_k3_rs"])}.
@@ -355,20 +370,20 @@ assert of_sample.relative_bias.low == 0
 assert of_sample.progress[0].low < 0.01
 assert of_sample.progress[0].high > 0.9
 say(f"""
-**Two corrections can change places.** In a small world whose gradients are exact, η of capped token weights is
-{few[0]:.2f} and that of the capped product {few[1]:.2f} with {SMALL} answers. With {LARGE:,} answers it is
-{many[0]:.2f} and {many[1]:.2f}.
+**Two corrections can change places.** The project has an invented small world, with so few answers that its gradients
+are exact. There, with {SMALL} answers in a batch, η of capped token weights is {few[0]:.2f} and that of the capped
+product {few[1]:.2f}. With {LARGE:,} answers they are {many[0]:.2f} and {many[1]:.2f}.
 
 **η is about one step** of the best length, without Adam and without the clipping of long gradients. Over many steps the
-noise averages out and the bias adds up. So to judge a whole run, evaluate η at a larger B. And it is no promise about
+noise averages out and the bias adds up. So to judge a whole run, evaluate η at a larger B. And η is no promise about
 the reward: lesson 11 compares both.
 
-**What an interval covers.** In `stale_head` all prompts and nearly all answers are known; only the directions were
-drawn. In `bf16` the prompts were drawn as well. Long answers must be sampled, and then a sample may say next to
-nothing. In `kv_fp8_e5m2`, from {len(long[0].response_mask):,} sampled answers, the bias of no correction is at most
-{of_sample.relative_bias.high:.0f} times the length of $g^*$, and η({LARGE}) lies between
-{of_sample.progress[0].low:.2f} and {of_sample.progress[0].high:.2f}: anything is possible. (A square minus its noise
-may be negative; the report then has 0. So read the upper end.)
+**What an interval covers.** In `stale_head` all prompts and nearly all answers are known; only the directions are
+random. In `bf16` the prompts are a random sample as well. Long answers must be sampled, and then a sample may tell next
+to nothing. In `kv_fp8_e5m2`, from {len(long[0].response_mask):,} sampled answers, the bias of no correction is at most
+{of_sample.relative_bias.high:.0f} times the length of $g^*$, and η({LARGE:,}) is between
+{of_sample.progress[0].low:.2f} and {of_sample.progress[0].high:.2f}: anything is possible. (The lower end of such a
+bias is 0: its square is estimated, and where the estimate is negative the report has 0. So read the upper end.)
 """)
 
 # %% [markdown]
@@ -569,10 +584,12 @@ say("All of them hold for all vectors.")
 # $$\mathbb{E}\|\bar x\|^2=\|\mu\|^2+\frac1B\sum_k\mathrm{Var}(x[k]),\qquad
 # \|\bar x\|^2-\frac1B\sum_k\widehat{\mathrm{Var}}(x[k])=\frac1{B(B-1)}\sum_{i\ne j}\langle x_i,x_j\rangle.$$
 #
-# So subtracting the noise means to **average over pairs of different answers**. A bootstrap sample has the noise of the
-# batch once more, so there it is subtracted twice. If a square minus its noise is negative, the report has 0. The bias
-# of sampled answers is measured against unbounded sequence weights on the same answers: an answer to which both give
-# the same weight cancels. `tests/gradients/test_coverage.py` tests the intervals on small worlds that are exact.
+# Here $x[k]$ is the $k$-th entry of a vector, and $\widehat{\mathrm{Var}}$ is the variance within the sample. So
+# subtracting the noise means to **average over pairs of different answers**. A bootstrap sample is a sample of a
+# sample: it adds the noise of the batch once more, so there it is subtracted twice. If a square minus its noise is
+# negative, the report has 0. The bias of sampled answers is measured as a difference from unbounded sequence weights on
+# the same answers. So an answer to which both give the same weight adds nothing to it.
+# `tests/gradients/test_coverage.py` tests the intervals on small worlds that are exact.
 
 # %% tags=["hide-input"]
 three = torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
@@ -609,8 +626,9 @@ In {len(VALID)} runs the bias of unbounded sequence weights is below a hundredth
 #
 # $$\mathbb{E}\|\bar g\|^2=\|\mathbb{E}g\|^2+\tfrac1P\,\mathbb{E}\|g-\mathbb{E}g\|^2.$$
 #
-# Let $\varphi$ be the share of the second term. For many more prompts the squared length is $1-\varphi$ of what it is
-# here, and $B$ answers have there the effect of $(1-\varphi)B$ answers here.
+# Let $\varphi$ be the share of the second term in the sum. With many more prompts, the squared length would be
+# $1-\varphi$ times what it is here, and the noise would be the same. So a batch of $B$ answers would make the progress
+# that $(1-\varphi)B$ answers make here.
 
 # %% tags=["hide-input"]
 shares = {name: report(*load(name), CorrectionConfig()).reference_noise for name in ("bf16", "moe_bf16", "moe_replay")}
@@ -634,7 +652,7 @@ run.
 # Between unbounded sequence weights, which have no bias, and a correction there are four steps. We measure each as a
 # difference on the same answers: **level** (weights per token, or none), **truncation** (bounds on the weights),
 # **rejection**, and **denominator** (dividing by the kept tokens only). The example has a cap on token ratios and
-# rejects answers by k3, in `stale_head`. **Look for** the largest part, rejection. The lines are 95 % intervals.
+# rejects answers by k3, in `stale_head`. **Look for** the largest part. The lines on the bars are 95 % intervals.
 
 # %% tags=["hide-input"]
 parts = decompose(*stale_head, preset("decoupled_k3_rs_token_tis"))

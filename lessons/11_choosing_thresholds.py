@@ -5,7 +5,7 @@
 # for a cap on weights, from the size of the batch. With old weights on a real model a cap on the token weights recovers
 # a part of the accuracy that is lost; the rewards hardly show it.
 #
-# *60 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection
+# *65 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection
 # (lesson 07), and bias, noise and progress of a gradient (lesson 10). Letters: [Notation](NOTATION.md).
 #
 # At the end you can
@@ -110,8 +110,8 @@ def mean_interval(values):
 # - `fresh`: the answers come from the weights that are trained, so there is nothing to correct;
 # - `none`: old weights, no correction;
 # - `token_cap`: old weights, token weights $\min(p/q, 2)$;
-# - `product_cap_normalized`: old weights, one weight per answer: the product of its ratios, capped at the same value,
-#   and divided by its mean over the batch.
+# - `product_cap_normalized` (`product_cap` in the picture): old weights, one weight per answer. It is the product of
+#   the answer's ratios, capped at the same value, and divided by its mean over the batch.
 #
 # The number that decides is the **greedy accuracy of the last weights**: after the last step, the model answers
 # held-out prompts, always with its likeliest token. The **reward** is another number. It belongs to the answers that
@@ -172,16 +172,17 @@ hurt, helped, left = against[NONE, FRESH], against[CAP, NONE], against[CAP, FRES
 assert all(len(values) == 10 for values in accuracy.values())
 ROUNDING = {"smol_e5m2": "a KV cache in e5m2", "smol_centering_fp8": "an engine in 8 bits",
             "smol_support": "sampling by top-p among the 20 likeliest tokens"}  # fmt: skip
-gap_lines = ["| study | mismatch | gain | accuracy of the last weights |", "|---|---|---|---|"]
+gap_lines = ["| study | mismatch | gain of `none` | gain, cap − none | accuracy, cap − none |", "|---|---|---|---|---|"]
 for study, mismatch in ROUNDING.items():
     both = [contrasts(study, endpoint)[CAP, NONE].difference for endpoint in (None, Endpoint(steps=0, margin=0.05))]
-    gap_lines.append(f"| `{study}` | {mismatch} | {untold(both[0])} | {untold(both[1])} |")
+    without = mean_interval(list(planned_ends(study)[NONE].values()))
+    gap_lines.append(f"| `{study}` | {mismatch} | {above(without)} | {untold(both[0])} | {untold(both[1])} |")
 table_of_gaps = "\n".join(gap_lines)
 say(f"""
-**The accuracy shows the cost, and the cap recovers a part of it.** Bars and brackets are 95 % intervals over ten seeds,
-and differences are paired by seed. The first three rows were planned as the main ones; after Holm's adjustment for
-three comparisons their p-values are {", ".join(f"{value:.3f}" for value in adjusted)}. All four measured values lie in
-the predicted ranges.
+**The accuracy shows the cost, and the cap recovers a part of it.** The lines on the bars and the brackets are 95 %
+intervals over ten seeds; differences are paired by seed. The first three rows were planned as the main ones. With
+Holm's adjustment, which allows for three comparisons at once, their p-values are
+{", ".join(f"{value:.3f}" for value in adjusted)}. All four differences of the accuracy are in the predicted ranges.
 
 - The accuracy of `none` minus that of `fresh` is {below(hurt)}: old weights without a correction cost more than half of
   the accuracy.
@@ -192,22 +193,22 @@ the predicted ranges.
 - **The rewards of the same runs differ little.** `none` minus `fresh` is {untold(of_reward[NONE, FRESH])}, and
   `token_cap` minus `none` is {untold(of_reward[CAP, NONE])}. Neither is significant.
 
-Why do the rewards not show it? The answers of the last step were written by weights that are six updates older. What
-the last six updates did to the model is not in any reward yet. The greedy accuracy belongs to the weights that you
-keep.
+Why do the rewards not show it? One reason: the answers of the last step were written by weights that are six updates
+older. What the last six updates did to the model is not in any reward yet. The greedy accuracy belongs to the weights
+that you keep.
 
 **With other mismatches, no such difference is shown.** Three studies of the same model, five seeds each, have fresh
-weights and another mismatch. The table has `token_cap` minus `none`. The gain is the mean reward of the last six steps
-minus that of the first six.
+weights and another mismatch. The **gain** of a run is its mean reward of the last six steps minus that of the first
+six. The last two columns are `token_cap` minus `none`, for the gain and for the accuracy of the last weights.
 
 {table_of_gaps}
 
-Every interval includes 0, and they are wide: a gain of 0.05 would fit into most of them. So this does not show that a
-cap is useless there. It shows that these runs learn without one.
+The gains of `none` are significant: these runs learn without a cap. Every interval of a difference includes 0, and is
+wide: most of them include an improvement of 0.05. So the table does not show that a cap is useless there.
 
 **The advice so far.** If the answers come from old weights, cap the token weights. Judge by the accuracy of the last
-weights, not by the rewards. If the gap is rounding, no correction has shown a difference on this model, in either
-direction. The rest of this lesson is about the number: how tight is a cap or a band?
+weights, not by the rewards. If the gap comes from rounding or from the sampler, the cap has shown no difference on this
+model, in either direction. The rest of this lesson is about the number: how tight should a cap or a band be?
 """)
 
 # %% [markdown]
@@ -228,8 +229,8 @@ direction. The rest of this lesson is about the number: how tight is a cap or a 
 # $|\log r| \le \log u$. So the tightest band that meets the budget has $\log u$ at the quantile of $|\log r|$ that
 # belongs to the budget.
 #
-# **How long are my answers?** The logarithm of the product of $T$ ratios is the sum of their log-ratios $d_t$, that is,
-# $T$ times their mean. So the product lies in $[1/u, u]$ exactly when
+# **How long are my answers?** The logarithm of the product of $T$ ratios is the sum of their log-ratios $d_t=\log r_t$,
+# that is, $T$ times their mean. So the product lies in $[1/u, u]$ exactly when
 #
 # $$ \Big|\frac1T \sum_t d_t\Big| \le \frac{\log u}{T} , $$
 #
@@ -248,8 +249,8 @@ direction. The rest of this lesson is about the number: how tight is a cap or a 
 # ## A budget asks every run for another threshold
 #
 # *Keep 95 % of the tokens.* What is the tightest band on single tokens (column "token"), and on the geometric mean of
-# an answer (column "mean")? Each row is the last recorded step of a run. The first three are the real model, the others
-# are tiny models.
+# an answer (column "mean")? Each row is the last recorded step of a run. The first three runs are of the real model:
+# with bfloat16 on both sides, with a coarse KV cache, and with weights six updates old. The others are tiny models.
 
 
 # %%
@@ -278,9 +279,9 @@ Read the column *mean* downwards. The same budget needs ±{100 * (thresholds["sm
 {thresholds["smol_stale_6"][1]:.1f} in `smol_stale_6` with its old weights. The tiny model in bfloat16 (`bf16`) needs
 only ±{100 * (thresholds["bf16"][1] - 1):.1f} %.
 
-verl's preset for the geometric mean has a band of ±0.1 %. It was made for answers of thousands of tokens. In
-`smol_bf16_both`, where nothing is wrong, it keeps {as_preset["smol_bf16_both"]:.0f} % of the tokens; in `kv_fp8_e5m2`
-it keeps {as_preset["kv_fp8_e5m2"]:.0f} %. **A budget can be carried from one run to another. A threshold cannot.**
+verl's preset for the geometric mean has a band of ±0.1 %. In `smol_bf16_both`, where nothing is wrong, it keeps
+{as_preset["smol_bf16_both"]:.0f} % of the tokens; in `kv_fp8_e5m2` it keeps {as_preset["kv_fp8_e5m2"]:.0f} %.
+**A budget can be carried from one run to another. A threshold cannot.**
 """)
 
 # %% [markdown]
@@ -295,14 +296,16 @@ it keeps {as_preset["kv_fp8_e5m2"]:.0f} %. **A budget can be carried from one ru
 #
 # - the green line, $\eta$, with its 95 % interval as a green band; the grey line is $\eta$ without a correction;
 # - the dashed line, at the cap with the largest $\eta$;
-# - the grey area: in 95 % of the bootstrap samples the best cap lies in it.
+# - the grey area: in 95 % of the bootstrap samples the best cap is inside it.
 #
-# If the green line rises and falls by less than the height of its band, the best cap is hardly known.
+# The horizontal axis is logarithmic twice: equal distances multiply $\log C$ by the same factor. So caps close to 1 are
+# far apart, and large caps are close together. If the green line rises and falls by less than the height of its band,
+# the best cap is hardly known.
 
 
 # %% tags=["hide-input"]
 BATCHES = [256, 1024, 4096, 16384, 65536]
-CAP_AXIS = "cap on the product of the ratios (log C, on a logarithmic axis)"
+CAP_AXIS = "cap C on the product of the ratios (the axis is logarithmic in log C)"
 
 
 def swept_over(run, config, sizes=BATCHES, tight=0):
@@ -348,14 +351,14 @@ area begins at the tightest cap that was tried, and ends at {small.high:.0f}. So
 than none, but which cap is best is hardly known.** We have no lower limit for it.
 
 With {BATCHES[-1]:,} answers a cap of {large.value:.0f} is best: {above(growth(by_cap, BATCHES[0], BATCHES[-1]), 1, 0)}
-times as large on the same bootstrap samples. A loose cap leaves nearly exact weights: little bias, and noise that more
-answers remove.
+times as large, with an interval from the same bootstrap samples. A loose cap leaves nearly exact weights: they have
+little bias, and more answers remove their noise.
 
 A band on the geometric mean behaves differently here. Of the bands that were tried, the same one was best with
-{BATCHES[0]} and with 65,536 answers, in all bootstrap samples. The grid of bands is coarse, so a small shift would not
-be seen. A band that is wide open leaves no correction at all, and more answers do not remove the bias of that. The
-appendix repeats both for seven runs: in some the best cap or band grows significantly, in none it shrinks
-significantly, and in most it is not known.
+{BATCHES[0]} and with 65,536 answers, in all bootstrap samples. Only few bands were tried, so a small shift would not be
+seen. A band that is wide open is the same as no correction, and more answers do not remove the bias of no correction.
+The appendix repeats both searches for seven runs. In some of them the best cap or band grows significantly with the
+batch, in none it shrinks significantly, and in most it is not known.
 """)
 
 # %% [markdown]
@@ -369,13 +372,14 @@ significantly, and in most it is not known.
 #
 # A predictor must be compared with simple ones. Here are four that need no gradient:
 #
-# - the **budget** in the arm's name: `geometric_80` keeps the share `80 %` of the tokens, an arm without a rule keeps
-#   all;
+# - the **budget** in the arm's name: `geometric_80` was made to keep that percentage of the tokens; an arm without a
+#   rule keeps all;
 # - the **kept share** and the **effective sample size** of the first ten steps;
 # - "**a cap, always**": 1 for the two arms with a cap, 0 for the others.
 #
-# Each orders the fifteen arms. The rank correlation of this order with that of the rewards at the end is 1 if both
-# orders are the same, and 0 if they have nothing to do with each other.
+# Each predictor orders the fifteen arms. The **rank correlation** compares this order with that of the rewards at the
+# end. It is 1 if both orders are the same, −1 if one is the reverse of the other, and 0 if they are unrelated. **Look
+# for** a predictor that does well in both studies.
 
 
 # %%
@@ -436,21 +440,24 @@ assert all(old[key].low < 0 < old[key].high for key in ("budget", "kept share", 
 half_of_bad = next(one.difference for one in against_nothing(rows) if one.arm == "geometric_negative_50")
 assert eta["geometric_negative_50"].value > eta["none"].value  # of the study that was read last, that of the cache
 say(f"""
-(Bars: 95 % intervals, which resample corrections and seeds.)
+(The lines on the bars are 95 % intervals, from resampled corrections and seeds.)
 
 - **With old weights** η has a rank correlation of {above(old["η"])}, "a cap, always" one of
   {above(old["a cap, always"])}. For the budget, the kept share and the ESS it is not significantly different from 0.
 - **With the coarse cache** the budget in the arm's name has {above(cache["budget"])}, and η {above(cache["η"])}. On the
-  same resampled arms and seeds, budget minus η is {above(gaps["coarse cache"])}. The interval just excludes 0: the
-  budget orders them better. The more tokens an arm keeps, the higher its reward. There η ranks `geometric_negative_50`
-  above no correction, although the reward of that arm minus that of no correction is {below(half_of_bad)}.
-- **The arm that η picks**: with old weights it is `{stale_arm}`, which ends {above(stale_gain)} above no correction.
-  With the coarse cache it is `{cache_arm}`, which cannot be distinguished from no correction: {untold(cache_gain)}.
+  same resampled arms and seeds, the correlation of the budget minus that of η is {above(gaps["coarse cache"])}. The
+  interval just excludes 0, so the budget orders the arms better: the more tokens an arm keeps, the higher its reward
+  tends to be. And η ranks `geometric_negative_50` above no correction, although the reward of that arm minus that of no
+  correction is {below(half_of_bad)}.
+- **The arm with the largest η**: with old weights it is `{stale_arm}`; its reward minus that of no correction is
+  {above(stale_gain)}. With the coarse cache it is `{cache_arm}`, which cannot be distinguished from no correction:
+  {untold(cache_gain)}.
 
-So η orders fifteen arms better than chance in both studies, and in one of them a rule that costs nothing, "keep more
-tokens", orders them better. "A cap, always" is better than chance in both, too. **On long answers η was not measured**:
+So η orders fifteen arms better than chance in both studies. But in one of them a rule that costs nothing, "keep more
+tokens", orders them better, and "a cap, always" is better than chance in both, too. **On long answers η is not known**:
 from 64 sampled answers its interval reaches from about 0 to 0.9 for every arm (`runs/README.md`). Nor was it measured
-on the real model, whose steps have no score sketch. So read η together with the kept share and the ESS, never alone.
+on the real model, whose recorded steps have no sketch of the scores. So read η together with the kept share and the
+ESS, never alone.
 """)
 
 # %% [markdown]
@@ -502,21 +509,23 @@ for label, config in (("band on the geometric mean", mean_band), ("cap on the pr
 of_band, of_cap = optimism.values()
 less = mean_interval([one - other for one, other in zip(of_band, of_cap, strict=True)])
 say(f"""
-On average over {len(MISMATCHED)} runs, the best band on one half promises {above(mean_interval(of_band))} more η than
-it has on the other half. The best cap promises {above(mean_interval(of_cap), digits=3)} more. The optimism of the band
-is larger by {above(less)}. **A search always returns a number. Look it up on data that the search has not seen.**
+On average over {len(MISMATCHED)} runs, η of the best band is higher on the half that chose it than on the other half,
+by {above(mean_interval(of_band))}. For the best cap this optimism is {above(mean_interval(of_cap), digits=3)}, so that
+of the band is larger by {above(less)}. **A search always returns a number. Measure it again on data that the search has
+not seen.**
 """)
 
 # %% [markdown]
 # ## Predict, then reveal
 #
-# A budget is met on the step on which the threshold was chosen. Then training goes on. **Write down a guess:**
+# A band on the geometric mean is chosen so that it keeps 95 % of the tokens of one step. Then training goes on. **Write
+# down a guess:**
 #
-# 1. The band on the geometric mean is chosen at the last recorded step of the tiny model `bf16`. Does it keep more or
-#    less of the first recorded step?
+# 1. In the tiny model `bf16`, the band is chosen at the last recorded step. Does it keep more or less than 95 % of the
+#    first recorded step?
 # 2. The real model `smol_bf16_both` computes in the same format. Is the answer the same there?
-# 3. In `kv_fp8_e5m2`, how many of the bands still keep 95 % of the tokens on the next recorded step: all, about half,
-#    or none?
+# 3. In `kv_fp8_e5m2`, one band is chosen at each recorded step. How many of them keep 95 % of the tokens of the next
+#    recorded step: all, about half, or none?
 
 
 # %%
@@ -543,8 +552,8 @@ assert real[0, -1] < 0.95 < real[-1, 0]
 lengths = [row["response_length"] for row in runs.read_metrics(runs.find_run("smol_bf16_both"))]
 say(f"""
 1. Less: it keeps {100 * tiny[-1, 0]:.0f} % of the first step, and the band of the first step keeps
-   {100 * tiny[0, -1]:.0f} % of the last. The tiny model becomes surer of its answers, and rounding hardly moves a
-   probability near 1. So the band of the last step is tight.
+   {100 * tiny[0, -1]:.0f} % of the last. The tiny model becomes more certain of its answers, and rounding hardly moves
+   a probability near 1. So the band of the last step is tight.
 2. No, it is the opposite: the band of the last step keeps {100 * real[-1, 0]:.0f} % of the first, and the band of the
    first keeps {100 * real[0, -1]:.0f} % of the last. The answers of this model become shorter, from {lengths[0]:.0f} to
    {lengths[-1]:.0f} tokens on average, and a mean over fewer log-ratios varies more. That fits; we have not tested it.
@@ -558,7 +567,8 @@ depends on the run.
 # %% [markdown]
 # ## Taking it to verl
 #
-# verl's k1 is $-\log r$. verl compares it with the logarithms of the two configured numbers, so "a_b" keeps a token if
+# You have a band and want to use it in verl. verl's k1 is $-\log r$. verl compares it with the logarithms of the two
+# numbers that you configure, so "a_b" keeps a token if
 #
 # $$ \log a \le -\log r \le \log b \quad\Longleftrightarrow\quad \frac1b \le r \le \frac1a . $$
 #
@@ -767,8 +777,11 @@ for config, ours, theirs in (
 # %% [markdown]
 # ### What a bound on the product allows per token
 #
-# The last column, "apart", answers this: if all $d$ were independent, how large would their mean over the longest of
-# these lengths typically be? It is the root mean square of $d$, divided by the root of the length.
+# A band on the product bounds the mean $d$ of an answer by $\log u$ divided by the length. The first two lines
+# show this bound for four lengths. The table below compares it with recorded steps. "d" is the root mean square of $d$
+# over tokens, and "mean d" that of the means of the answers. "apart" is the root mean square of $d$, divided by the
+# root of the longest of the four lengths. That is how large a mean over so many tokens would typically be, if all $d$
+# were independent.
 
 # %%
 allowed = {length: math.log(2) / length for length in (10, 60, 500, 2000)}
@@ -800,9 +813,10 @@ rule that rejects almost nothing on short answers can reject whole batches of lo
 # %% [markdown]
 # ### In the toy, where everything is known
 #
-# This is the small world of lesson 10, with a cap on the product. Bias (orange) and noise (blue) are in units of the
-# exact gradient's length. Only the noise depends on the batch. **Look for** the dashed line, the cap with the most
-# progress at this batch size: to its right the bias still falls, but the noise rises.
+# This is the small world of lesson 10, with a cap on the product, and with the smallest batch of the slider above. Bias
+# and noise are in units of the exact gradient's length; the axis is logarithmic in $\log C$, as above. **Look for** the
+# dashed line, the cap with the most progress at this batch size: to its right the bias still falls, but the noise
+# rises. The lines below the picture have the best cap for four batch sizes.
 
 # %%
 toy = small_world(0.5)
@@ -862,8 +876,9 @@ no correction: the difference in η is {untold(long_band.ranking.choices[0].over
 # $$ \max(X_1, X_2) = \tfrac12 (X_1 + X_2) + \tfrac12 |X_1 - X_2| \quad\Rightarrow\quad
 # \mathbb{E} \max(X_1, X_2) \ge \max(\mathbb{E} X_1, \mathbb{E} X_2) , $$
 #
-# with a gap that grows with the noise. The same holds for a band: the $k$-th smallest distance of a sample of $n$ keeps
-# $k/n$ of this sample by construction, but of new data from the same policies it keeps $k/(n+1)$ on average.
+# with a gap that grows with the noise. The same holds for a band. If it ends at the $k$-th smallest distance of $n$
+# tokens, it keeps $k/n$ of these tokens by construction. Of new tokens from the same policies it keeps $k/(n+1)$ on
+# average.
 
 # %%
 coins = [sympy.Rational(1, 2) + sympy.Rational(sign, 10) for sign in (1, -1)]
@@ -886,6 +901,9 @@ show("kept on the own step, on other steps", float(of_coarse.diagonal().mean()),
 
 # %% [markdown]
 # ### Bounds on the wrong side, and what verl cannot express
+#
+# First, a band on $r$ as the export writes it for verl. Then somebody types bounds of $r$ into verl:
+# which band is it, and for how many tokens does the difference matter? Last, four presets that verl cannot express.
 
 # %%
 wanted = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.98, upper=1.05),))
