@@ -153,7 +153,7 @@ const showSentences = (host, sentences) => {
 const benchOf = async (run, preset) => {
   const { bench, bounds } = facts.presets[preset]
   const files = (bounds.length ? bounds : [""]).map((key, i) => `bench/${run}/${i ? `${bench}.${key}` : bench}.bin`)
-  const [{ about }, ...read] = await Promise.all([`preset/${preset}.bin`, ...files].map(stripAt)), { part } = read[0].about
+  const [{ about }, ...read] = await Promise.all([`preset/${preset}.bin`, ...files].map((address) => stripAt(address))), { part } = read[0].about
   const addresses = Object.fromEntries(bounds.map((key, i) => {
     const address = `${files[i]}?${preset}`, { arrays, about: moves } = read[i]
     strips.set(address, { arrays, about: { ...moves, texts: { ...moves.texts, explained: about.explained[key] } } })
@@ -206,7 +206,7 @@ const SHOW = {
     const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset]
     const hasCurve = gradients.includes(gradient)
     const curve = `gradient/${run}/${gradient}.bin`, ranking = `ranking/${run}.bin`, hasSketch = gradients.length > 0
-    await Promise.all([...(hasCurve ? [curve] : []), ...(hasSketch ? [ranking] : [])].map(stripAt))
+    await Promise.all([...(hasCurve ? [curve] : []), ...(hasSketch ? [ranking] : [])].map((address) => stripAt(address)))
     const partAt = (address) => strips.get(address).about.part
     return () => {
       const why = hasSketch ? "NO_CURVE" : "NO_SKETCH", stay = bounds.length > 1 ? [facts.words.OTHERS_STAY] : []
