@@ -15,7 +15,7 @@ class PageWords:
 PAGES = {
     "start": PageWords(
         "Start",
-        ":primary[rlcorr] · Your sampler and your trainer disagree. See how much it costs, and what fixes it.",
+        "rlcorr · Your sampler and your trainer disagree. See how much it costs, and what fixes it.",
     ),
     "yours": PageWords(
         "Your data",

@@ -19,7 +19,7 @@ NAVIGATION = {
     "compare": PAGES["compare"].title,
     "study": "Study",
 }
-HEADING = f"rlcorr: {PAGES['start'].question[0].lower()}{PAGES['start'].question[1:]}"
+HEADING = PAGES["start"].question.replace("rlcorr · Your", "rlcorr: your")
 INTRODUCTION = (
     "A fast engine (vLLM) writes the answers that a trainer (PyTorch) learns from, and the two give the same token "
     "different probabilities. This page shows recorded training runs and what each published correction does. Nothing "
