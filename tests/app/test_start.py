@@ -68,7 +68,7 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
 def test_the_page_says_its_name_and_links_to_lessons_and_papers() -> None:
     """And to the code only if pyproject.toml says where it is."""
     at = open_app(VIEW)
-    assert ":primary[rlcorr] · Your sampler and your trainer disagree" in said(at)
+    assert "rlcorr · Your sampler and your trainer disagree" in said(at)
     links = {element.proto.label: element.proto for element in at.get("page_link")}
     assert links["Lessons"].page == "learn"
     assert "learn=Cheat" in links["Papers"].query_string
