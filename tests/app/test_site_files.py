@@ -108,8 +108,9 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: 
 
 def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_other(benches: ModuleType) -> None:
     run: Path = runs.ROOT / "smol_kv_fp8_e5m2"
-    kept = benches.start_package(run, runs.list_steps(run)[-1]).about["numbers"]["Kept tokens"]
-    assert (kept[0], kept[-1]) == ("0.00 %", "100.00 %")
+    said = benches.start_package(run, runs.list_steps(run)[-1]).about["texts"]["answer"]
+    assert said[0] == "128 of 128 answers are thrown away. The rest has 0.00 % of the tokens."
+    assert said[-1] == "0 of 128 answers are thrown away. The rest has 100.00 % of the tokens."
 
 
 def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_the_study(benches: ModuleType) -> None:
