@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from components.live_part import LiveContent, Note, Picture
-from components.markdown import inline
+from components.markdown import inline, plain_text
 from data import studies, study_ends
 from data.names import arm_label, arm_title
 from data.studies import StudyTable
@@ -19,8 +19,8 @@ from text.formatting import table
 
 from rlcorr import PRESETS
 from rlcorr.figures.study import differences, study_curves
-from rlcorr.records.study import Endpoint, SeedRange, Study, study_path
-from rlcorr.records.study_comparisons import NO_CORRECTION, Comparison, compare_endpoints
+from rlcorr.records.study import SeedRange, study_path
+from rlcorr.records.study_comparisons import NO_CORRECTION
 from rlcorr.records.study_ends import FRESH, StudyEnds, kind_of
 from rlcorr.strips.packing import Package
 from static_site import parts
@@ -53,32 +53,14 @@ def study_package(name: str) -> Package:
         notes=[Note(training_text.OUTCOMES, "outcomes")],
         tables={"outcomes": _table(rows)},
     )  # fmt: skip
-    heading, sentences = _said(result, study)
+    heading, sentences = training_text.study_said(study, result.rows, result.against_nothing, partial(arm_title, study))
     about = {"part": parts.part([], content, result.source, {}), "heading": inline(heading)}
-    return Package({}, about | {"sentences": [f"{study.story} {study.look}", *sentences]})
+    return Package({}, about | {"sentences": [f"{study.story} {study.look}", *map(plain_text, sentences)]})
 
 
 def _table(rows: list[list[str]]) -> str:
     shown = table(training_text.OUTCOME_COLUMNS, rows).replace("<div ", "<div tabindex='0' ", 1)  # it scrolls on phones
     return f"{training_text.WHOLE_NUMBERS}<div class='rl-outcomes'>{shown}</div>"
-
-
-def _said(result: StudyTable, study: Study) -> tuple[str, list[str]]:
-    """Return the heading in Markdown, and plain sentences: what was planned before training comes first."""
-    verdict = training_text.verdict(result.against_nothing, partial(arm_title, study)) if result.against_nothing else ""
-    pairs = _planned(result, study.endpoint) if study.endpoint else []
-    if not study.endpoint or not pairs:
-        return verdict or published.ONE_ARM, []
-    sentences = [published.planned(pair, study.endpoint) for pair in pairs]
-    if verdict:
-        sentences.append(published.BY_REWARD.format(verdict=verdict.replace("\\", "")))
-    return published.planned_heading(pairs, study.endpoint), sentences
-
-
-def _planned(result: StudyTable, endpoint: Endpoint) -> list[Comparison]:
-    """Return the comparisons of the pairs of arms that were planned as main ones before training."""
-    planned = set(endpoint.primary)
-    return [pair for pair in compare_endpoints(result.rows, endpoint) if (pair.arm, pair.against) in planned]
 
 
 def _curves(name: str, result: StudyTable) -> dict[str, Picture]:

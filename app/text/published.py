@@ -1,10 +1,7 @@
 """Sentences of the static site, which also uses sentences of the app."""
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
-from rlcorr.records.study import Endpoint
-from rlcorr.records.study_comparisons import Comparison
 from text import start
 from text.pages import PAGES
 from text.tours import STUDY
@@ -154,51 +151,9 @@ COMPARE = (
 
 # --- the study ---
 
-ONE_ARM = "One control without a mismatch, to compare the other studies with."
 REWARD = (
     "Mean over the seeds; the band goes from the lowest seed to the highest. Dotted: the mean of the first step, "
     "before a correction has changed anything"
 )
 STUDY_LINK = "([Study `{name}`](#view=study&study={name}).)"
 FRESH = ", and the reward at the end of a training run without the mismatch"
-PLANNED = (
-    "Planned before training: {measure} of {arm} minus that of {against} is {difference} (95 %, {seeds} seeds). The "
-    "difference is {significance}."
-)
-GAIN, ACCURACY = "the gain in reward", "the accuracy of the last weights"
-
-
-PLANNED_HEADING = (
-    "By {measure}, {count} of the {all} comparisons that were planned before training are significant: {pairs}."
-)
-NONE_SIGNIFICANT = (
-    "By {measure}, no comparison that was planned before training shows a significant difference ({all} planned)."
-)
-BY_REWARD = "By the reward in the last quarter of the steps, which was not planned: {verdict}"
-
-
-def planned(pair: Comparison, endpoint: Endpoint) -> str:
-    """Return a sentence about a pair of arms whose comparison was planned."""
-    value, low, high = (f"{x:+.3f}".replace("-", "\N{MINUS SIGN}") for x in astuple(pair.difference))
-    return PLANNED.format(
-        measure=_measure(endpoint), arm=pair.arm, against=pair.against, seeds=pair.seeds,
-        difference=f"{value} [{low}, {high}]",
-        significance="significant" if pair.difference.tells else "not significant",
-    )  # fmt: skip
-
-
-def planned_heading(pairs: Sequence[Comparison], endpoint: Endpoint) -> str:
-    """Return a sentence about which of the planned comparisons are significant."""
-    significant = [
-        f"{pair.arm} is {'above' if pair.difference.value > 0 else 'below'} {pair.against}"
-        for pair in pairs
-        if pair.difference.tells
-    ]
-    sentence = PLANNED_HEADING if significant else NONE_SIGNIFICANT
-    return sentence.format(
-        measure=_measure(endpoint), count=len(significant), all=len(pairs), pairs=", ".join(significant)
-    )
-
-
-def _measure(endpoint: Endpoint) -> str:
-    return GAIN if endpoint.steps else ACCURACY

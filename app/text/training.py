@@ -1,9 +1,12 @@
 """Sentences of the Training page."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.records.study_comparisons import Comparison
+from rlcorr.records.study import Endpoint, Study
+from rlcorr.records.study_comparisons import Comparison, compare_endpoints
 from text.formatting import number, plain
 
 CURVES = {
@@ -120,6 +123,69 @@ def verdict(against_nothing: Sequence[Comparison], title: Callable[[str], str]) 
     if rest := total - len(significant):
         sentences.append(NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
     return " ".join(sentences)
+
+
+ONE_ARM = "One control without a mismatch, to compare the other studies with."
+PLANNED = (
+    "Planned before training: {measure} of “{arm}” minus that of “{against}” is {difference} (95 %, {seeds} seeds). "
+    "The difference is {significance}."
+)
+GAIN, ACCURACY = "the gain in reward", "the accuracy of the last weights"
+PLANNED_HEADING = (
+    "By {measure}, {count} of the {all} comparisons that were planned before training are significant: {pairs}."
+)
+NONE_SIGNIFICANT = (
+    "By {measure}, no comparison that was planned before training shows a significant difference ({all} planned)."
+)
+BY_REWARD = "By the reward in the last quarter of the steps, which was not planned: {verdict}"
+
+
+def planned(pair: Comparison, endpoint: Endpoint, title: Callable[[str], str]) -> str:
+    """Return a sentence about a pair of arms whose comparison was planned."""
+    value, low, high = (f"{x:+.3f}".replace("-", "\N{MINUS SIGN}") for x in astuple(pair.difference))
+    return PLANNED.format(
+        measure=_measure(endpoint), arm=plain(title(pair.arm)), against=plain(title(pair.against)), seeds=pair.seeds,
+        difference=f"{value} [{low}, {high}]",
+        significance="significant" if pair.difference.tells else "not significant",
+    )  # fmt: skip
+
+
+def planned_heading(pairs: Sequence[Comparison], endpoint: Endpoint, title: Callable[[str], str]) -> str:
+    """Return a sentence about which of the planned comparisons are significant."""
+    significant = [
+        f"“{plain(title(pair.arm))}” is {'above' if pair.difference.value > 0 else 'below'} "
+        f"“{plain(title(pair.against))}”"
+        for pair in pairs
+        if pair.difference.tells
+    ]
+    sentence = PLANNED_HEADING if significant else NONE_SIGNIFICANT
+    return sentence.format(
+        measure=_measure(endpoint), count=len(significant), all=len(pairs), pairs=", ".join(significant)
+    )
+
+
+def _measure(endpoint: Endpoint) -> str:
+    return GAIN if endpoint.steps else ACCURACY
+
+
+def study_said(
+    study: Study, rows: Sequence[dict[str, Any]], against_nothing: Sequence[Comparison], title: Callable[[str], str]
+) -> tuple[str, list[str]]:
+    """Return a heading and sentences, in Markdown, about a study: what was planned before training comes first."""
+    by_reward = verdict(against_nothing, title) if against_nothing else ""
+    pairs = _planned_pairs(rows, study.endpoint) if study.endpoint else []
+    if not study.endpoint or not pairs:
+        return by_reward or ONE_ARM, []
+    sentences = [planned(pair, study.endpoint, title) for pair in pairs]
+    if by_reward:
+        sentences.append(BY_REWARD.format(verdict=by_reward))
+    return planned_heading(pairs, study.endpoint, title), sentences
+
+
+def _planned_pairs(rows: Sequence[dict[str, Any]], endpoint: Endpoint) -> list[Comparison]:
+    """Return the comparisons of the pairs of arms that were planned as main ones before training."""
+    planned_ones = set(endpoint.primary)
+    return [pair for pair in compare_endpoints(rows, endpoint) if (pair.arm, pair.against) in planned_ones]
 
 
 AGAINST = {

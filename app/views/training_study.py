@@ -50,8 +50,9 @@ def _study_changed() -> None:
 def _decisions(shown: Study, result: StudyTable) -> None:
     """Show which presets differ from no correction, in sentences and pictures, and whether η predicts the reward."""
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
-    if result.against_nothing:
-        st.markdown(f"##### {say.verdict(result.against_nothing, partial(arm_title, shown))}")
+    heading, sentences = say.study_said(shown, result.rows, result.against_nothing, partial(arm_title, shown))
+    st.markdown(f"##### {heading}")
+    st.markdown("  \n".join(sentences))
     columns = cycle(st.columns(2))
     for against, compared in pairs.items():
         title, caption = say.AGAINST[against]

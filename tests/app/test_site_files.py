@@ -76,17 +76,17 @@ def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(benches: M
 
 
 def test_a_planned_comparison_is_a_sentence(benches: ModuleType) -> None:
-    from text import published
+    from text import training
 
     pair = Comparison("token_cap", "none", 3, Interval(0.1, 0.05, 0.15), 0.01)
-    assert published.planned(pair, Endpoint(6, 0.03)) == (
-        "Planned before training: the gain in reward of token_cap minus that of none is +0.100 [+0.050, +0.150] "
+    assert training.planned(pair, Endpoint(6, 0.03), str) == (
+        "Planned before training: the gain in reward of “token\\_cap” minus that of “none” is +0.100 [+0.050, +0.150] "
         "(95 %, 3 seeds). The difference is significant."
     )
     of_zero = replace(pair, difference=Interval(0.1, -0.05, 0.25))
-    assert "the accuracy of the last weights of" in published.planned(of_zero, Endpoint(0, 0.05))
-    assert published.planned(of_zero, Endpoint(0, 0.05)).endswith("The difference is not significant.")
-    assert published.planned_heading([of_zero], Endpoint(6, 0.03)) == (
+    assert "the accuracy of the last weights of" in training.planned(of_zero, Endpoint(0, 0.05), str)
+    assert training.planned(of_zero, Endpoint(0, 0.05), str).endswith("The difference is not significant.")
+    assert training.planned_heading([of_zero], Endpoint(6, 0.03), str) == (
         "By the gain in reward, no comparison that was planned before training shows a significant difference "
         "(1 planned)."
     )
@@ -100,7 +100,8 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: 
     assert sum(sentence.startswith("Planned before training: ") for sentence in about["sentences"]) == 3
     assert about["heading"] == (
         "By the accuracy of the last weights, 2 of the 3 comparisons that were planned before training are "
-        "significant: none is below fresh, token_cap is above none."
+        "significant: “No correction” is below “Fresh weights”, “Cap each token's weight at 2” is above "
+        "“No correction”."
     )
     (reward, *_) = about["part"]["rows"][0]
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
