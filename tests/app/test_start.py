@@ -99,7 +99,9 @@ def test_answers_above_the_threshold_are_grey() -> None:
 @pytest.mark.usefixtures("committed")
 def test_the_healthy_story_keeps_its_promise() -> None:
     """On the mean log-ratio of each answer: ±0.1 % keep a tenth of the tokens, ±5 % nearly all."""
+    from text.published import STORIES
     from text.start import HEALTHY
+    from text.tours import TOURS
 
     run = runs.ROOT / HEALTHY.run
     batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
@@ -113,8 +115,10 @@ def test_the_healthy_story_keeps_its_promise() -> None:
     assert 0.05 < kept(1 / 1.001, 1.001) < 0.15
     assert 0.3 < kept(1 / 1.001, 1.05) < 0.5
     assert kept(0.95, 1.05) > 0.95
-    assert "to 1.05" in HEALTHY.press
-    assert "nine tenths" in HEALTHY.changes
+    on_site, tour = STORIES[0], TOURS[HEALTHY.tour]
+    assert "to 1.05" in on_site.press
+    assert "nine tenths" in on_site.changes
+    assert "to 1.05" in tour.steps[0].do
 
 
 def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> None:
