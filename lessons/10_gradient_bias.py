@@ -649,10 +649,16 @@ run.
 # %% [markdown]
 # ### Where a bias comes from
 #
-# Between unbounded sequence weights, which have no bias, and a correction there are four steps. We measure each as a
-# difference on the same answers: **level** (weights per token, or none), **truncation** (bounds on the weights),
-# **rejection**, and **denominator** (dividing by the kept tokens only). The example has a cap on token ratios and
-# rejects answers by k3, in `stale_head`. **Look for** the largest part. The lines on the bars are 95 % intervals.
+# Unbounded weights on the product have no bias. A correction may differ from them in four ways. We change one after the
+# other, and measure on the same answers by how much the gradient moves:
+#
+# - **level**: one weight per token, or none, in place of the product;
+# - **truncation**: the weights get bounds;
+# - **rejection**: a rule leaves out tokens or answers;
+# - **denominator**: the sum is divided by the kept tokens only.
+#
+# The example has a cap on token ratios and rejects answers by k3, in `stale_head`. **Look for** the largest part. The
+# lines on the bars are 95 % intervals.
 
 # %% tags=["hide-input"]
 parts = decompose(*stale_head, preset("decoupled_k3_rs_token_tis"))

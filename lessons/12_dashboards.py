@@ -263,7 +263,7 @@ certain than the engine. That fits: these engines lack the last updates, or a pa
 # |---|---|---|
 # | mean ratio far below 1 | top-p, top-k, or tokens that are hardly ever drawn | sampler settings; the largest ratios |
 # | mean ratio far above 1 | the recorded $q$ did not draw the tokens | which log-probs the engine reports |
-# | mean $-\log q$ below the entropy, mean ratio near 1 | a temperature that $p$ and $q$ lack | sampler settings |
+# | mean $-\log q$ below the entropy, mean ratio near 1 | a temperature that only sampling used | sampler settings |
 # | k3 large at step 1 already | coarse numbers: a cache in 8 bits, a head in 16 bits | compute in float32 |
 # | k3 jumps in the first steps and stays | a tensor that the sync forgets | a checksum per tensor |
 # | k3 climbs, and the engine's weights are old | the lag | less lag (lesson 13) |
