@@ -12,7 +12,7 @@ LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 APP = "http://localhost:8501/"
 VIEWS = ("mismatch", "bench", "gradient", "tokens", "compare", "training", "learn")
 PLACES = {"run", "step", "preset", "token", "with", "hide", "projector", "methods", "learn", "part", "study", "presets"}
-PLACES |= {"answers"}
+PLACES |= {"answers", "tour"}
 COMPARED = {"compare", "run_b", "step_b", "preset_b"}
 FIELD = re.compile(r"(b\.)?(level|mode|rules|denominator|normalise|\w+_(upper|lower))")
 """What the app reads from its address; a name that it does not know would be ignored without a word."""
