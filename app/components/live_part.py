@@ -83,7 +83,7 @@ class Words:
 
     texts: Sequence[Sequence[str]]
     fates: Sequence[Sequence[int]]
-    """Of each token an index into `rlcorr.figures.correction.FATES`."""
+    """Index into `rlcorr.figures.correction.FATES`, per token."""
     title: str
     caption: str
 

@@ -9,6 +9,7 @@ from typing import Any
 from components.sources import script, style
 from controls.bounds import bounds_of
 from controls.choices import choices_of
+from controls.configuration import SECOND_PRESET
 from data import lessons, names, recorded, studies
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from state.session import DEFAULT_PRESET
@@ -69,12 +70,12 @@ def write_site(
         "run": recorded.default_run(paths),
         "sketched": recorded.default_run(paths, sketched=True),
         "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
+        "preset_b": SECOND_PRESET if SECOND_PRESET in preset_names else preset_names[0],
         "first": {
             "packed": base64.b64encode(packed).decode(), "run": first, "preset": start.PLAYED_PRESET,
             "bound": bounds_of(PRESETS[start.PLAYED_PRESET].config)[0].key,
         },
-        "systems": [*SYSTEMS],
-        "choices": [choice.key for choice in choices_of(CorrectionConfig())],
+        "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
         "words": {name: getattr(published_text, name) for name in WORDS},
     }  # fmt: skip
     _write(folder / "index.html", _index(facts, drawing))

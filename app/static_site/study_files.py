@@ -16,10 +16,11 @@ from text import published
 from text import study_ends as say_study
 from text import training as training_text
 from text.formatting import table
+from text.training import seeds_range
 
 from rlcorr import PRESETS
 from rlcorr.figures.study import differences, study_curves
-from rlcorr.records.study import SeedRange, study_path
+from rlcorr.records.study import study_path
 from rlcorr.records.study_comparisons import NO_CORRECTION
 from rlcorr.records.study_ends import FRESH, StudyEnds, kind_of
 from rlcorr.strips.packing import Package
@@ -40,14 +41,11 @@ def study_package(name: str) -> Package:
     }
     rows = [
         [
-            arm_label(study, o.preset),
-            _seeds(o.reward),
-            _seeds(o.best_reward),
-            f"{o.k3.mean:.1g}",
-            _seeds(o.kept_fraction),
+            arm_label(study, o.preset), seeds_range(o.reward), seeds_range(o.best_reward), f"{o.k3.mean:.1g}",
+            seeds_range(o.kept_fraction),
         ]
         for o in result.outcomes
-    ]
+    ]  # fmt: skip
     content = LiveContent(
         numbers={}, rows=[row for row in (_curves(name, result), compared) if row],
         notes=[Note(training_text.OUTCOMES, "outcomes")],
@@ -112,7 +110,3 @@ def ends_package(run: Path, presets: Iterable[str]) -> Package | None:
 def on_site(sentence: str, ended: StudyEnds) -> str:
     """Return a sentence about a study with a link to it instead of the name of the app's page."""
     return sentence.replace(say_study.STUDY.format(name=ended.name), published.STUDY_LINK.format(name=ended.name))
-
-
-def _seeds(seeds: SeedRange) -> str:
-    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"

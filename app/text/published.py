@@ -32,9 +32,9 @@ class SiteStory:
     title: str
     sentence: str
     press: str
-    """What to do there first."""
+    """The first thing to do there."""
     changes: str
-    """What can be seen then."""
+    """The effect of it."""
     button: str
     view: str
     run: str
@@ -43,50 +43,50 @@ class SiteStory:
     """The query of the view, if it is not run and preset."""
 
 
+def _on_site(
+    story: start.Story,
+    *,
+    view: str,
+    press: str,
+    changes: str,
+    button: str = "",
+    query: tuple[tuple[str, str], ...] = (),
+) -> SiteStory:
+    """Return a story of the Start page with a view of the site in place of its tour."""
+    return SiteStory(
+        story.title, story.sentence, press, changes, button or story.button, view, story.run, story.preset, query
+    )
+
+
 STORIES = (
-    SiteStory(
-        title=start.HEALTHY.title,
-        sentence=start.HEALTHY.sentence,
+    _on_site(
+        start.HEALTHY,
+        view="bench",
         press="Drag the upper bound of the rule to 1.05.",
         changes=(
             "The grey tokens. The preset's bounds of ±0.1 % are made for long answers. Here they throw away nine "
             "tenths of a batch that has nothing wrong with it."
         ),
-        button=start.HEALTHY.button,
-        view="bench",
-        run=start.HEALTHY.run,
-        preset=start.HEALTHY.preset,
     ),
-    SiteStory(
-        title=start.STALE.title,
-        sentence=start.STALE.sentence,
+    _on_site(
+        start.STALE,
+        view="mismatch",
         press="Compare the tokens with the lines of the four methods.",
         changes="A method caps the weights of the tokens outside its lines, or rejects these tokens.",
-        button=start.STALE.button,
-        view="mismatch",
-        run=start.STALE.run,
-        preset=start.STALE.preset,
     ),
-    SiteStory(
-        title=start.COLLAPSING.title,
-        sentence=start.COLLAPSING.sentence,
+    _on_site(
+        start.COLLAPSING,
+        view="study",
         press="Look at the curves of the reward.",
         changes="Some corrections keep training stable, others only delay the collapse.",
         button="Open the study",
-        view="study",
-        run=start.COLLAPSING.run,
-        preset=start.COLLAPSING.preset,
         query=(("study", STUDY),),
     ),
-    SiteStory(
-        title=start.LONG.title,
-        sentence=start.LONG.sentence,
+    _on_site(
+        start.LONG,
+        view="bench",
         press="Drag the bound of the weight.",
         changes="The weights, the effective sample size and the curves. A bound on a product also limits the length.",
-        button=start.LONG.button,
-        view="bench",
-        run=start.LONG.run,
-        preset=start.LONG.preset,
     ),
 )
 """The first three whose run or study is on the site are shown."""

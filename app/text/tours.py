@@ -14,7 +14,7 @@ class Step:
     view: str
     do: str
     seen: str
-    """What can be seen once the step is done."""
+    """The effect, which the strip says once the step is done."""
     control: str
     """CSS selector of the control to light up; an empty text if there is nothing to press."""
     is_done: Callable[[State], bool]

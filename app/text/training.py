@@ -5,7 +5,7 @@ from dataclasses import astuple
 from typing import Any
 
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.records.study import Endpoint, Study
+from rlcorr.records.study import Endpoint, SeedRange, Study
 from rlcorr.records.study_comparisons import Comparison, compare_endpoints
 from text.formatting import number, plain
 
@@ -125,6 +125,7 @@ def verdict(against_nothing: Sequence[Comparison], title: Callable[[str], str]) 
     return " ".join(sentences)
 
 
+NO_REFERENCE = "No arm of this study is a control, so no difference is claimed."
 ONE_ARM = "One control without a mismatch, to compare the other studies with."
 PLANNED = (
     "Planned before training: {measure} of “{arm}” minus that of “{against}” is {difference} (95 %, {seeds} seeds). "
@@ -175,7 +176,8 @@ def study_said(
     by_reward = verdict(against_nothing, title) if against_nothing else ""
     pairs = _planned_pairs(rows, study.endpoint) if study.endpoint else []
     if not study.endpoint or not pairs:
-        return by_reward or ONE_ARM, []
+        alone = len({row["preset"] for row in rows}) == 1
+        return by_reward or (ONE_ARM if alone else NO_REFERENCE), []
     sentences = [planned(pair, study.endpoint, title) for pair in pairs]
     if by_reward:
         sentences.append(BY_REWARD.format(verdict=by_reward))
@@ -186,6 +188,11 @@ def _planned_pairs(rows: Sequence[dict[str, Any]], endpoint: Endpoint) -> list[C
     """Return the comparisons of the pairs of arms that were planned as main ones before training."""
     planned_ones = set(endpoint.primary)
     return [pair for pair in compare_endpoints(rows, endpoint) if (pair.arm, pair.against) in planned_ones]
+
+
+def seeds_range(seeds: SeedRange) -> str:
+    """Format the mean over the seeds with the lowest and the highest."""
+    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"
 
 
 AGAINST = {

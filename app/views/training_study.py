@@ -88,16 +88,18 @@ def _curves(shown: Study, result: StudyTable) -> None:
 def _outcomes(shown: Study, result: StudyTable) -> None:
     seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
     rows = [
-        [arm_label(shown, o.preset), _share(o.reward), _share(o.best_reward), _tiny(o.k3), _share(o.kept_fraction)]
+        [
+            arm_label(shown, o.preset),
+            say.seeds_range(o.reward),
+            say.seeds_range(o.best_reward),
+            _tiny(o.k3),
+            say.seeds_range(o.kept_fraction),
+        ]
         for o in result.outcomes
     ]
     st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{table(say.OUTCOME_COLUMNS, rows)}</div>")
     facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
     st.caption(f"{say.OUTCOMES} {plain(facts)}")
-
-
-def _share(seeds: SeedRange) -> str:
-    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"
 
 
 def _tiny(seeds: SeedRange) -> str:

@@ -107,6 +107,14 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: 
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
 
 
+def test_a_study_without_a_reference_claims_no_difference(benches: ModuleType) -> None:
+    """smol_pilot has three learning rates and no arm without a correction; stale_0 is one control."""
+    from static_site.study_files import study_package
+
+    assert study_package("smol_pilot").about["heading"].startswith("No arm of this study is a control")
+    assert study_package("stale_0").about["heading"].startswith("One control without a mismatch")
+
+
 def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_other(benches: ModuleType) -> None:
     run: Path = runs.ROOT / "smol_kv_fp8_e5m2"
     said = benches.start_package(run, runs.list_steps(run)[-1]).about["texts"]["answer"]

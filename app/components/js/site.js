@@ -12,7 +12,7 @@ const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
 const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "compare", "study"]
 const ONLY_APP = ["tokens", "training", "learn"]  // views of the app, which its links and the lessons' name
-const SECOND_PRESET = "decoupled_geo_rs_token_tis", SECOND = "b."  // as in the app's Compare
+const SECOND = "b."  // before the keys of B, as in the app's Compare
 const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
 let renewals = 0  // a part that is shown again gets a new number, so its thumb takes the value of the address
 
@@ -68,7 +68,7 @@ const chosen = () => {
   return {
     view, named, run, wrong, values: state,
     preset: one("preset", names, facts.preset),
-    preset_b: one("preset_b", names, names.includes(SECOND_PRESET) ? SECOND_PRESET : names[0]),
+    preset_b: one("preset_b", names, facts.preset_b),
     study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
   }
 }
