@@ -35,6 +35,10 @@ FORMATS: dict[Format, str] = {
 EIGHT_BITS: tuple[Format, ...] = ("int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "fp8_training", "w8a8")
 OTHER_CAUSES: dict[Cause, str] = {"age": "old weights", "hidden": "hidden updates", "fault": "a bug"}
 """Causes that have rows of their own, whatever the number format is."""
+EQUAL = (
+    "{symbol} is 0: both sides give the same log-probs, and there is nothing to correct. That was measured with the "
+    "same kernels on both sides. If yours are not the same, check that one side is no copy of the other."
+)
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,16 @@ def place(size: float, measure: Measure = "k3", format: Format | None = None, *,
         format: the coarsest number format of the two sides, if it is known.
         experts: with `format`: the model is a mixture of experts.
 
+    Returns:
+        One sentence per item. A size of 0 has one only, because there is nothing to compare.
+
     Raises:
         UsageError: if the size is negative or not a number, or no gap was measured in this format.
     """
     if not 0 <= size < math.inf:
         raise UsageError(f"{SYMBOLS[measure]} must be at least 0 and finite; got {size:g}.")
+    if size == 0:
+        return [EQUAL.format(symbol=SYMBOLS[measure])]
     counts = [
         f"{sum(high < size for _, (_, high) in some)} of the {len(some)} {where}"
         for where, some in _families(measure).items()
@@ -86,9 +95,8 @@ def place(size: float, measure: Measure = "k3", format: Format | None = None, *,
     said = [f"{SYMBOLS[measure]} is {short(size)}. It is larger than {listed(counts)}."]
     if format is not None:
         said.append(_within(size, measure, format, experts))
-    if size > 0:
-        gap, near = nearest_gap(size, measure)
-        said.append(f"The nearest one was measured with {described(gap, near)}.")
+    gap, near = nearest_gap(size, measure)
+    said.append(f"The nearest one was measured with {described(gap, near)}.")
     return said
 
 
@@ -105,6 +113,7 @@ def described(gap: Gap, size: Range) -> str:
     """Describe a measured gap in a line: model, size of the model, number format, size of the gap, note and source."""
     kind = ", mixture of experts" if gap.experts else ""
     note = f"; {gap.note}" if gap.note else ""
+    note += "; cause unknown" if gap.cause == "unknown" else ""
     return f"{gap.model}{kind} ({FORMATS[gap.format]}, {gap.engine}): {range_text(size)}{note} ({gap.source})"
 
 
@@ -115,15 +124,30 @@ def range_text(size: Range) -> str:
 
 
 def _within(size: float, measure: Measure, format: Format, experts: bool) -> str:
-    """Say whether the size lies within those measured for the number format of the person's run."""
+    """Say whether the size lies within those measured for the number format of the person's run.
+
+    Gaps whose cause nobody knows do not count, because what made them may be a fault: that a question about such a gap
+    was asked before does not make it normal. They are named if the size is among them.
+    """
     name = _format_name(format, experts)
     row = next((row for row in rows(measure) if row.name == name), None)
     if row is None:
         kinds = listed([row.name for row in rows(measure)])
         raise UsageError(f"no {SYMBOLS[measure]} was measured for {name}. Measured: {kinds}.")
-    place = "below" if size < row.low else "above" if size > row.high else "within"
+    explained = Row(name, tuple(pair for pair in row.gaps if pair[0].cause != "unknown"))
+    if not explained.gaps:
+        return f"{_position(size, row)}, and nobody knows the cause there."
+    unexplained = [near for gap, near in row.gaps if gap.cause == "unknown" and near[1] >= size]
+    also = f" A gap as large was reported with {name}, too, but nobody has found its cause." if unexplained else ""
+    return f"{_position(size, explained)}.{also if size > explained.high else ''}"
+
+
+def _position(size: float, row: Row) -> str:
+    """Say whether a size lies below, within or above the gaps of a row, without a full stop."""
+    inside = "as large as" if row.low == row.high else "within"
+    place = "below" if size < row.low else "above" if size > row.high else inside
     count = f"the {len(row.gaps)} gaps" if len(row.gaps) > 1 else "the only gap"
-    return f"That is {place} {count} measured with {name} ({range_text((row.low, row.high))})."
+    return f"That is {place} {count} measured with {row.name} ({range_text((row.low, row.high))})"
 
 
 def _families(measure: Measure) -> dict[str, list[tuple[Gap, Range]]]:

@@ -9,16 +9,24 @@ from typing import Annotated
 import tyro
 
 from rlcorr.analysis.gap_size import GapSize
-from rlcorr.analysis.placement import SYMBOLS, Row, causes, described, place, rows
+from rlcorr.analysis.placement import FORMATS, SYMBOLS, Row, causes, described, place, rows
 from rlcorr.analysis.published import Format, Measure
 from rlcorr.analysis.symptoms import percent
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, unknown
 
 WIDTH = 118
 LABEL = 26
 """Characters before the axis."""
 AXIS = 78
 """Characters of the axis."""
+SHORT: dict[str, Format] = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8_weights", "int4": "int4_weights",
+}  # fmt: skip
+"""Other names of number formats."""
+THEN = (
+    "Which setting of your model makes how much of it: `attribute`. What a threshold keeps of your log-probs: `import` "
+    "and `threshold`."
+)
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,14 @@ class Gaps:
     """Size of your gap; without it, all measured gaps are listed with their sources."""
     measure: Measure = "k3"
     """What the size is: k3, the mean of e^d - 1 - d, or abs, the mean of |d|, with d = log π_trainer − log π_engine."""
-    format: Format | None = None
-    """The coarsest number format of your run: of the arithmetic, of the engine's weights, or of its KV cache."""
+    format: Annotated[
+        str | None,
+        tyro.conf.arg(
+            metavar="FORMAT",
+            help="The coarsest number format of your run: of the arithmetic, of the engine's weights, or of its KV "
+            f"cache. One of {', '.join(FORMATS)}.",
+        ),
+    ] = None
     experts: bool = False
     """Your model is a mixture of experts. Needs --format."""
 
@@ -42,6 +56,25 @@ class Gaps:
             raise UsageError("--experts needs --format: gaps are compared by number format first.")
         if self.format is not None and self.size is None:
             raise UsageError("--format needs a size to compare, as in `gaps 0.04 --format fp8_kv`.")
+        self.number_format()
+
+    def number_format(self) -> Format | None:
+        """Return the number format under our name. Raises `UsageError` for a name that is unknown or ambiguous.
+
+        >>> Gaps(0.04, format="bf16").number_format()
+        'bfloat16'
+        """
+        if self.format is None:
+            return None
+        if self.format == "fp8":
+            raise UsageError(
+                "fp8 of what: fp8_weights, fp8_kv (a cache in e4m3), e5m2_kv, fp8_training, or w8a8 (8 bits on both "
+                "sides)?"
+            )
+        name = SHORT.get(self.format, self.format)
+        if name not in FORMATS:
+            raise unknown("number format", self.format, FORMATS)
+        return name
 
 
 def run_gaps(request: Gaps) -> int:
@@ -49,9 +82,9 @@ def run_gaps(request: Gaps) -> int:
     if request.size is None:
         print("\n".join([*strip_lines(None, request.measure), "", *_listed(rows(request.measure))]))
         return 0
-    said = place(request.size, request.measure, request.format, experts=request.experts)
+    said = place(request.size, request.measure, request.number_format(), experts=request.experts)
     print("\n".join(strip_lines(request.size, request.measure)) + "\n")
-    for sentence in (*said, causes(request.size, request.measure)):
+    for sentence in (*said, causes(request.size, request.measure), THEN) if request.size else said:
         print("\n".join(wrapped(sentence)))
     return 0
 

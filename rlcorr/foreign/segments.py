@@ -9,6 +9,14 @@ from rlcorr.foreign.real_tokens import real_lengths
 from rlcorr.foreign.values import one_per_row, varies, whole_numbers
 
 
+FALLS = {
+    "policy_versions": "a response is only continued with newer weights, so a version must not be lower than the one "
+    "before it",
+    "turn_ids": "a turn ends before the next one begins, so two turns must not overlap",
+}
+"""Column whose numbers must not fall within a response → why."""
+
+
 def versions(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, bool]:
     """Return one version per real token, (N,), and True if a row has several; otherwise one per row, (B,), and False.
 
@@ -60,5 +68,7 @@ def _rising(name: str, columns: Columns, rollout: Lists, real: Tensor) -> Tensor
     if bool(falls.any()):
         where = int(falls.nonzero()[0])
         got = f"{int(numbers[where])} to {int(numbers[where + 1])}"
-        raise UsageError(f"row {int(row[where])} (from 0): {name} falls within a response, from {got}.")
+        raise UsageError(
+            f"row {int(row[where])} (from 0): {name} falls within the response, from {got}; {FALLS[name]}."
+        )
     return numbers

@@ -27,8 +27,18 @@ def test_the_drawing_has_the_size_where_its_axis_says() -> None:
 def test_the_owner_of_an_fp8_run_asks_whether_0_04_is_normal(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(["gaps", "0.04", "--format", "fp8_weights", "--experts"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "That is within the 3 gaps measured with weights fp8, experts (2.7e-5 to 0.06)." in told
+    assert "That is within the 2 gaps measured with weights fp8, experts (0.0024 to 0.06)." in told
     assert "Measured causes of gaps of this size: a KV cache in fp8 (8e-4 to 0.038), weights in fp8" in told
+
+
+def test_usual_names_of_formats_are_read_and_zero_has_no_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["gaps", "0.001", "--format", "bf16"]) == 0
+    assert "gaps measured with bfloat16 (" in capsys.readouterr().out
+    assert run_verb(["gaps", "0"]) == 0
+    told = capsys.readouterr().out
+    assert "k3 is 0: both sides give the same log-probs" in told
+    assert "cause" not in told
+    assert "|" not in told
 
 
 def test_without_a_size_every_gap_is_listed_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +57,8 @@ def test_without_a_size_every_gap_is_listed_with_its_source(capsys: pytest.Captu
         (["0.1", "--experts"], "--experts needs --format"),
         (["--format", "fp8_kv"], "--format needs a size"),
         (["0.1", "--format", "w8a8"], "no k3 was measured for 8 bits on both sides"),
+        (["0.1", "--format", "fp8"], "fp8 of what: fp8_weights, fp8_kv"),
+        (["0.1", "--format", "nvfp4"], r"unknown number format 'nvfp4'\. Known: bfloat16, "),
     ],
 )
 def test_what_cannot_be_placed_is_refused(words: list[str], message: str) -> None:

@@ -58,12 +58,16 @@ def test_the_versions_of_tokens_that_do_not_count_are_left_out() -> None:
         (
             "versions",
             [[4, 5, 4, 5, 6], [5, 5, 5]],
-            "row 0 (from 0): policy_versions falls within a response, from 5 to 4",
+            "row 0 (from 0): policy_versions falls within the response, from 5 to 4; a response is only continued with newer weights",
         ),
         ("versions", [[4, 5, 5], [5, 5, 6]], "policy_versions has"),
         ("versions", [[4, 4.5, 5, 5, 5], [5, 5, 5]], "policy_versions must hold whole numbers"),
-        ("turn_ids", [[0, 0, 1, 1, 0], [0, 1, 1]], "row 0 (from 0): turn_ids falls within a response, from 1 to 0"),
-        ("turn_ids", [[0, 0, 0, 0, 0], [0, 2, 1]], "row 1 (from 0): turn_ids falls within a response, from 2 to 1"),
+        (
+            "turn_ids",
+            [[0, 0, 1, 1, 0], [0, 1, 1]],
+            "row 0 (from 0): turn_ids falls within the response, from 1 to 0; a turn ends before the next",
+        ),
+        ("turn_ids", [[0, 0, 0, 0, 0], [0, 2, 1]], "row 1 (from 0): turn_ids falls within the response, from 2 to 1"),
     ],
 )
 def test_versions_that_run_backwards_and_turns_that_overlap_are_left_out(name: str, lists: list[Any], why: str) -> None:
