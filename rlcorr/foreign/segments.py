@@ -8,7 +8,6 @@ from rlcorr.foreign.columns import Columns, Lists, require_aligned, require_read
 from rlcorr.foreign.real_tokens import real_lengths
 from rlcorr.foreign.values import one_per_row, varies, whole_numbers
 
-
 FALLS = {
     "policy_versions": "a response is only continued with newer weights, so a version must not be lower than the one "
     "before it",

@@ -58,7 +58,8 @@ def test_the_versions_of_tokens_that_do_not_count_are_left_out() -> None:
         (
             "versions",
             [[4, 5, 4, 5, 6], [5, 5, 5]],
-            "row 0 (from 0): policy_versions falls within the response, from 5 to 4; a response is only continued with newer weights",
+            "row 0 (from 0): policy_versions falls within the response, from 5 to 4; a response is only continued with "
+            "newer weights",
         ),
         ("versions", [[4, 5, 5], [5, 5, 6]], "policy_versions has"),
         ("versions", [[4, 4.5, 5, 5, 5], [5, 5, 5]], "policy_versions must hold whole numbers"),
