@@ -74,10 +74,12 @@ def to_python(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
 
 SYSTEMS = {
     "verl": System(verl_text, from_verl, verl.VERSIONS),
-    "SkyRL": System(skyrl_text, from_skyrl),
+    "SkyRL": System(skyrl_text, from_skyrl, loss_too=True, score_centering=True),
     "TRL": System(trl_text, from_trl, trl.VERSIONS, loss_too=True),
     "OpenRLHF": System(openrlhf_text, from_openrlhf, openrlhf.VERSIONS),
-    "prime-rl": System(prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True),
+    "prime-rl": System(
+        prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True, score_centering=True
+    ),
     "AReaL": System(areal_text, from_areal),
     "slime": System(slime_text, from_slime),
     "NeMo RL": System(nemo_rl_text, from_nemo_rl, nemo_rl.VERSIONS, loss_too=True, score_centering=True),

@@ -2,6 +2,10 @@
 
 Version "2026-09": the default is IPO with eps 0.3 (pull requests 3418, 3526, 3586, and configs/trainer.py after them).
 Version "2026-08": commit 559b4477. The default was DPPO, and the loss had a squared log-ratio as an additional term.
+Version "main": files of the main branch from after 17 September 2026, whose commit is not known; they were read on 27
+November 2026 (configs/trainer.py, configs/inference.py and trainer/rl/loss.py). As 2026-09, but IPO has
+score_centering: it subtracts E_q[w ∇log p] over the tokens that the sampler could draw, with w = 0 for those outside eps. The sum is
+exact, because top-p or top-k leaves few tokens and the engine returns the log-probs of all of them.
 
 token_exports/step_N/*.jsonl has arrays over prompt and response, with null for numbers that are not finite. Its
 trainer's log-probs are those of π_θ; they are compared with the engine's log-probs, as those of π_old are here. The
@@ -19,15 +23,17 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.mapping.keys import choice, known_keys, names_of_other_versions, number, options, version_of
+from rlcorr.systems.mapping.keys import choice, known_keys, names_of_other_versions, number, options, switch, version_of
 from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse_centering, refuse_normalised
 from rlcorr.systems.mapping.serialize import as_toml, commented
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
 
-VERSIONS = ("2026-09", "2026-08")
+VERSIONS = ("2026-09", "main", "2026-08")
 CAP = 1e4
 """Default of max_importance_ratio."""
+NO_EPS = 1.0
+"""The smallest eps at which IPO keeps every token."""
 FIELDS: dict[str, dict[str, float]] = {
     "ipo": {"eps": 0.3, "max_importance_ratio": CAP},
     "icepop": {"ratio_low": 0.2, "ratio_high": 5.0},
@@ -38,8 +44,11 @@ FIELDS_2026_08: dict[str, dict[str, float]] = {
     "default": {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "kl_tau": 1e-3},
     "ipo": {"ipo_threshold": 0.1, "kl_tau": 1e-3},
 }
-_TABLES = {"2026-09": FIELDS, "2026-08": FIELDS_2026_08}
+CENTERING = "score_centering"
+NEEDS = "score_centering needs truncated sampling: orchestrator.train.sampling.top_p below 1, or its top_k, at most 512"
+_TABLES = {"2026-09": FIELDS, "main": FIELDS, "2026-08": FIELDS_2026_08}
 _NAMES = {version: sorted({name for kind in table.values() for name in kind}) for version, table in _TABLES.items()}
+_NAMES["main"] = [*_NAMES["main"], CENTERING]
 _LEGACY = (
     "ratio_type", "token_mask_low", "token_mask_high", "sequence_clip_high", "geo_mask_low", "geo_mask_high",
     "sequence_mask_low", "sequence_mask_high",
@@ -60,14 +69,15 @@ def from_prime_rl(source: Any, *, version: str = "2026-09") -> tuple[CorrectionC
     `source` is a mapping, with or without `trainer` and `loss` around it, or prime-rl's own loss config. The losses are
     −A·w·log π_θ with a constant w = π_θ/π_rollout, or PPO's clip of that ratio:
 
-    - ipo keeps tokens with |π_θ − π_rollout| ≤ eps.
+    - ipo keeps tokens with |π_θ − π_rollout| ≤ eps; two probabilities never differ by more than 1. In version "main",
+      score_centering: true is a part of the loss that is returned.
     - default (DPPO) tests only tokens that the update moves further away.
     - icepop sets w to 0 outside its bounds, cispo clamps it.
     - kl_tau·(log ratio)² of every token of loss_mask is 2·kl_tau times k2.
 
     Raises `UsageError` for unknown keys, types and versions, and for adv_tau other than 1, which scales advantages.
     """
-    recent = version_of("prime-rl", version, VERSIONS) == "2026-09"
+    recent = version_of("prime-rl", version, VERSIONS) != "2026-08"
     table = _TABLES[version]
     retired = RETIRED | names_of_other_versions("prime-rl", version, _NAMES)
     source = options("prime-rl's loss", source, ("trainer", "loss"), retired)
@@ -77,18 +87,22 @@ def from_prime_rl(source: Any, *, version: str = "2026-09") -> tuple[CorrectionC
         if kind not in table and kind in _TABLES[other]:
             raise UsageError(f"type {kind!r} is a loss of prime-rl {other}: read it with version={other!r}.")
     kind = choice("type of prime-rl's loss", kind, table)
-    known_keys(f"prime-rl's loss {kind}", source, ("type", "adv_tau", *table[kind]))
+    centering = (CENTERING,) if version == "main" and kind == "ipo" else ()
+    known_keys(f"prime-rl's loss {kind}", source, ("type", "adv_tau", *table[kind], *centering))
     if number("adv_tau", source.get("adv_tau", 1.0)) != 1:
         raise UsageError(f"adv_tau must be 1: it scales the advantages, not the correction; got {source['adv_tau']!r}.")
     values = {name: number(name, source.get(name, default)) for name, default in table[kind].items()}
-    return _read(kind, values) if recent else _read_2026_08(kind, values)
+    if not recent:
+        return _read_2026_08(kind, values)
+    config, loss = _read(kind, values)
+    return config, replace(loss, score_centering=switch(CENTERING, source.get(CENTERING, False)))
 
 
 def _read(kind: str, values: Mapping[str, float]) -> tuple[CorrectionConfig, LossConfig]:
     if kind == "ipo":
-        rule = RejectionRule.named("token_prob_diff", lower=-values["eps"], upper=values["eps"])
-        cap = values["max_importance_ratio"]
-        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=(rule,), **_PG), _RESPONSE_KL
+        eps, cap = values["eps"], values["max_importance_ratio"]
+        rules = (RejectionRule.named("token_prob_diff", lower=-eps, upper=eps),) if eps < NO_EPS else ()
+        return CorrectionConfig(rollout_is_threshold=cap, rollout_rs=rules, **_PG), _RESPONSE_KL
     low, high = values["ratio_low"], values["ratio_high"]
     if kind == "ppo":
         if values["max_importance_ratio"] != CAP:
@@ -135,11 +149,15 @@ def to_prime_rl(
 ) -> dict[str, Any]:
     """Return the table [trainer.loss]. From `loss` come the clip of ppo and, for version 2026-08, the rollout KL loss.
 
+    Version "main" also has score centering, for ipo. Its expectation is over the tokens that ipo's rule keeps, which
+    our own trainer does not compute: it has score centering without rules.
+
     Raises `UsageError` for what prime-rl cannot do.
     """
     version_of("prime-rl", version, VERSIONS)
     loss = loss or LossConfig()
-    refuse_centering("prime-rl", loss)
+    if version != "main":
+        refuse_centering("prime-rl", loss)
     refuse_normalised("prime-rl", config)
     if not config.bypass_mode:
         raise UsageError("prime-rl compares π_θ with π_rollout; nearest: bypass_mode=True with loss_type='reinforce'.")
@@ -155,7 +173,21 @@ def to_prime_rl(
         return _table_2026_08(config, loss)
     if loss.use_rollout_kl_loss:
         raise UsageError("prime-rl has no KL term since pull request 3586; nearest: version='2026-08', kl_tau.")
-    return _ppo_table(config, loss) if config.loss_type == "ppo_clip" else _table(config)
+    table = _ppo_table(config, loss) if config.loss_type == "ppo_clip" else _table(config)
+    return _centered(config, table) if loss.score_centering else table
+
+
+def _centered(config: CorrectionConfig, table: dict[str, Any]) -> dict[str, Any]:
+    """Return IPO's table with score centering. Without a rule, IPO with `NO_EPS` has the same weights as cispo."""
+    lower, cap = config.rollout_is_threshold_lower, float(config.rollout_is_threshold)
+    if table["type"] == "cispo" and lower is None:
+        table = {"type": "ipo", "eps": NO_EPS, "max_importance_ratio": cap}
+    if table["type"] != "ipo":
+        raise UsageError(
+            f"prime-rl centers the scores of its ipo, not of {table['type']}; nearest: rollout_is_mode='truncate' "
+            f"without rollout_is_threshold_lower."
+        )
+    return table | {CENTERING: True}
 
 
 def _table(config: CorrectionConfig) -> dict[str, Any]:
@@ -221,4 +253,5 @@ def _table_2026_08(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]
 
 def prime_rl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "2026-09") -> str:
     """Return the table as TOML. Raises `UsageError` as `to_prime_rl` does."""
-    return commented(as_toml("trainer.loss", to_prime_rl(config, loss, version=version)), [f"prime-rl {version}"])
+    table = to_prime_rl(config, loss, version=version)
+    return commented(as_toml("trainer.loss", table), [f"prime-rl {version}", *[NEEDS] * (CENTERING in table)])

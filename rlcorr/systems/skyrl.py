@@ -1,7 +1,8 @@
 """SkyRL's off_policy_correction as ours and back (0.4.0, the same as commit a9564572), and its dump of a batch (0.3.0).
 
 Whatever one side cannot express is refused, and the error names the nearest setting; nothing is approximated silently.
-Of 0.5.0 only the release notes were read, not the names of its options: it has dppo and score centering by default.
+Of 0.5.0 only the release notes were read: it has dppo and score centering by default. `skyrl_centering` writes the
+latter.
 
 The dump is dumped_data/global_step_N_training_input.pkl (trainer.dump_data_batch=true): a TrainingInputBatch of arrays.
 Its response_mask covers the whole response, including the answers of tools; the loss runs over loss_mask. Responses are
@@ -13,12 +14,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, WeightLevel
+from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
 from rlcorr.systems.mapping.refusals import refuse_prefix
 from rlcorr.systems.mapping.serialize import as_yaml, commented
+from rlcorr.systems.skyrl_centering import refuse_centered, skyrl_centered_text
 from rlcorr.systems.skyrl_support import LOG_PROBS, split_support
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
@@ -77,6 +79,7 @@ def from_skyrl(source: Any) -> CorrectionConfig:
         UsageError: for unknown keys, and for what SkyRL would ignore or invert silently.
     """
     source = options("SkyRL's off_policy_correction", split_support(source)[1], ("trainer", "algorithm"))
+    source = refuse_centered(source)
     if isinstance(source, Mapping) and PARENT in source:
         neighbours = {name: value for name, value in source.items() if name != PARENT}
         known_keys("SkyRL's algorithm", neighbours, (PARENT, *ALGORITHM))
@@ -200,11 +203,15 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
     return fields
 
 
-def skyrl_text(config: CorrectionConfig) -> str:
+def skyrl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return YAML: off_policy_correction, the loss that it requires, and the key that records the engine's log-probs.
+
+    If the loss has score centering, return what `skyrl_centered_text` does.
 
     Raises `UsageError` as `to_skyrl` does.
     """
+    if loss is not None and loss.score_centering:
+        return skyrl_centered_text(config)
     fields = {"policy_loss_type": ALGORITHM["policy_loss_type"], PARENT: to_skyrl(config)}
     generator = {"sampling_params": {LOG_PROBS: 1}}
     text = as_yaml("", {"trainer": {"algorithm": fields}, "generator": generator})

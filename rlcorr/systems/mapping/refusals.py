@@ -9,8 +9,7 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 
 CENTERING = {
-    "SkyRL": "0.5.0 centers the scores of compatible losses by default, and the names of its options could not be read",
-    "prime-rl": "it has trainer.loss.score_centering, whose other options could not be read",
+    "prime-rl": "version='main' has trainer.loss.score_centering, for its loss ipo",
     "miles": "it is in an open pull request, 3317",
 }
 """System whose text cannot contain score centering → a sentence about its own."""
