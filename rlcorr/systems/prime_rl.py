@@ -4,8 +4,8 @@ Version "2026-09": the default is IPO with eps 0.3 (pull requests 3418, 3526, 35
 Version "2026-08": commit 559b4477. The default was DPPO, and the loss had a squared log-ratio as an additional term.
 Version "main": files of the main branch from after 17 September 2026, whose commit is not known; they were read on 27
 November 2026 (configs/trainer.py, configs/inference.py and trainer/rl/loss.py). As 2026-09, but IPO has
-score_centering: it subtracts E_q[w ∇log p] over the tokens that the sampler could draw, with w = 0 for those outside eps. The sum is
-exact, because top-p or top-k leaves few tokens and the engine returns the log-probs of all of them.
+score_centering: it subtracts E_q[w ∇log p] over the tokens that the sampler could draw, with w = 0 for those outside
+eps. The sum is exact, because top-p or top-k leaves few tokens and the engine returns the log-probs of all of them.
 
 token_exports/step_N/*.jsonl has arrays over prompt and response, with null for numbers that are not finite. Its
 trainer's log-probs are those of π_θ; they are compared with the engine's log-probs, as those of π_old are here. The
