@@ -13,7 +13,7 @@ from text.formatting import number, percent, plain, table
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.analysis.segments import answer_lags, by_lag, by_turn, token_lags
+from rlcorr.analysis.segments import age_sentence, answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
@@ -120,12 +120,15 @@ def _pictures(record: StepRecord) -> None:
         labels = mismatch.token_labels(record)
         second["tokens"] = mismatch.by_token(batch, labels)
         second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
-    if len(_lags(record)) > 1:
-        second["lag"] = lag_bars(by_lag(batch, record.step))
+    by_age = by_lag(batch, record.step) if len(_lags(record)) > 1 else ()
+    if by_age:
+        second["lag"] = lag_bars(by_age)
     if batch.turn_ids is not None:
         second["turn"] = turn_bars(by_turn(batch))
     if second:
         _row(**second)
+    if (sentence := age_sentence(by_age)) is not None:
+        st.caption(plain(sentence))
 
 
 def _discarding(record: StepRecord) -> None:

@@ -1,10 +1,12 @@
 """Parts of responses: tokens by the age of the weights that sampled them, and by their turn."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rlcorr.analysis.symptoms import percent, short
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.ratios import k3, log_ratio
@@ -89,6 +91,31 @@ def by_turn(batch: TokenBatch) -> tuple[Segment, ...]:
     if batch.turn_ids is None:
         raise UsageError("turns need turn_ids; this batch has none.")
     return _measured(batch, batch.turn_ids)
+
+
+def age_sentence(segments: Sequence[Segment]) -> str | None:
+    """Say how much of k3 comes with the age of the weights, from the segments of `by_lag`; None if there is one age.
+
+    The engine's part is taken to be that of the youngest weights at every age. `sampled_log_probs` measure it instead.
+
+    >>> age_sentence((Segment(0, 100, 0.001, 0.03, 0.0), Segment(2, 300, 0.005, 0.07, 0.0)))[:72]
+    'k3 is 0.001 on the 100 tokens of weights 0 updates old, and 0.004 on all'
+    """
+    if len(segments) < 2:
+        return None
+    youngest = segments[0]
+    whole = sum(one.k3 * one.tokens for one in segments) / sum(one.tokens for one in segments)
+    first = (
+        f"k3 is {short(youngest.k3)} on the {youngest.tokens:,} tokens of weights {youngest.number} updates old, and "
+        f"{short(whole)} on all."
+    )
+    if whole <= youngest.k3:
+        return f"{first} So the gap does not grow with the age of the weights."
+    share = percent(1 - youngest.k3 / whole)
+    return (
+        f"{first} If the engine's part is the same at every age, older weights make {share} of k3. With "
+        f"sampled_log_probs it would be measured."
+    )
 
 
 def _measured(batch: TokenBatch, numbers: Tensor) -> tuple[Segment, ...]:

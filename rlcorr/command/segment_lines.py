@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from rlcorr.analysis.segments import Segment, by_lag, by_turn
+from rlcorr.analysis.segments import Segment, age_sentence, by_lag, by_turn
+from rlcorr.command.gaps_verb import wrapped
 from rlcorr.types import TokenBatch
 
 MOST = 8
@@ -12,7 +13,10 @@ MOST = 8
 def segment_lines(batch: TokenBatch, step: int) -> Iterator[str]:
     """Yield a table by age and one by turn, if the step has several; nothing otherwise."""
     if batch.policy_versions is not None:
-        yield from _table(f"Step {step}, tokens by the age of their weights, in updates", by_lag(batch, step))
+        by_age = by_lag(batch, step)
+        yield from _table(f"Step {step}, tokens by the age of their weights, in updates", by_age)
+        if (sentence := age_sentence(by_age)) is not None:
+            yield from wrapped(sentence)
     if batch.turn_ids is not None:
         yield from _table(f"Step {step}, tokens by turn", by_turn(batch))
 

@@ -20,7 +20,19 @@ def test_the_gap_by_age_and_by_turn() -> None:
         ["0", "2", "0.11", "0.5", "-0.5"],
         ["2", "2", "0.011", "0.1", "+0.1"],
     ]
+    assert " ".join(lines[5] + lines[6]) == (
+        "k3 is 0.11 on the 2 tokens of weights 0 updates old, and 0.059 on all. So the gap does not grow with the age "
+        "of the weights."
+    )
     assert lines[-2:] == [["0", "1", "0", "0", "+0"], ["1", "3", "0.078", "0.4", "-0.27"]]
+
+
+def test_the_share_of_k3_that_comes_with_the_age_is_said() -> None:
+    """k3 is 0 and 0.0214 on the oldest two, 0.1065 on the two youngest; turned round, 1 − 0.0107/0.0586 is 82 %."""
+    batch = PAIR.replace(policy_versions=torch.tensor([[7, 7, 5, 5]]))
+    said = " ".join(" ".join(segment_lines(batch, 8)).split())
+    assert "k3 is 0.011 on the 2 tokens of weights 0 updates old, and 0.059 on all." in said
+    assert "older weights make 82 % of k3. With sampled_log_probs it would be measured." in said
 
 
 def test_one_version_and_one_turn_need_no_table() -> None:
