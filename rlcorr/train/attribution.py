@@ -26,7 +26,7 @@ from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import over_microbatches
 from rlcorr.train.rollout.engine import Samples, to_batch
-from rlcorr.train.rollout.start import resolve_engine, start_engine
+from rlcorr.train.rollout.start import start_engine
 from rlcorr.types import TokenBatch
 
 MICROBATCH_TOKENS = 2048
@@ -71,8 +71,7 @@ def engine_settings(request: Request) -> dict[str, RolloutConfig]:
     settings["engine in bfloat16"] = replace(exact, dtype="bfloat16")
     if torch.cuda.is_available():  # on a CPU it is ten times slower than bfloat16
         settings["engine in float16"] = replace(exact, dtype="float16")
-    if resolve_engine(request.engine) == "vllm":
-        settings["engine in bfloat16, KV cache in e4m3"] = replace(exact, dtype="bfloat16", kv_cache_dtype="fp8")
+    settings["engine in bfloat16, KV cache in e4m3"] = replace(exact, dtype="bfloat16", kv_cache_dtype="fp8")
     settings["engine's weights in int8"] = replace(exact, weights="int8")
     settings["engine's weights in fp8"] = replace(exact, weights="fp8_e4m3")
     settings[f"top-p {TOP_P:g} in the engine only"] = replace(exact, top_p=TOP_P)
