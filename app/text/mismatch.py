@@ -2,7 +2,8 @@
 
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.resampling import Estimate
-from rlcorr.analysis.symptoms import Pattern, short
+from rlcorr.analysis.segments import AgePart
+from rlcorr.analysis.symptoms import Pattern, Symptom, short
 
 ALSO = "Also: {sentence}"
 
@@ -50,6 +51,19 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 """Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""
+
+ROUNDING: tuple[Pattern, ...] = ("clean", "precision", "undecided", "old weights")
+"""Patterns that a size alone decides. Old weights may have made any of these gaps; versions show whether they did."""
+
+
+def next_step(symptom: Symptom, part: AgePart | None) -> tuple[str, str, str]:
+    """Return what to do about a symptom, the view that helps, and the text of its link.
+
+    A gap that mostly comes with the age of the weights is no rounding, whatever its size is.
+    """
+    is_old = part is not None and part.is_most and symptom.pattern in ROUNDING
+    return NEXT["old weights" if is_old else symptom.pattern]
+
 
 SIZES = {
     "Mean |Δ|": ("abs_log_ratio", "Mean absolute difference of the two log-probs."),

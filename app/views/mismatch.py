@@ -13,7 +13,7 @@ from text.formatting import number, percent, plain, table
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.analysis.segments import age_sentence, answer_lags, by_lag, by_turn, token_lags
+from rlcorr.analysis.segments import AgePart, age_part, answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
@@ -52,7 +52,10 @@ def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.markdown(f"##### {plain(symptoms[0].sentence)}")
     for symptom in symptoms[1:]:
         st.markdown(say.ALSO.format(sentence=plain(symptom.sentence)))
-    _next(symptoms[0])
+    part = age_part(by_lag(record.batch, record.step)) if _lags(record) else None
+    if part is not None and symptoms[0].pattern in say.ROUNDING:
+        st.markdown(say.ALSO.format(sentence=plain(part.sentence)))
+    _next(symptoms[0], part)
     numbers = symptoms[0].numbers
     with st.container(horizontal=True, key="sizes"):
         for label, (name, help) in say.SIZES.items():
@@ -80,9 +83,9 @@ def _parts(batch: TokenBatch) -> None:
         st.caption(say.CORRELATION.format(correlation=number(numbers[f"{PREFIX}parts_correlation"])))
 
 
-def _next(symptom: Symptom) -> None:
+def _next(symptom: Symptom, part: AgePart | None) -> None:
     """Show what to do about a symptom, and a link to the view that helps, with the same run and preset."""
-    advice, view, label = say.NEXT[symptom.pattern]
+    advice, view, label = say.next_step(symptom, part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
         navigation.link_to(view, {}, label, width="content")
@@ -120,15 +123,12 @@ def _pictures(record: StepRecord) -> None:
         labels = mismatch.token_labels(record)
         second["tokens"] = mismatch.by_token(batch, labels)
         second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
-    by_age = by_lag(batch, record.step) if len(_lags(record)) > 1 else ()
-    if by_age:
-        second["lag"] = lag_bars(by_age)
+    if len(_lags(record)) > 1:
+        second["lag"] = lag_bars(by_lag(batch, record.step))
     if batch.turn_ids is not None:
         second["turn"] = turn_bars(by_turn(batch))
     if second:
         _row(**second)
-    if (sentence := age_sentence(by_age)) is not None:
-        st.caption(plain(sentence))
 
 
 def _discarding(record: StepRecord) -> None:

@@ -18,11 +18,13 @@ from text.graded import Cell, Graded, graded_table
 from rlcorr.analysis.gap_size import averages, gap_size
 from rlcorr.analysis.outliers import without_outliers
 from rlcorr.analysis.placement import causes, place
+from rlcorr.analysis.segments import age_part, by_lag
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.gaps import gap_strip
+from rlcorr.foreign.missing_fields import missing
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 from rlcorr.systems.shipped import can_express
@@ -57,7 +59,7 @@ def _page(selection: session.Selection, record: StepRecord) -> None:
     symptoms, fault = triage(record.batch), suggestions.fault(stamps)
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        _verdict(symptoms)
+        _verdict(record, symptoms)
         if fault is not None:
             _no_table(record, *fault)
     if fault is not None:
@@ -88,13 +90,16 @@ def _tail_and_steps(record: StepRecord, stamps: Stamps) -> None:
         _all_steps(stamps)
 
 
-def _verdict(symptoms: list[Symptom]) -> None:
+def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
     first, *others = symptoms
     st.markdown(f"##### {plain(yours_text.unbroken(first.sentence))}")
     for symptom in others:
         st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(symptom.sentence))))
-    advice, view, label = mismatch_text.NEXT[first.pattern]
+    part = None if "policy_versions" in missing(record) else age_part(by_lag(record.batch, record.step))
+    if part is not None and first.pattern in mismatch_text.ROUNDING:
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(part.sentence))))
+    advice, view, label = mismatch_text.next_step(first, part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
         if view == "tokens":

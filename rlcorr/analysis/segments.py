@@ -12,6 +12,11 @@ from rlcorr.errors import UsageError
 from rlcorr.ratios import k3, log_ratio
 from rlcorr.types import TokenBatch
 
+MOST = 0.5
+"""Share of k3 from which on the age of the weights is the first thing to look at."""
+FEW = 100
+"""Tokens of the youngest weights, below which their k3 is noise."""
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -22,6 +27,16 @@ class Segment:
     k3: float
     abs_log_ratio: float
     log_ratio_mean: float
+
+
+@dataclass(frozen=True)
+class AgePart:
+    """How much of a step's k3 comes with the age of the weights, as an estimate and as a sentence."""
+
+    share: float
+    is_most: bool
+    """True if that is most of it, and there are enough tokens of the youngest weights to know."""
+    sentence: str
 
 
 def token_lags(batch: TokenBatch, step: int) -> Tensor:
@@ -93,29 +108,28 @@ def by_turn(batch: TokenBatch) -> tuple[Segment, ...]:
     return _measured(batch, batch.turn_ids)
 
 
-def age_sentence(segments: Sequence[Segment]) -> str | None:
-    """Say how much of k3 comes with the age of the weights, from the segments of `by_lag`; None if there is one age.
+def age_part(segments: Sequence[Segment]) -> AgePart | None:
+    """Return how much of k3 comes with the age of the weights, from the segments of `by_lag`; None if there is one age.
 
     The engine's part is taken to be that of the youngest weights at every age. `sampled_log_probs` measure it instead.
 
-    >>> age_sentence((Segment(0, 100, 0.001, 0.03, 0.0), Segment(2, 300, 0.005, 0.07, 0.0)))[:72]
-    'k3 is 0.001 on the 100 tokens of weights 0 updates old, and 0.004 on all'
+    >>> age_part((Segment(0, 100, 0.001, 0.03, 0.0), Segment(2, 300, 0.005, 0.07, 0.0))).share
+    0.75
     """
     if len(segments) < 2:
         return None
     youngest = segments[0]
     whole = sum(one.k3 * one.tokens for one in segments) / sum(one.tokens for one in segments)
+    share = 1 - youngest.k3 / whole if whole > youngest.k3 else 0.0
     first = (
         f"k3 is {short(youngest.k3)} on the {youngest.tokens:,} tokens of weights {youngest.number} updates old, and "
         f"{short(whole)} on all."
     )
-    if whole <= youngest.k3:
-        return f"{first} So the gap does not grow with the age of the weights."
-    share = percent(1 - youngest.k3 / whole)
-    return (
-        f"{first} If the engine's part is the same at every age, older weights make {share} of k3. With "
-        f"sampled_log_probs it would be measured."
-    )
+    if not share:
+        return AgePart(0.0, False, f"{first} So the gap does not grow with the age of the weights.")
+    then = f"If the engine's part is the same at every age, older weights make {percent(share)} of k3."
+    known = share > MOST and youngest.tokens >= FEW
+    return AgePart(share, known, f"{first} {then} With sampled_log_probs it would be measured.")
 
 
 def _measured(batch: TokenBatch, numbers: Tensor) -> tuple[Segment, ...]:

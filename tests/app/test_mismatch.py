@@ -109,6 +109,28 @@ def test_every_pattern_has_a_next_step(root: Path) -> None:
     assert {view for _, view, _ in say.NEXT.values()} <= set(PAGES)
 
 
+@pytest.mark.parametrize("view", [VIEW, "views/yours.py"])
+def test_a_gap_that_comes_with_the_age_of_the_weights_is_no_rounding(root: Path, view: str) -> None:
+    """200 tokens of fresh weights differ by ±0.01, 200 older ones by ±0.05: k3 is about d²/2, 5e-5 and 1.25e-3.
+
+    All together that is 6.5e-4, and 1 − 5e-5/6.5e-4 is 92 %. Its size alone looks like bfloat16.
+    """
+    run = make_run(root, "alpha", steps=1)
+    sign = torch.tensor([1.0, -1.0]).repeat(20)
+    d = torch.stack([0.01 * sign] * 5 + [0.05 * sign] * 5)
+    ages = torch.tensor([[2]] * 5 + [[0]] * 5).expand(10, 40)
+    batch = TokenBatch.from_log_probs(-3 + d, torch.full_like(d, -3.0), torch.ones_like(d))
+    whole = make_record(3, sequences=10, width=40)
+    tensors = {name: batch.tensors()[name] for name in ("response_mask", "rollout_log_probs", "old_log_probs")}
+    aged = whole.batch.replace(**tensors, policy_versions=ages, advantages=torch.zeros_like(d))
+    add_step(run, replace(whole, batch=aged))
+    text = said(open_app(view, run="alpha"))
+    assert "Also: k3 is 5e-5 on the 200 tokens of weights 0 updates old, and 6.5e-4 on all." in text.replace("−", "-")
+    assert "older weights make 92 % of k3" in text
+    assert "Sample with newer weights, or correct their age." in text
+    assert "nothing beyond rounding" not in text
+
+
 def test_a_pattern_without_sizes_shows_none(root: Path) -> None:
     run = make_run(root, "alpha", steps=0, status="running")
     batch = scored(draw(small()))
