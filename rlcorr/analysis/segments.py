@@ -128,8 +128,8 @@ def age_part(segments: Sequence[Segment]) -> AgePart | None:
     if not share:
         return AgePart(0.0, False, f"{first} So the gap does not grow with the age of the weights.")
     then = f"If the engine's part is the same at every age, older weights make {percent(share)} of k3."
-    known = share > MOST and youngest.tokens >= FEW
-    return AgePart(share, known, f"{first} {then} With sampled_log_probs it would be measured.")
+    is_most = share > MOST and youngest.tokens >= FEW
+    return AgePart(share, is_most, f"{first} {then} With sampled_log_probs it would be measured.")
 
 
 def _measured(batch: TokenBatch, numbers: Tensor) -> tuple[Segment, ...]:
