@@ -144,7 +144,7 @@ def numbers_of(report: dict[str, float]) -> dict[str, Number]:
         ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
         ("ESS of the kept", "trained_eff_sample_size", percent),
         ("Mean weight", "trained_is_mean", number),
-        ("Weights cut", "rollout_is_oob_ratio", percent),
+        ("Weights clipped", "rollout_is_oob_ratio", percent),
         ("k3", "k3_kl", number),
         ("Mean |Δ|", "abs_log_ratio", number),
     )
@@ -170,7 +170,7 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
         pictures["weights"] = Picture(figure, "Importance weights", phrases.WEIGHTS)
     for rule in config.rollout_rs[:1]:
         figure = correction.statistic_histogram(batch, result, rule)
-        pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", phrases.STATISTIC)
+        pictures["statistic"] = Picture(figure, phrases.rule_title(rule), phrases.STATISTIC)
     figure = correction.fate_mask(correction.token_fates(batch, result, config), config)
     return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
 

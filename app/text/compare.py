@@ -42,7 +42,7 @@ MASKS = (
 )
 WEIGHTS = (
     "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Purple: the weight in A is larger. "
-    "Ochre: the weight in B is larger. The outermost cells contain everything beyond the axes."
+    "Ochre: the weight in B is larger. The outermost cells contain everything outside the axes."
 )
 HEADLINES = (
     "kept_fraction", "rollout_rs_seq_masked_fraction", "trained_eff_sample_size", "trained_is_mean",
@@ -77,12 +77,12 @@ RUNS_INTRO = (
 SAME_STEP = "A and B are the same step: every difference is 0."
 DENSITY_TITLE, MAGNIFIED_TITLE, TAIL_TITLE = "Both probabilities", "The difference", "The tail"
 DENSITY = (
-    "Horizontal: probability in the engine. Vertical: probability in the trainer. Orange: more likely in the trainer. "
-    "Blue: more likely in the engine."
+    "Horizontal: probability in the sampler. Vertical: probability in the trainer. Orange: more likely in the trainer. "
+    "Blue: more likely in the sampler."
 )
 MAGNIFIED = (
-    "The difference, magnified. Horizontal: probability in the engine. Vertical: the ratio. A and B have the same "
-    "axes. The outermost rows contain everything beyond the axes."
+    "The difference, magnified. Horizontal: probability in the sampler. Vertical: the ratio. A and B have the same "
+    "axes. The outermost rows contain everything outside the axes."
 )
 TAIL = "Share of the tokens that differ by at least this much, in A and in B."
 NO_STEP_B = "Run B has no step yet."

@@ -13,7 +13,7 @@ from rlcorr.figures.canvas import ACROSS, CUT, KEPT, REJECTED, Figure, Part, fig
 SHARES = {
     "kept tokens": ("kept_fraction", KEPT),
     "effective sample size": ("trained_eff_sample_size", ACROSS[2]),
-    "weights cut": ("rollout_is_oob_ratio", CUT),
+    "weights clipped": ("rollout_is_oob_ratio", CUT),
 }
 """Name on the page → metric, colour."""
 

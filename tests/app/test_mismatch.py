@@ -72,7 +72,7 @@ def test_a_gap_with_a_third_policy_is_shown_in_two_parts(root: Path) -> None:
         row[0]: row[1:] for row in (re.findall(r"<td>(?:<[^>]*>)?([^<]*)", line) for line in page.split("<tr>")[2:])
     }
     assert cells["whole gap"] == cells["age"]
-    assert cells["engine"][:4] == ["0", "0", "0", "1"]
+    assert cells["sampler"][:4] == ["0", "0", "0", "1"]
 
 
 def test_other_findings_stand_below_the_headline(root: Path) -> None:

@@ -56,7 +56,7 @@ def numbers_and_pictures_move_while_the_mouse_is_down(page: Page) -> None:
 
 
 def the_slider_works_with_the_keyboard_and_says_its_value(page: Page) -> None:
-    slider = page.get_by_role("slider", name="seq_mean_k1: upper bound")
+    slider = page.get_by_role("slider", name="Largest mean ratio (seq_mean_k1)")
     expect(slider).to_have_attribute("aria-valuetext", "1.001")
     slider.focus()
     slider.press("PageUp")
