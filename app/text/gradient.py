@@ -188,9 +188,14 @@ def cannot_tell(what: str, over_nothing: Interval, units: SampledUnits, needed: 
 
 
 def short(value: float) -> str:
-    """Format a number with two decimals, or with two significant digits if it is small; return a dash for NaN."""
+    """Format a number with two decimals, a small one with two significant digits, a large one without decimals.
+
+    NaN is a dash.
+    """
     if value != value:
         return "–"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 

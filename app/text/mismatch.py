@@ -6,6 +6,17 @@ from rlcorr.analysis.symptoms import Pattern, short
 
 ALSO = "Also: {sentence}"
 
+
+def headline(sentence: str) -> tuple[str, str]:
+    """Split the sentences of a symptom into the first one, which is a heading, and the others.
+
+    >>> headline("Undecided: k3 is 0.01. Gaps of this size have several causes. Measure again.")
+    ('Undecided: k3 is 0.01.', 'Gaps of this size have several causes. Measure again.')
+    """
+    first, stop, others = sentence.partition(". ")
+    return first + stop.strip(), others
+
+
 _FIX = ("Fix this before you choose a correction. The tokens show where it is.", "tokens", "See the tokens")
 NEXT: dict[Pattern, tuple[str, str, str]] = {
     "not finite": _FIX,

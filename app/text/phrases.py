@@ -149,8 +149,8 @@ def rule_title(rule: RejectionRule) -> str:
     >>> rule_title(RejectionRule.named("seq_mean_k3", upper=0.01))
     'Mean k3 (seq_mean_k3)'
     """
-    statistic = _statistic(rule)
-    return f"{statistic[0].upper()}{statistic[1:]} ({rule.name})"
+    text = statistic(rule)
+    return f"{text[0].upper()}{text[1:]} ({rule.name})"
 
 
 def rule_label(rule: RejectionRule, side: Side) -> str:
@@ -160,10 +160,10 @@ def rule_label(rule: RejectionRule, side: Side) -> str:
     >>> rule_label(rule, "lower"), rule_label(rule, "upper")
     ('Smallest mean ratio (seq_mean_k1)', 'Largest mean ratio (seq_mean_k1)')
     """
-    return f"{SIDES[side]} {_statistic(rule)} ({rule.name})"
+    return f"{SIDES[side]} {statistic(rule)} ({rule.name})"
 
 
-def _statistic(rule: RejectionRule) -> str:
+def statistic(rule: RejectionRule) -> str:
     """Return what a rule compares, in words that may follow "largest" and "smallest"."""
     divergence = DIVERGENCE[rule.divergence]
     if rule.reduce in ("max", "min"):

@@ -83,7 +83,14 @@ def answer(share: float, text: str, row: int, column: int, q: float, p: float) -
     if not share:
         return NO_GAP
     written = f"“{plain(token(text))}”"
-    return ANSWER.format(share=percent(share), token=written, column=column, row=row, q=number(q), p=number(p))
+    return ANSWER.format(
+        share=percent(share), token=written, column=column, row=row, q=_probability(q), p=_probability(p)
+    )
+
+
+def _probability(p: float) -> str:
+    """Format a probability so that no line breaks inside it."""
+    return number(p).replace("e-0", "e-").replace("-", "\N{MINUS SIGN}")
 
 
 NUMBERS = ["", "logarithm", "value"]

@@ -96,11 +96,12 @@ def _live(
     """Show what changes with a bound of A or B, and the comparison of the gradients below it."""
     batch, a, b = record.batch, bounded(pair[0]), bounded(pair[1], fields.SECOND)
     identity = corrections.identity(selection.run, record.step)
-    sliders = [
-        *bound_sliders(
+    first = bound_sliders(
             a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
             slider_values=partial(useful_slider_values, [(identity, batch)], a),
-        ),
+        )  # fmt: skip
+    sliders = [
+        *(replace(one, slider=replace(one.slider, label=f"A: {one.slider.label}")) for one in first),
         *bound_sliders(
             b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
             slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=fields.SECOND,

@@ -49,7 +49,8 @@ def show(selection: session.Selection) -> None:
 
 def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, the sizes, and the age of the weights."""
-    st.markdown(f"##### {plain(symptoms[0].sentence)}")
+    first, others = say.headline(symptoms[0].sentence)
+    st.markdown(f"##### {plain(first)}\n{plain(others)}".strip())
     for symptom in symptoms[1:]:
         st.markdown(say.ALSO.format(sentence=plain(symptom.sentence)))
     _next(symptoms[0])

@@ -41,7 +41,9 @@ def test_the_headline_is_the_librarys(root: Path) -> None:
     run = make_run(root, "alpha", steps=1)
     (finding,) = triage(runs.read_step(run, 0).batch)
     at = open_app(VIEW)
-    assert any(heading.value.replace("\\", "") == f"##### {finding.sentence}" for heading in at.markdown)
+    assert any(
+        heading.value.replace("\\", "").replace("\n", " ") == f"##### {finding.sentence}" for heading in at.markdown
+    )
     numbers = shown(at)
     assert numbers["k3"] == f"{finding.numbers['k3']:.4g}"
     assert numbers["Mean e^|Δ|"] == f"{finding.numbers['mult_error']:.4g}"
@@ -55,7 +57,7 @@ def test_every_recorded_run_opens(slug: str) -> None:
     best = triage(runs.read_step(run, runs.list_steps(run)[-1]).batch)[0]
     at = open_app(VIEW, run=slug)
     assert not at.error
-    assert best.sentence in said(at)
+    assert best.sentence in said(at).replace("\n", " ")
     assert "Along the response" in said(at)
 
 
@@ -78,7 +80,7 @@ def test_a_gap_with_a_third_policy_is_shown_in_two_parts(root: Path) -> None:
 def test_other_findings_stand_below_the_headline(root: Path) -> None:
     run = make_run(root, "alpha", steps=0, status="running")
     findings = triage(with_pairs(run, unfilled(draw(small(), temperature=0.7))))
-    text = said(open_app(VIEW))
+    text = said(open_app(VIEW)).replace("\n", " ")
     assert [finding.pattern for finding in findings] == ["temperature", "padding"]
     assert f"##### {findings[0].sentence}" in text
     assert f"Also: {findings[1].sentence}" in text
@@ -92,7 +94,7 @@ def test_the_next_step_follows_the_verdict() -> None:
         ("stale_head", "are the rows of the output head the same on both sides?", "See the tokens"),
     ):
         at = open_app(VIEW, run=slug)
-        text = said(at)
+        text = said(at).replace("\n", " ")
         verdict = triage(runs.read_step(runs.ROOT / slug, runs.list_steps(runs.ROOT / slug)[-1]).batch)[0].sentence
         assert text.index(verdict) < text.index(advice)
         (link,) = [element.proto for element in at.get("page_link") if element.proto.label == label]
