@@ -183,7 +183,10 @@ def curves_over(
     of_weights = b.id.rule_index is None
     shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=b.value)
     left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=b.value)
+    caption = phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE
+    if of_weights and config.rollout_rs:
+        caption += f" {phrases.REJECTED_COUNT}"
     return {
         "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
-        "mismatch_over": Picture(left, phrases.EFFECT, phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE),
+        "mismatch_over": Picture(left, phrases.EFFECT, caption),
     }

@@ -76,6 +76,7 @@ CURVES_OVER = (
 )
 LEFT_OF_RULE = "On the tokens that this rule keeps: the distance of the two policies, and the spread of the ratios."
 LEFT_OF_WEIGHTS = "A tighter threshold has less noise (χ² of the weights) and more bias (1 − mean weight)."
+REJECTED_COUNT = "A rejected token has weight 0 here."
 BUDGET_TITLE = "Budget"
 BUDGET = "Find the threshold for a target."
 BUDGET_KEEP, BUDGET_ESS = "share of tokens within the thresholds", "effective sample size of the kept tokens"
@@ -141,6 +142,15 @@ def budget_part(config: CorrectionConfig, bound: BoundId) -> str:
     """Return the name of the rule, or of the weights, whose thresholds a budget moves."""
     index = bound.rule_index
     return "Weights" if index is None else rule_title(config.rollout_rs[index])
+
+
+def in_words(sentence: str) -> str:
+    """Return a sentence of the library in the words of the pages, which call its engine the sampler.
+
+    >>> in_words("The engine's part, if an engine in bfloat16 samples.")
+    "The sampler's part, if a sampler in bfloat16 samples."
+    """
+    return sentence.replace("an engine", "a sampler").replace("engine", "sampler")
 
 
 def rule_title(rule: RejectionRule) -> str:

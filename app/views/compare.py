@@ -222,7 +222,7 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
         st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
     ):
         with column:
-            st.markdown(f"##### {name}: {title}\n\n{plain(triage(batch)[0].sentence)}")
+            st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
             both = cells.probability_density(batch)
             picture(say.DENSITY_TITLE, both, key=f"density_{name}", caption=say.DENSITY, source=source)
             picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)

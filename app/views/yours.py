@@ -15,6 +15,7 @@ from text import mismatch as mismatch_text
 from text import yours as yours_text
 from text.formatting import percent, plain, table
 from text.graded import Cell, Graded, graded_table
+from text.phrases import in_words
 
 from rlcorr.analysis.gap_size import averages, gap_size
 from rlcorr.analysis.outliers import without_outliers
@@ -82,17 +83,17 @@ def _page(selection: session.Selection, record: StepRecord) -> None:
 def _no_table(record: StepRecord, step: int, symptom: Symptom) -> None:
     """Write why there is nothing to choose from, and which step has the fault if it is not the one that is shown."""
     if step != record.step:
-        st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(symptom.sentence)))
+        st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(in_words(symptom.sentence))))
     st.markdown(yours_text.NO_TABLE)
 
 
 def _verdict(symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
     first, *others = symptoms
-    heading, details = mismatch_text.headline(yours_text.unbroken(first.sentence))
+    heading, details = mismatch_text.headline(yours_text.unbroken(in_words(first.sentence)))
     st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
     for symptom in others:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(symptom.sentence))))
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(symptom.sentence)))))
     advice, view, label = mismatch_text.NEXT[first.pattern]
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
@@ -140,7 +141,7 @@ def _all_steps(stamps: Stamps) -> None:
     if len(stamps) > 1:
         st.caption(yours_text.ALL_STEPS)
         for line in suggestions.looks_like(stamps):
-            st.markdown(f"- {plain(mismatch_text.headline(line)[0])}")
+            st.markdown(f"- {plain(mismatch_text.headline(in_words(line))[0])}")
 
 
 @address.fragment
@@ -169,7 +170,7 @@ def _is_it_normal(record: StepRecord, symptoms: list[Symptom]) -> None:
 
 @address.fragment
 def _corrections(record: StepRecord, stamps: Stamps) -> None:
-    """Show what the system ships, thresholds by budget, and the text of the one that is taken; below them the tail."""
+    """Show what the system ships, thresholds by budget, the text of the one that is taken, and the tail."""
     left, right = st.columns([2, 3], gap="medium")
     with left:
         system = systems.system()
@@ -186,11 +187,7 @@ def _corrections(record: StepRecord, stamps: Stamps) -> None:
         _by_budget(stamps, reached, refused, {one.preset: no_text for one in reached if one not in offered})
     with left:
         _take(system, [one for one in (*shipped, *offered) if one.is_advised])
-    left, right = st.columns([3, 2], gap="medium")
-    with left:
         _tail(record, stamps)
-    with right:
-        _by_length(reached)
         _all_steps(stamps)
 
 
@@ -227,6 +224,7 @@ def _by_budget(
     for name, reason in refused.items():
         st.caption(plain(f"{yours_text.SUGGESTED[name]}: {reason}"))
     st.caption(f"{yours_text.NO_CAP} {yours_text.WHICH_LEARNS}")
+    _by_length(reached)
 
 
 def _by_length(reached: list[Suggestion]) -> None:

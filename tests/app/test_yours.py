@@ -161,7 +161,7 @@ def test_one_token_that_decides_is_named_with_a_link(root: Path) -> None:
     np.savez(file, **whole)
     at = dropped(("pairs.npz", file.getvalue()))
     text = said(at)
-    assert "##### One token makes 100 % of k3: response 31, token 7 (log-probs −39.9 in the engine" in text
+    assert "##### One token makes 100 % of k3: response 31, token 7 (log-probs −39.9 in the sampler" in text
     assert "Also: Looks like precision" in text
     assert "chat template" not in text
     (link,) = [e.proto for e in at.get("page_link") if e.proto.label == "See token 7 of response 31"]
@@ -187,8 +187,8 @@ def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
     np.savez(marked, **{**whole, "rollout_log_probs": rollout})
     at = dropped(("step_1.npz", step_file(1)), ("step_2.npz", step_file(2)), ("step_3.npz", marked.getvalue()))
     text = said(at).replace("\\", "")
-    assert "##### Looks like padding: the engine's log-prob is exactly −9999 on 40 tokens (2 %)" in text
-    assert "- padding (1 step): Looks like padding: the engine's log-prob is exactly −9999" in text
+    assert "##### Looks like padding: the sampler's log-prob is exactly −9999 on 40 tokens (2 %)" in text
+    assert "- padding (1 step): Looks like padding: the sampler's log-prob is exactly −9999" in text
     assert "- precision (2 steps, the worst is step" in text
 
 

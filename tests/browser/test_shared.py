@@ -69,7 +69,7 @@ def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> 
 def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=preset,choices,bounds,budget,use_it,upload")
     unfold(page)
-    for name in ("Preset", "Upper bound of the weight"):
+    for name in ("Preset", "Largest weight"):
         expect(page.get_by_label(name, exact=True).first).to_be_hidden()
     for text in ("Budget", "Export the config", "Advanced: weights and rejection rules"):
         expect(page.get_by_text(text, exact=True)).to_be_hidden()
