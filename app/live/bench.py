@@ -45,7 +45,7 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
         numbers=numbers_of(report) | _m2(batch, config, [config])[0] | moved,
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
-        texts={ANSWER: phrases.bench_answer(report), EXPLAINED: config.explain()},
+        texts={ANSWER: phrases.bench_answer(report, config.rollout_is_mode), EXPLAINED: config.explain()},
         notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset)), *not_moved],
     )
 
@@ -133,7 +133,10 @@ def bench_strip(
     varied = [at_threshold(config, value, b.id) for value in slider_values]
     reports = [report | changed for changed in strips.numbers_of(bound_strip)]
     numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
-    texts = {ANSWER: [phrases.bench_answer(one) for one in reports], EXPLAINED: [one.explain() for one in varied]}
+    texts = {
+        ANSWER: [phrases.bench_answer(one, config.rollout_is_mode) for one in reports],
+        EXPLAINED: [one.explain() for one in varied],
+    }
     return strips.package(arrays, numbers, texts, pictures)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from rlcorr import CorrectionConfig
 from rlcorr.bounds import BoundId, Side
+from rlcorr.config import WeightMode
 from rlcorr.presets.titles import DIVERGENCE, OVER
 from rlcorr.rules import RejectionRule
 from rlcorr.teaching.glossary import define
@@ -125,15 +126,19 @@ STATUS = {
 }
 
 ANSWER = "This keeps {kept} of the tokens{clipped}. The effective sample size is {ess}."
-CLIPPED = " and clips the weights of {clipped}"
+CLIPPED: Mapping[WeightMode, str] = {
+    "truncate": " and clips the weights of {clipped}",
+    "mask": " and sets the weights of {clipped} to 0",
+}
+"""What happens to weights outside the thresholds."""
 
 
-def bench_answer(report: Mapping[str, float]) -> str:
-    """Return a sentence about what the correction keeps and clips."""
+def bench_answer(report: Mapping[str, float], mode: WeightMode) -> str:
+    """Return a sentence about what the correction keeps, and what it does to weights outside the thresholds."""
     clipped = report.get("rollout_is_oob_ratio", 0.0)
     return ANSWER.format(
         kept=percent(report["kept_fraction"]),
-        clipped=CLIPPED.format(clipped=percent(clipped)) if clipped else "",
+        clipped=CLIPPED[mode].format(clipped=percent(clipped)) if clipped else "",
         ess=percent(report["trained_eff_sample_size"]),
     )
 
