@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 import yaml
-from app_pages import one_scan, open_app, root, said
+from app_pages import one_scan, open_app, open_view, root, said
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -250,3 +250,9 @@ def test_a_run_of_this_machine_is_not_called_an_example(root: Path, one_scan: No
     make_run(root / "local", "imported_1", steps=1)
     assert "As an example, the page shows" not in said(open_app(VIEW, run="imported_1"))
     assert "As an example, the page shows" in said(open_app(VIEW, run="recorded"))
+
+
+def test_gradient_names_a_dropped_file_by_its_name(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_view(dropped(("mine.npz", step_file(1))), "views/gradient.py")
+    assert "step 1 of mine.npz has no score sketch" in said(at)
