@@ -83,7 +83,7 @@ def ticks(span: float) -> list[str]:
     Half strength is at a quarter of the span, because the strength is the root of |log r|.
     """
     shares = (-1.0, -0.25, 0.0, 0.25, 1.0)
-    return [f"{math.exp(share * span):.2g}" for share in shares]
+    return [f"{math.exp(share * span):.2g}".replace("e-0", "e−").replace("e+0", "e") for share in shares]
 
 
 def pages_of(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from data import corrections
 from data.corrections import Identity
 from state.fields import Bound
+from text import phrases
+from text.phrases import rule_label
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.bounds import BoundId
@@ -23,9 +25,11 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
         reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0, "prefix": 9999.0}[config.rollout_is]
         if math.isfinite(config.rollout_is_threshold):
             reach = max(reach, config.rollout_is_threshold - 1)
-            bounds.append(_of_ratio("is", BoundId(None, "upper"), config.rollout_is_threshold, reach))
+            bounds.append(_of_ratio("is", phrases.LARGEST, BoundId(None, "upper"), config.rollout_is_threshold, reach))
         if config.rollout_is_threshold_lower is not None:
-            bounds.append(_of_ratio("is", BoundId(None, "lower"), config.rollout_is_threshold_lower, reach))
+            bounds.append(
+                _of_ratio("is", phrases.SMALLEST, BoundId(None, "lower"), config.rollout_is_threshold_lower, reach)
+            )
     for index, rule in enumerate(config.rollout_rs):
         if math.isfinite(rule.upper):
             bounds.append(_of_rule(rule, BoundId(index, "upper"), rule.upper))
@@ -42,11 +46,11 @@ def is_first(b: Bound, config: CorrectionConfig) -> bool:
 def _of_rule(rule: RejectionRule, bound: BoundId, value: float) -> Bound:
     if rule.divergence == "k1":
         reach = {None: 99.0, "max": 99.0, "min": 99999.0, "sum": 9999.0, "mean": 1.0}[rule.reduce]
-        return _of_ratio(rule.name, bound, value, max(reach, abs(value), 1 / value))
+        return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, max(reach, abs(value), 1 / value))
     if rule.divergence == "mult_error":
-        return _of_ratio(rule.name, bound, value, 99.0)
+        return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, 99.0)
     side = bound.side
-    key, label = f"{rule.name}_{side}", f"{rule.name}: {side} bound"
+    key, label = f"{rule.name}_{side}", rule_label(rule, side)
     high = {"binary_kl": 20.0, "forward_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0, "binary_tv": 1.0}.get(
         rule.divergence, 100.0
     )
@@ -55,11 +59,9 @@ def _of_rule(rule: RejectionRule, bound: BoundId, value: float) -> Bound:
     return Bound(key, bound, label, value, 1e-7, high, 0.0, "The largest value that is kept.")
 
 
-def _of_ratio(name: str, bound: BoundId, value: float, reach: float) -> Bound:
+def _of_ratio(name: str, label: str, bound: BoundId, value: float, reach: float) -> Bound:
     """Return a bound on a ratio; its URL key begins with `name`."""
-    side = bound.side
-    label = f"{side.capitalize()} bound of the weight" if bound.rule_index is None else f"{name}: {side} bound"
-    if side == "lower":
+    if bound.side == "lower":
         return Bound(
             f"{name}_lower", bound, label, value, 1 / (1 + reach), 1.0, 1.0, "The smallest ratio that is allowed."
         )

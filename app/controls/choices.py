@@ -20,7 +20,7 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
     """Return the choices, with the configuration's own values."""
     return [
         Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), phrases.LEVEL),
-        Choice("mode", "Outside the bounds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
+        Choice("mode", "Outside the thresholds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
         Choice("rules", "Rejection rules", _names(config), tuple(RULE_NAMES), phrases.RULES, several=True),
         Choice("denominator", "Divide by", config.denominator, get_args(Denominator), phrases.DENOMINATOR),
         Choice("normalise", "Mean weight", _mean(config), ("as it is", "one"), phrases.NORMALISE),

@@ -1,7 +1,7 @@
 """The system that a configuration is exported to: in the URL as `system`; the list begins with the last choice."""
 
 from collections.abc import Mapping
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 from state import address, navigation, notices
@@ -69,7 +69,10 @@ def _present() -> tuple[str, dict[str, str]]:
 
 
 def _address(view: str, query: Mapping[str, str]) -> str:
-    return f"/{view}?{urlencode(query)}"
+    """Return the address of a view on this server; without the server's name if it is not known."""
+    parts = urlsplit(st.context.url or "")
+    server = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+    return f"{server}/{view}?{urlencode(query)}"
 
 
 def _remember() -> None:

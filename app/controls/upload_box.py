@@ -25,7 +25,7 @@ TOO_LARGE = """<style>
 .rl-too-large { display: none; padding: 1rem; border-radius: 6px; background: #e5534b40 }
 .stMain:has([data-testid="stFileChip"][aria-invalid="true"]) {
   .rl-too-large { display: block }
-  .st-key-yours { display: none }
+  .st-key-yours, .st-key-pickers { display: none }
 }
 </style>
 <div class="rl-too-large" role="alert">{sentence}</div>"""

@@ -150,7 +150,8 @@ def source(run: Path, number: int | None) -> str:
     else:
         seed, hashed = about.seed, about.files.get(path.relative_to(run).as_posix())
     steps = "" if number is None else f" · step {number}"
-    return f"{name}{steps} · seed {seed} · {digest(path, hashed)}"
+    seeds = "" if run.name.startswith(uploads.PREFIX) else f" · seed {seed}"  # files have none
+    return f"{name}{steps}{seeds} · {digest(path, hashed)}"
 
 
 def digest(path: Path, hashed: str | None = None) -> str:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import streamlit as st
 
-from data import corrections, recorded
+from data import corrections, recorded, uploads
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.bounds import BoundId, at_threshold, usual_thresholds
 from rlcorr.config import LossConfig
+from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
 from rlcorr.gradients.comparison import GradientComparison, compare_gradients
 from rlcorr.gradients.contributions import (
@@ -48,9 +49,16 @@ class Sketched:
 
 
 def sketched(run: Path, step: int) -> Sketched:
-    """Return the step with its sketch. Raises `UsageError` if there is none or if it is damaged."""
+    """Return the step with its sketch.
+
+    Raises `UsageError` if there is none or if it is damaged. An upload is named as its file there.
+    """
     identity = corrections.identity(run, step), recorded.stamp(runs.sketch_path(run, step))
-    return Sketched(identity, *_batch_and_sketch(run, step, identity), _gap(identity, recorded.step(run, step).batch))
+    try:
+        batch, sketch = _batch_and_sketch(run, step, identity)
+    except UsageError as error:
+        raise UsageError(str(error).replace(run.name, uploads.shown_name(run.name))) from error
+    return Sketched(identity, batch, sketch, _gap(identity, recorded.step(run, step).batch))
 
 
 def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:

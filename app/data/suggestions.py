@@ -50,10 +50,14 @@ class Suggestion:
         return self.preset or "" if self.share is None else f"{self.preset}@{self.share:g}"
 
     @property
+    def acts(self) -> bool:
+        """Check whether there are weights or rules."""
+        return self.config.rollout_is is not None or bool(self.config.rollout_rs)
+
+    @property
     def is_advised(self) -> bool:
         """Check whether the correction acts, and the glossary calls none of its numbers bad."""
-        acts = self.config.rollout_is is not None or bool(self.config.rollout_rs)
-        return acts and isinstance(self.effect, Kept) and not self.effect.is_bad
+        return self.acts and isinstance(self.effect, Kept) and not self.effect.is_bad
 
 
 Stamps = tuple[corrections.Identity, ...]

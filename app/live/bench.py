@@ -45,7 +45,7 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
         numbers=numbers_of(report) | _m2(batch, config, [config])[0] | moved,
         rows=[row for row in (pictures, curves) if row],
         refused=refused,
-        texts={ANSWER: phrases.bench_answer(report), EXPLAINED: config.explain()},
+        texts={ANSWER: phrases.bench_answer(report, config.rollout_is_mode), EXPLAINED: config.explain()},
         notes=[Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset)), *not_moved],
     )
 
@@ -133,7 +133,10 @@ def bench_strip(
     varied = [at_threshold(config, value, b.id) for value in slider_values]
     reports = [report | changed for changed in strips.numbers_of(bound_strip)]
     numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
-    texts = {ANSWER: [phrases.bench_answer(one) for one in reports], EXPLAINED: [one.explain() for one in varied]}
+    texts = {
+        ANSWER: [phrases.bench_answer(one, config.rollout_is_mode) for one in reports],
+        EXPLAINED: [one.explain() for one in varied],
+    }
     return strips.package(arrays, numbers, texts, pictures)
 
 
@@ -144,7 +147,7 @@ def numbers_of(report: dict[str, float]) -> dict[str, Number]:
         ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
         ("ESS of the kept", "trained_eff_sample_size", percent),
         ("Mean weight", "trained_is_mean", number),
-        ("Weights cut", "rollout_is_oob_ratio", percent),
+        ("Weights clipped", "rollout_is_oob_ratio", percent),
         ("k3", "k3_kl", number),
         ("Mean |Δ|", "abs_log_ratio", number),
     )
@@ -170,7 +173,7 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
         pictures["weights"] = Picture(figure, "Importance weights", phrases.WEIGHTS)
     for rule in config.rollout_rs[:1]:
         figure = correction.statistic_histogram(batch, result, rule)
-        pictures["statistic"] = Picture(figure, f"Rule `{rule.name}`", phrases.STATISTIC)
+        pictures["statistic"] = Picture(figure, phrases.rule_title(rule), phrases.STATISTIC)
     figure = correction.fate_mask(correction.token_fates(batch, result, config), config)
     return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
 
@@ -183,7 +186,10 @@ def curves_over(
     of_weights = b.id.rule_index is None
     shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=b.value)
     left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=b.value)
+    caption = phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE
+    if of_weights and config.rollout_rs:
+        caption += f" {phrases.REJECTED_COUNT}"
     return {
         "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
-        "mismatch_over": Picture(left, phrases.EFFECT, phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE),
+        "mismatch_over": Picture(left, phrases.EFFECT, caption),
     }

@@ -42,12 +42,15 @@ MASKS = (
 )
 WEIGHTS = (
     "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Purple: the weight in A is larger. "
-    "Ochre: the weight in B is larger. The outermost cells contain everything beyond the axes."
+    "Ochre: the weight in B is larger. The outermost cells contain everything outside the axes."
 )
-HEADLINES = (
-    "kept_fraction", "rollout_rs_seq_masked_fraction", "trained_eff_sample_size", "trained_is_mean",
-    "rollout_is_oob_ratio", "ratio_eff_sample_size", "k3_kl", "abs_log_ratio", "tokens",
-)  # fmt: skip
+HEADLINES = {
+    "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Sequences touched",
+    "trained_eff_sample_size": "ESS of the kept", "trained_is_mean": "Mean weight",
+    "rollout_is_oob_ratio": "Weights clipped", "ratio_eff_sample_size": "ESS of the ratios",
+    "k3_kl": "k3", "abs_log_ratio": "Mean |Δ|", "tokens": "Tokens",
+}  # fmt: skip
+"""Metric → its name on the page. The others are named as the trainer logs them."""
 METRICS = "Point at a name for its definition. A dash: not measured under that configuration."
 DIFFERENT, EQUAL = "Other metrics that differ", "Other metrics that are equal"
 WEIGHTS_IN = "Weights in {name}"
@@ -77,12 +80,12 @@ RUNS_INTRO = (
 SAME_STEP = "A and B are the same step: every difference is 0."
 DENSITY_TITLE, MAGNIFIED_TITLE, TAIL_TITLE = "Both probabilities", "The difference", "The tail"
 DENSITY = (
-    "Horizontal: probability in the engine. Vertical: probability in the trainer. Orange: more likely in the trainer. "
-    "Blue: more likely in the engine."
+    "Horizontal: probability in the sampler. Vertical: probability in the trainer. Orange: more likely in the trainer. "
+    "Blue: more likely in the sampler."
 )
 MAGNIFIED = (
-    "The difference, magnified. Horizontal: probability in the engine. Vertical: the ratio. A and B have the same "
-    "axes. The outermost rows contain everything beyond the axes."
+    "The difference, magnified. Horizontal: probability in the sampler. Vertical: the ratio. A and B have the same "
+    "axes. The outermost rows contain everything outside the axes."
 )
 TAIL = "Share of the tokens that differ by at least this much, in A and in B."
 NO_STEP_B = "Run B has no step yet."
@@ -127,12 +130,20 @@ def advice(progress: Interval, size: int) -> str:
 
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[ExplainedRow]:
-    return [(pair.key, describe(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
+    """Return a row per metric: its name, its meaning, and its values."""
+    return [(*_name(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
+
+
+def _name(key: str) -> tuple[str, str]:
+    """Return the name of a metric, and its meaning."""
+    if key in HEADLINES:
+        return HEADLINES[key], f"{describe(key)} Logged as {key}."
+    return key, describe(key)
 
 
 def signed(value: float) -> str:
     """Format a number with its sign; return a dash for NaN."""
-    return "–" if math.isnan(value) else f"{value:+.4g}" if value else "0"
+    return "–" if math.isnan(value) else f"{value:+.4g}".replace("-", "−") if value else "0"
 
 
 def interval(ends: Interval, *, sign: bool = False) -> str:

@@ -13,7 +13,7 @@ from text.formatting import percent
 INTRO = "The gradient of this step with the correction, compared with the on-policy gradient. Measured on {what}."
 ENUMERATED = (
     "all likely answers to {count:,} prompts. They cover {old} of the probability in the trainer and {rollout} in the "
-    "engine. "
+    "sampler. "
 )
 OF_SOME_PROMPTS = (
     "Only the prompts are a sample. The 95 % intervals are over the prompts and over the random projections of the "
@@ -34,7 +34,7 @@ OF_THESE_PROMPTS = (
 )
 EXAMPLE = 4096
 LITTLE_COVERED = (
-    "The measured answers have only {old} of the probability in the trainer and {rollout} in the engine. Every number "
+    "The measured answers have only {old} of the probability in the trainer and {rollout} in the sampler. Every number "
     "here lacks the part of the other answers."
 )
 
@@ -79,7 +79,7 @@ BEST_THRESHOLDS = (
     "The threshold with the most progress, and its 95 % interval from bootstrap samples. Dotted: the present batch "
     "size. If the band covers the whole height, these data cannot tell which threshold is best."
 )
-NO_BOUND = "This configuration has no bound to move."
+NO_BOUND = "This configuration has no threshold to move."
 TOY_FOLDED = "The same on a toy where everything is exact"
 TOY_TITLE = "The toy, exactly"
 TOY = (
@@ -92,18 +92,18 @@ RANKED = (
     "Every preset by its progress, with 95 % bars. Bars with the same background and shade are statistically tied with "
     "the first of them, by the difference on the same samples."
 )
-MARKED = "Orange bar: the preset with its own numbers. Orange line and band: with the present bounds."
+MARKED = "Orange bar: the preset with its own numbers. Orange line and band: with the present thresholds."
 PLANE_TITLE = "Bias and noise of all presets"
 PLANE = (
     "Each point is a preset; point at it for its name. Horizontal: noise with {size:,} answers in a batch. Vertical: "
     "bias. Both are in units of the on-policy gradient. A larger batch moves all points to the left by the same "
-    "distance, but none down. Orange cross: the correction with the present bounds, and its 95 % intervals."
+    "distance, but none down. Orange cross: the correction with the present thresholds, and its 95 % intervals."
 )
 PARTS_TITLE = "Where the bias comes from"
 PARTS = ("weights", "truncation", "rejection", "denominator")
 DECOMPOSED = (
     "How far each part of the correction moves the gradient, measured on the same responses. weights: from exact "
-    "product weights to this level of weights, or to none. truncation: the bounds on the weights. rejection: the "
+    "product weights to this level of weights, or to none. truncation: the thresholds of the weights. rejection: the "
     "rules. denominator: dividing by the kept tokens, and normalised weights."
 )
 KL_TITLE = "##### k2 or k3? The value of a KL estimator is not its gradient"
@@ -122,7 +122,7 @@ KL_NUMBERS = {
     "length": "Length of the loss's expected gradient, divided by that of ∇KL(π_θ‖target).",
     "noise of a token": "Standard deviation of the gradient of one sampled token, in units of ∇KL(π_θ‖target).",
 }
-TARGETS: dict[str, Target] = {"the reference model": "ref", "the engine's policy": "rollout"}
+TARGETS: dict[str, Target] = {"the reference model": "ref", "the sampler's policy": "rollout"}
 NO_DISTRIBUTION = (
     "This run has no recorded distribution of {target} at that step, so there is no exact gradient to compare with."
 )
@@ -188,9 +188,14 @@ def cannot_tell(what: str, over_nothing: Interval, units: SampledUnits, needed: 
 
 
 def short(value: float) -> str:
-    """Format a number with two decimals, or with two significant digits if it is small; return a dash for NaN."""
+    """Format a number with two decimals, a small one with two significant digits, a large one without decimals.
+
+    NaN is a dash.
+    """
     if value != value:
         return "–"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 

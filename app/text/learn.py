@@ -19,7 +19,7 @@ METRIC_HEADER = ["Metric", "Meaning"]
 SYMBOLS = r"""
 | | symbol | in the code | |
 |---|---|---|---|
-| the engine's probability | $q = \pi_{rollout}$ | `rollout_log_probs` is $\log q$ | sampled the token |
+| the sampler's probability | $q = \pi_{rollout}$ | `rollout_log_probs` is $\log q$ | sampled the token |
 | the trainer's | $p = \pi_{old}$ | `old_log_probs` is $\log p$ | before the update |
 | log-ratio | $d = \log p - \log q$ | `log_ratio(p, q, mask)` | 0 where they agree |
 | ratio | $r = p/q = e^d$ | `ratio(d)` | $E_q[r] = 1$ |
@@ -37,10 +37,10 @@ CORRECTIONS = r"""
 | | | costs |
 |---|---|---|
 | truncate (TIS) | $w = \min(r, C)$ | bias: all ratios above $C$ count the same |
-| mask (IcePop) | $w = r$ inside the bounds, else 0 | bias: tokens outside never teach |
-| reject | left out if a divergence is outside its bounds | bias, and a step that is smaller by the kept share |
+| mask (IcePop) | $w = r$ inside the thresholds, else 0 | bias: tokens outside never teach |
+| reject | left out if a divergence is outside its thresholds | bias, and a step that is smaller by the kept share |
 | effective sample size | $(\sum w)^2 / (n \sum w^2)$ | 1: all weights are equal; $1/n$: one token decides |
-| a bound $C$ on a product | $C^{1/T}$ per token | for $T = 1000$, $C = 2$: 1.0007 |
+| a threshold $C$ of a product | $C^{1/T}$ per token | for $T = 1000$, $C = 2$: 1.0007 |
 """
 MAP = "Presets by the level of their weights (rows) and the divergence of their rules (columns)"
 MAP_CORNER = "weights \\ rules"
@@ -50,6 +50,6 @@ ALL = "All presets: what they do, when they hurt, and their source"
 ALL_HEADER = ["Preset", "System", "What it does", "When it hurts", "Source"]
 
 BUILD = "##### Make a link"
-BUILD_IS = "The link has the run, step, preset and bounds that you have set in the other views."
+BUILD_IS = "The link has the run, step, preset and thresholds that you have set in the other views."
 VIEW, HIDE, LARGE, MAKE = "View", "Hide", "For the projector", "Copy this link"
 HIDE_HEADER = ["In hide=", "What it hides"]

@@ -11,7 +11,7 @@ HIDEABLE = {
     "run_picker": "the pickers of run and step",
     "upload": "the box for your own files",
     "preset": "the picker of the preset",
-    "bounds": "the sliders and number boxes of the bounds",
+    "bounds": "the sliders and number boxes of the thresholds",
     "choices": "the choice of weights and rejection rules",
     "methods": "the picker of the methods on the Mismatch page",
     "budget": "the budget",

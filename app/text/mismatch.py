@@ -7,6 +7,17 @@ from rlcorr.analysis.symptoms import Pattern, Symptom, short
 
 ALSO = "Also: {sentence}"
 
+
+def headline(sentence: str) -> tuple[str, str]:
+    """Split the sentences of a symptom into the first one, which is a heading, and the others.
+
+    >>> headline("Undecided: k3 is 0.01. Gaps of this size have several causes. Measure again.")
+    ('Undecided: k3 is 0.01.', 'Gaps of this size have several causes. Measure again.')
+    """
+    first, stop, others = sentence.partition(". ")
+    return first + stop.strip(), others
+
+
 _FIX = ("Fix this before you choose a correction. The tokens show where it is.", "tokens", "See the tokens")
 NEXT: dict[Pattern, tuple[str, str, str]] = {
     "not finite": _FIX,
@@ -27,7 +38,7 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     ),
     "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
     "precision": (
-        "The log-probs show nothing beyond rounding. Choose a threshold that leaves rounding alone.",
+        "The log-probs show nothing except rounding. Choose a threshold that leaves rounding alone.",
         "bench", "Choose a threshold",
     ),
     "undecided": (
@@ -78,7 +89,7 @@ SIZES = {
     ),
     "Mean ratio": (
         "mean_ratio",
-        "1 up to noise, if the engine's log-probs are those of the policy that sampled, and no tokens were cut off.",
+        "1 up to noise, if the sampler's log-probs are those of the policy that sampled, without top-p and top-k.",
     ),
 }
 """Label on the page → (name in the numbers of a symptom, what it means)."""
@@ -88,17 +99,18 @@ EXPLAINED = "What these methods do"
 
 ACCEPTANCE_TITLE = "Both probabilities, and the tokens that each method leaves alone"
 ACCEPTANCE = (
-    "Tokens by their probability in the engine (horizontal) and in the trainer (vertical). A method does not change "
-    "tokens between its two lines. Beyond a solid line it rejects the token, beyond a dashed line it caps the weight."
+    "Tokens by their probability in the sampler (horizontal) and in the trainer (vertical). A method does not "
+    "change tokens between its two lines. Outside a solid line it rejects the token, outside a dashed line it clips "
+    "the weight."
 )
 MAGNIFIED_TITLE = "The difference, magnified"
 MAGNIFIED = (
-    "The same tokens and lines. Horizontal: probability in the engine. Vertical: the ratio. The outermost rows contain "
-    "everything beyond the axis."
+    "The same tokens and lines. Horizontal: probability in the sampler. Vertical: the ratio. The outermost rows "
+    "contain everything outside the axis."
 )
 
 PARTS = "Where the gap comes from"
-PART_ROWS = {"whole gap": "", "engine": "engine_", "age": "age_"}
+PART_ROWS = {"whole gap": "", "sampler": "engine_", "age": "age_"}
 """Name of a row → the beginning of its metrics."""
 PART_COLUMNS = {
     "k3": "k3_kl",
@@ -108,7 +120,7 @@ PART_COLUMNS = {
     "ESS": "ratio_eff_sample_size",
 }
 PART_MEANINGS = {
-    "engine": "Log-prob of the sampling weights in the trainer's arithmetic, less the engine's log-prob.",
+    "sampler": "Log-prob of the sampling weights in the trainer's arithmetic, less the sampler's log-prob.",
     "age": "Log-prob of the present weights less that of the sampling weights, both in the trainer's arithmetic.",
     "ESS": "(Σ r)²/Σ r² of the unbounded token ratios, as a share of the tokens.",
 }
@@ -118,7 +130,7 @@ CORRELATION = (
 PICTURES = {
     "parts": (
         "The tails of the two parts",
-        "How many tokens differ by at least this much: in all, by the engine alone, and by the age of the weights "
+        "How many tokens differ by at least this much: in all, by the sampler alone, and by the age of the weights "
         "alone.",
     ),
     "tail": (
@@ -133,7 +145,7 @@ PICTURES = {
     ),
     "tokens": (
         "Tokens that add most",
-        "Token ids by their share of Σ|log r|. Orange: more likely in the trainer. Blue: more likely in the engine.",
+        "Token ids by their share of Σ|log r|. Orange: more likely in the trainer. Blue: more likely in the sampler.",
     ),
     "tokens_mean": (
         "Tokens that differ most",
@@ -143,7 +155,7 @@ PICTURES = {
     "length": (
         "Over the length of the response",
         "One point per response. Independent noise of this size would stay inside the dotted cone. The lines are usual "
-        "bounds on the product and on the geometric mean of the ratios.",
+        "thresholds of the product and of the mean ratio.",
     ),
     "lag": ("By age of the weights", "Mean |log r| by the age of the weights that sampled, in updates."),
     "turn": ("By turn", "Mean |log r| by the turn of a token, if a tool or another speaker answers in between."),

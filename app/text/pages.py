@@ -27,7 +27,7 @@ PAGES = {
     "gradient": PageWords("Gradient", "Which threshold gives the best gradient step?"),
     "tokens": PageWords("Tokens", "Which tokens make the mismatch?"),
     "compare": PageWords("Compare", "Which of these two configs is better?"),
-    "training": PageWords("Training", "Does it learn, and do engine and trainer drift apart?"),
+    "training": PageWords("Training", "Does it learn, and do sampler and trainer drift apart?"),
     "learn": PageWords("Learn", "What do you want to understand?"),
 }
 """In the order of the navigation."""

@@ -3,32 +3,38 @@
 from collections.abc import Mapping
 
 from rlcorr import CorrectionConfig
-from rlcorr.bounds import BoundId
+from rlcorr.bounds import BoundId, Side
+from rlcorr.config import WeightMode
+from rlcorr.presets.titles import DIVERGENCE, OVER
+from rlcorr.rules import RejectionRule
 from rlcorr.teaching.glossary import define
 from text.formatting import percent
 
 WHAT_IS_THIS = "What is this?"
+SIDES: Mapping[Side, str] = {"upper": "Largest", "lower": "Smallest", "band": "Allowed"}
+"""Beginning of the label of a slider: which threshold it moves."""
+LARGEST, SMALLEST = "Largest weight", "Smallest weight"
 EXPLAIN = (
-    "A language model in training writes answers with a fast engine (the sampler, for example vLLM). It learns from "
+    "A language model in training writes answers with a fast program, the sampler (for example vLLM). It learns from "
     "them in a slower and more exact program, the trainer. Both have the same weights, yet they give the same token "
     "slightly different probabilities. So the model learns from text that it would not have written in quite the same "
     "way. A correction compares the two probabilities of every token. Depending on their ratio it counts the token "
-    "more, counts it less, or leaves it out. A threshold, also called a bound, is the limit at which it does so. Other "
-    "names of an answer are response and sequence."
+    "more, counts it less, or leaves it out. A threshold is the limit at which it does so; formulas call it a bound. "
+    "Other names of the sampler are engine and rollout, and of an answer response and sequence."
 )
 
 COLOURS = (
-    "Orange: ratio above 1. Blue: ratio below 1. Green: ratio near 1, or kept. Purple: weight cut at a bound. Grey: "
-    "rejected. Blank: padding."
+    "Orange: ratio above 1. Blue: ratio below 1. Green: ratio near 1, or kept. Purple: weight clipped at a threshold. "
+    "Grey: rejected. Blank: padding."
 )
 
 WEIGHTS = (
-    "Bars: final weights of the kept tokens. Grey line: weights of the same tokens before the bounds. The counts are "
-    "logarithmic. The outermost bars contain everything beyond the axis. You can drag a dashed bound."
+    "Bars: final weights of the kept tokens. Grey line: weights of the same tokens before the thresholds. The counts "
+    "are logarithmic. The outermost bars contain everything outside the axis. You can drag a dashed threshold."
 )
 STATISTIC = (
-    "The number that the rule compares with its bounds (dashed; you can drag them). Grey bars are outside the bounds: "
-    "they are rejected."
+    "The number that the rule compares with its thresholds (dashed; you can drag them). Grey bars are outside the "
+    "thresholds: they are rejected."
 )
 MASK = "Rows are sequences, columns are tokens. If several tokens share a cell, it shows the most severe outcome."
 COST, EFFECT = "Cost of the threshold", "Effect of the threshold"
@@ -40,8 +46,8 @@ LEVEL = (
     "The weight of a token is its own ratio, the product of the ratios of its sequence, their geometric mean, or the "
     "product of the ratios up to this token (prefix). With none, every token has weight 1."
 )
-MODE = "A weight outside its bounds becomes the bound (truncate), or 0 (mask)."
-RULES = "Rules that reject tokens or whole sequences if their divergence is outside the bounds."
+MODE = "A weight outside its thresholds becomes the threshold (truncate), or 0 (mask)."
+RULES = "Rules that reject tokens or whole sequences if their divergence is outside the thresholds."
 DENOMINATOR = define("denominator")
 NORMALISE = "Divide the weights by their mean over the kept tokens, or leave them as they are."
 
@@ -71,9 +77,10 @@ CURVES_OVER = (
 )
 LEFT_OF_RULE = "On the tokens that this rule keeps: the distance of the two policies, and the spread of the ratios."
 LEFT_OF_WEIGHTS = "A tighter threshold has less noise (χ² of the weights) and more bias (1 − mean weight)."
+REJECTED_COUNT = "A rejected token has weight 0 here."
 BUDGET_TITLE = "Budget"
 BUDGET = "Find the threshold for a target."
-BUDGET_KEEP, BUDGET_ESS = "share of tokens within the bounds", "effective sample size of the kept"
+BUDGET_KEEP, BUDGET_ESS = "share of tokens within the thresholds", "effective sample size of the kept tokens"
 BUDGET_SHARE, BUDGET_SET = "At least, %", "Set it"
 BUDGET_REACHED = "{part}: threshold **{threshold:.6g}**"
 BUDGET_AFTER = "The whole correction then keeps {kept} of the tokens. Their effective sample size is {ess}."
@@ -82,7 +89,7 @@ BUDGET_REFUSED = "{part}: {refusal}"
 BUDGET_NONE = "No threshold reaches {share}."
 M2 = (
     "The mean squared log-ratio of the tokens that the rule token_k2 keeps. This is M2PO's threshold; it moves with "
-    "the bound. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
+    "the slider. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
 )
 M2_BUDGET = "Or set M2PO's threshold, the mean squared log-ratio of the kept tokens"
 EXPORT = "Export the config"
@@ -96,7 +103,7 @@ DEFAULTS = "These are {system}'s own defaults."
 WRONG_SYSTEM = "system='{raw}' is not known. Known: {allowed}."
 UPLOAD = (
     "Parquet or JSON Lines with one response per row; or .npz, .pt or .safetensors with arrays and a mask. Required "
-    "are the log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or the names that NeMo "
+    "are the log-probs of the sampler and of the trainer: rollout_log_probs and old_log_probs, or the names that NeMo "
     "RL, prime-rl, slime, SkyRL and verl use. Several files become the steps of one run. The files stay on this "
     "machine and are deleted when the app ends."
 )
@@ -118,21 +125,62 @@ STATUS = {
     "unknown": "status unknown: its manifest cannot be read",
 }
 
-ANSWER = "This keeps {kept} of the tokens{cut}. The effective sample size is {ess}."
-CUT = " and cuts the weights of {cut}"
+ANSWER = "This keeps {kept} of the tokens{clipped}. The effective sample size is {ess}."
+CLIPPED: Mapping[WeightMode, str] = {
+    "truncate": " and clips the weights of {clipped}",
+    "mask": " and sets the weights of {clipped} to 0",
+}
+"""What happens to weights outside the thresholds."""
 
 
-def bench_answer(report: Mapping[str, float]) -> str:
-    """Return a sentence about what the correction keeps and cuts."""
-    cut = report.get("rollout_is_oob_ratio", 0.0)
+def bench_answer(report: Mapping[str, float], mode: WeightMode) -> str:
+    """Return a sentence about what the correction keeps, and what it does to weights outside the thresholds."""
+    clipped = report.get("rollout_is_oob_ratio", 0.0)
     return ANSWER.format(
         kept=percent(report["kept_fraction"]),
-        cut=CUT.format(cut=percent(cut)) if cut else "",
+        clipped=CLIPPED[mode].format(clipped=percent(clipped)) if clipped else "",
         ess=percent(report["trained_eff_sample_size"]),
     )
 
 
 def budget_part(config: CorrectionConfig, bound: BoundId) -> str:
-    """Return the name of the rule, or of the weights, whose bounds a budget moves."""
+    """Return the name of the rule, or of the weights, whose thresholds a budget moves."""
     index = bound.rule_index
-    return "Weights" if index is None else f"Rule {config.rollout_rs[index].name}"
+    return "Weights" if index is None else rule_title(config.rollout_rs[index])
+
+
+def in_words(sentence: str) -> str:
+    """Return a sentence of the library in the words of the pages, which call its engine the sampler.
+
+    >>> in_words("The engine's part, if an engine in bfloat16 samples.")
+    "The sampler's part, if a sampler in bfloat16 samples."
+    """
+    return sentence.replace("an engine", "a sampler").replace("engine", "sampler")
+
+
+def rule_title(rule: RejectionRule) -> str:
+    """Return the name of what a rule compares, and the slug of the rule.
+
+    >>> rule_title(RejectionRule.named("seq_mean_k3", upper=0.01))
+    'Mean k3 (seq_mean_k3)'
+    """
+    text = statistic(rule)
+    return f"{text[0].upper()}{text[1:]} ({rule.name})"
+
+
+def rule_label(rule: RejectionRule, side: Side) -> str:
+    """Return the label of the slider of one threshold of a rule.
+
+    >>> rule = RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)
+    >>> rule_label(rule, "lower"), rule_label(rule, "upper")
+    ('Smallest mean ratio (seq_mean_k1)', 'Largest mean ratio (seq_mean_k1)')
+    """
+    return f"{SIDES[side]} {statistic(rule)} ({rule.name})"
+
+
+def statistic(rule: RejectionRule) -> str:
+    """Return what a rule compares, in words that may follow "largest" and "smallest"."""
+    divergence = DIVERGENCE[rule.divergence]
+    if rule.reduce in ("max", "min"):
+        return f"{divergence} in an answer"
+    return "product of ratios" if rule.name == "seq_sum_k1" else f"{OVER[rule.reduce]}{divergence}"

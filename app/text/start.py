@@ -94,10 +94,11 @@ def answer(report: Mapping[str, float], total: int) -> str:
 
 
 DENSITY_TITLE = "Both probabilities of every token"
-DENSITY = "Horizontal: engine. Vertical: trainer. On the diagonal the two agree."
+DENSITY = "On the diagonal the sampler and the trainer agree."
 REWARD_TITLE = "Reward, without and with a correction"
 REWARD = "Mean over the seeds, per step. The two training runs differ only in the cap on each token's weight."
-REWARD_PRESETS = ("disabled", "decoupled_token_is")
+REWARD_PRESETS = {"disabled": "no correction", "decoupled_token_is": "weights capped at 2"}
+"""Preset of the picture → its name there."""
 LENGTH_TITLE = "Ratio of each whole answer against its length"
 LENGTH = "One point per answer. Independent noise of this size would stay inside the dotted cone."
 

@@ -9,9 +9,9 @@ from rlcorr.teaching.glossary import define
 from text.formatting import number, percent, plain
 
 EXPLAIN = (
-    "Every coloured piece of text is one token that the engine sampled. Orange: the trainer gives it a higher "
-    "probability than the engine did. Blue: a lower one. Open a token to see both probabilities, its weight, what each "
-    "rule compares, and the formulas with its numbers."
+    "Every coloured piece of text is one token that the sampler wrote. Orange: the trainer gives it a "
+    "higher probability than the sampler did. Blue: a lower one. Open a token to see both probabilities, its weight, "
+    "what each rule compares, and the formulas with its numbers."
 )
 TEXTS: dict[TextKind, str] = {
     "texts": f"{END} is the end token, {NEW_LINE} a line break.",
@@ -21,7 +21,7 @@ TEXTS: dict[TextKind, str] = {
 }
 ANSWER = (
     "1 % of the tokens make {share} of the mismatch (k3). The largest gap is {token}, token {column} of response "
-    "{row}. Its probability is {q} in the engine and {p} in the trainer."
+    "{row}. Its probability is {q} in the sampler and {p} in the trainer."
 )
 NO_GAP = "No token does: both programs give every token the same probability."
 BYPASS = "In bypass mode π_θ takes the place of π_old. Before the first update the two are the same."
@@ -37,13 +37,13 @@ ORDERS: dict[RowOrder, str] = {
     "rejected": "most rejected first",
 }
 
-FATES = ("", "", "weight below its bound", "weight above its bound", "rejected")
+FATES = ("", "", "weight below its threshold", "weight above its threshold", "rejected")
 """What the text says about a token, in the order of `rlcorr.figures.correction.FATES`."""
 
 LEGEND = {
     "ratio": "Ratio π_old/π_rollout",
     "rejected": "rejected",
-    "bounded": "weight beyond a bound",
+    "bounded": "weight clipped",
     "grid": f"Responses, token by token. {KEYS}",
 }
 
@@ -83,16 +83,23 @@ def answer(share: float, text: str, row: int, column: int, q: float, p: float) -
     if not share:
         return NO_GAP
     written = f"“{plain(token(text))}”"
-    return ANSWER.format(share=percent(share), token=written, column=column, row=row, q=number(q), p=number(p))
+    return ANSWER.format(
+        share=percent(share), token=written, column=column, row=row, q=_probability(q), p=_probability(p)
+    )
+
+
+def _probability(p: float) -> str:
+    """Format a probability so that no line breaks inside it."""
+    return number(p).replace("e-0", "e-").replace("-", "\N{MINUS SIGN}")
 
 
 NUMBERS = ["", "logarithm", "value"]
 MEANINGS = {
-    "π_rollout, the engine": define("π_rollout"),
+    "π_rollout, the sampler": define("π_rollout"),
     "π_old, the trainer": define("π_old"),
     "r = π_old/π_rollout": define("ratio"),
-    "w before bounds": define("importance weight"),
-    "w after bounds": f"{define('truncation')} {define('masking')}",
+    "w before thresholds": define("importance weight"),
+    "w after thresholds": f"{define('truncation')} {define('masking')}",
     "w normalised": "The weight, divided by the mean weight of the kept tokens.",
     "rejected by": define("rejection"),
     "A, the advantage": define("advantage"),
@@ -106,13 +113,13 @@ def numbers(story: TokenStory, weighted: bool) -> list[list[str]]:
     `weighted`: whether the configuration has weights.
     """
     rows = [
-        ["π_rollout, the engine", digits(story.rollout_log_prob), digits(story.rollout_prob)],
+        ["π_rollout, the sampler", digits(story.rollout_log_prob), digits(story.rollout_prob)],
         ["π_old, the trainer", digits(story.old_log_prob), digits(story.old_prob)],
         ["r = π_old/π_rollout", digits(story.log_ratio), digits(story.ratio)],
     ]
     if weighted:
-        rows.append(["w before bounds", digits(story.log_weight), digits(story.raw_weight)])
-        rows.append(["w after bounds", "", digits(story.bounded_weight)])
+        rows.append(["w before thresholds", digits(story.log_weight), digits(story.raw_weight)])
+        rows.append(["w after thresholds", "", digits(story.bounded_weight)])
     if story.norm_factor is not None:
         rows.append(["w normalised", "", digits(story.weight)])
     rows.append(["rejected by", "", story.rejected_by or "no rule"])

@@ -21,7 +21,7 @@ CURVES = {
     ),
     "ess": (
         "Effective sample size of the weights",
-        "(Σ w)²/(n Σ w²) over all response tokens, including rejected ones: for the weights with and without bounds.",
+        "(Σ w)²/(n Σ w²) over all response tokens, including rejected ones: with and without thresholds.",
     ),
     "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
     "entropy": (
@@ -86,7 +86,7 @@ STUDY = "Mismatch"
 PRESETS_DRAWN = "Corrections"
 STUDY_CURVES = {
     "reward": ("Reward", "Mean over the seeds. The band goes from the lowest seed to the highest."),
-    "k3": ("k3", "Estimated KL divergence between engine and trainer, on a logarithmic axis."),
+    "k3": ("k3", "Estimated KL divergence between sampler and trainer, on a logarithmic axis."),
     "kept_fraction": ("Kept tokens", "Share of the tokens that the preset did not reject."),
 }
 OUTCOMES = (
@@ -239,17 +239,17 @@ FORBIDDEN = "This page cannot start or stop training runs, because it is served 
 FIELDS = {
     "preset": ("Preset", "The correction that the trainer applies."),
     "task": ("Task", "The prompts, and what is rewarded."),
-    "engine": ("Engine", "The program that samples. auto: vLLM if it is installed."),
-    "dtype": ("Engine dtype", "Number format of the engine's weights. The trainer computes in float32."),
-    "kv_cache_dtype": ("KV cache dtype", "Number format of the engine's KV cache. All but auto need vLLM."),
+    "engine": ("Sampler", "The program that samples. auto: vLLM if it is installed."),
+    "dtype": ("Sampler dtype", "Number format of the sampler's weights. The trainer computes in float32."),
+    "kv_cache_dtype": ("KV cache dtype", "Number format of the sampler's KV cache. All but auto need vLLM."),
     "staleness": ("Staleness", "The age of the sampling weights, in training steps."),
-    "temperature": ("Temperature", "The sampling temperature of the engine."),
+    "temperature": ("Temperature", "The temperature of the sampler."),
     "learning_rate": (
         "Learning rate",
         "The learning rate of AdamW at the first step. It falls to 3e-5 at the last step.",
     ),
     "prompts_per_step": ("Prompts per step", "Number of responses that are sampled for a step."),
-    "steps": ("Steps", "Number of updates of the engine's weights."),
+    "steps": ("Steps", "Number of updates of the sampler's weights."),
     "seed": ("Seed", "The seed of the prompts and of all sampling."),
 }
 COMMAND = "The button runs this command:"
@@ -263,7 +263,7 @@ STATES = {
     "failed": "{run} ended before its last step. The end of its log:",
 }
 LEFT = "{left} left at this pace"
-WARMING = "starting: before the first step it loads the model, starts the engine and measures the mismatch"
+WARMING = "starting: before the first step it loads the model, starts the sampler and measures the mismatch"
 LAST_BATCH = "Show its last batch"
 STOP, KILL, HIDE = "Stop", "It does not respond. End it now", "Hide this"
 

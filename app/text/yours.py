@@ -10,6 +10,7 @@ from rlcorr.config import WeightLevel
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.serialize import short_number
+from text.phrases import statistic
 
 # --- the box ---
 
@@ -27,8 +28,8 @@ TOO_LARGE = (
     "file per step or per rank. The command python -m rlcorr report reads Parquet files of any size."
 )
 REFUSED = (
-    "The page shows nothing, because the files could not be read. Remove the wrong file with its ×, drop another one, "
-    "or pick a run above."
+    "The page shows nothing, because the files could not be read. Remove the wrong file with its ×, or drop another "
+    "one."
 )
 EXAMPLE = "You have not dropped a file yet. As an example, the page shows the recorded run {run}."
 
@@ -108,23 +109,23 @@ NO_CAP = (
 )
 SUGGESTED = {
     "decoupled_token_icepop": "band of each token's weight",
-    "decoupled_geo_rs": "geometric mean of an answer",
+    "decoupled_geo_rs": "mean ratio of an answer",
     "decoupled_k3_rs": "mean k3 of an answer",
-    "skyrl_product_mask": "product of an answer",
+    "skyrl_product_mask": "product of an answer's ratios",
 }
 """Preset of `data.suggestions` → what its threshold limits."""
-COLUMNS = ("correction", "kept", "cut", "zeroed", "ESS")
+COLUMNS = ("correction", "kept", "clipped", "zeroed", "ESS")
 WHERE_CHOSEN = "kept where chosen"
 BUDGET_COLUMNS = ("what is limited", "threshold", WHERE_CHOSEN, *COLUMNS[1:])
 _CLIPPED, _ESS = f"{100 * CLIPPED_LIMIT:g} %", f"{100 * ESS_LIMIT:g} %"
 MEANINGS = {
-    "threshold": "The upper bound. If there is a lower bound, too, it is the reciprocal or the negative of this one.",
+    "threshold": "The upper one. If there is a lower one, too, it is the reciprocal or the negative of this one.",
     "kept": "Share of the tokens that teach something: their weight is above 0 and no rule rejects them.",
     WHERE_CHOSEN: "The same share on the steps that the threshold was chosen on.",
-    "cut": f"Share of the tokens whose weight is set to a bound. Bad: above {_CLIPPED}, because then the bounds "
-    "decide, not the ratios.",
-    "zeroed": "Share of the tokens that teach nothing: their weight is 0, or a rule rejects them. Bad: if the bounds "
-    f"of the weights alone zero more than {_CLIPPED}.",
+    "clipped": f"Share of the tokens whose weight is set to a threshold. Bad: above {_CLIPPED}, because then the "
+    "thresholds decide, not the ratios.",
+    "zeroed": "Share of the tokens that teach nothing: their weight is 0, or a rule rejects them. Bad: if the "
+    f"thresholds of the weights alone zero more than {_CLIPPED}.",
     "ESS": f"(Σ w)²/(n Σ w²) over the kept tokens, with n all tokens. Bad: below {_ESS}, because then half of the "
     "batch is paid for nothing.",
 }
@@ -132,11 +133,12 @@ MEANINGS = {
 NO_TEXT = "{system} cannot express it"
 BY_LENGTH = "The same thresholds on shorter answers"
 BY_LENGTH_IS = (
-    "Kept share of the tokens if the same answers are cut to their first tokens. A limit on a token does not depend on "
-    "the length. A limit on a product or a mean over the answer does, so longer answers need another threshold."
+    "Kept share of the tokens if the same answers end after their first tokens. A limit on a token does "
+    "not depend on the length. A limit on a product or a mean over the answer does, so longer answers need another "
+    "threshold."
 )
-CUT, WHOLE = "first {length:,}", "whole, up to {length:,}"
-TAKE = "Take"
+FIRST, WHOLE = "first {length:,}", "whole, up to {length:,}"
+TAKE = "Correction to copy"
 BY_BUDGET = "{what}, keeps {share}"
 NOTHING_TO_TAKE = (
     "Every correction above is bad on this batch by one of its numbers, so there is no configuration to take. Look for "
@@ -150,42 +152,65 @@ WHICH_LEARNS = (
 )
 
 _LEVELS: dict[WeightLevel, str] = {
-    "token": "token weights",
-    "sequence": "answer weights (product)",
-    "geometric": "answer weights (geometric mean)",
-    "prefix": "prefix weights",
+    "token": "each token's weight",
+    "sequence": "each answer's weight",
+    "geometric": "each answer's mean weight",
+    "prefix": "the weight of each token's prefix",
 }
+_SCOPES = {"all": "", "negative": ", if its advantage is negative", "outward": ", if the update moves it away"}
 
 
 def limits(config: CorrectionConfig) -> str:
-    """Return what a correction limits, and where.
+    """Return what a correction does, with its thresholds.
 
     >>> limits(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0))
-    'token weights, cut at 2'
+    "Cap each token's weight at 2"
+    >>> limits(CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001),)))
+    'Reject answers with a mean ratio outside 0.999 to 1.001'
     """
     parts = [_weights(config)] if config.rollout_is is not None else []
-    parts += [f"{rule.name} {_range(rule)}" for rule in config.rollout_rs]
-    return "; ".join(parts) or "no correction"
+    parts += [_rejects(rule) for rule in config.rollout_rs]
+    text = ", ".join(parts) or "no correction"
+    return text[0].upper() + text[1:]
 
 
 def _weights(config: CorrectionConfig) -> str:
     level, lower, upper = config.rollout_is, config.rollout_is_threshold_lower, config.rollout_is_threshold
     assert level is not None
-    low, high = "" if lower is None else _short(lower), "" if upper == math.inf else _short(upper)
+    weight = _LEVELS[level]
     if config.rollout_is_mode == "mask":
-        return f"{_LEVELS[level]}, 0 outside {low or 0} to {high or 'infinity'}"
-    ends = " and ".join(filter(None, (low, high)))
-    return f"{_LEVELS[level]}, cut at {ends}" if ends else f"{_LEVELS[level]}, without a bound"
+        return f"zero {weight} {_outside(lower, upper)}"
+    if upper == math.inf:
+        return f"use {weight} without a cap" if lower is None else f"raise {weight} to {_short(lower)} or more"
+    return f"cap {weight} at {_short(upper)}" if lower is None else f"clamp {weight} to {_range(lower, upper)}"
 
 
-def _range(rule: RejectionRule) -> str:
-    if rule.lower is None:
-        return f"≤ {_short(rule.upper)}"
-    return f"≥ {_short(rule.lower)}" if rule.upper == math.inf else f"{_short(rule.lower)} to {_short(rule.upper)}"
+def _rejects(rule: RejectionRule) -> str:
+    subject = "tokens" if rule.level == "token" else "answers"
+    return f"reject {subject} with a {statistic(rule)} {_outside(rule.lower, rule.upper)}{_SCOPES[rule.applies_to]}"
+
+
+def _outside(lower: float | None, upper: float) -> str:
+    if lower is None:
+        return f"above {_short(upper)}"
+    return f"below {_short(lower)}" if upper == math.inf else f"outside {_range(lower, upper)}"
+
+
+def _range(lower: float, upper: float) -> str:
+    return f"{_short(lower)} to {_short(upper)}"
 
 
 def _short(value: float) -> str:
     return short_number(value).removesuffix(".0").replace("-", "−")
+
+
+def threshold(value: float | None) -> str:
+    """Format a threshold with at most six digits, without the plus and the zeros of Python's exponents.
+
+    >>> threshold(1.05432), threshold(7185000000.0)
+    ('1.05432', '7.185e9')
+    """
+    return NOT_REACHED if value is None else re.sub(r"e\+0*", "e", f"{value:.6g}")
 
 
 # --- is it normal? ---

@@ -96,11 +96,12 @@ def _live(
     """Show what changes with a bound of A or B, and the comparison of the gradients below it."""
     batch, a, b = record.batch, bounded(pair[0]), bounded(pair[1], fields.SECOND)
     identity = corrections.identity(selection.run, record.step)
-    sliders = [
-        *bound_sliders(
+    first = bound_sliders(
             a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
             slider_values=partial(useful_slider_values, [(identity, batch)], a),
-        ),
+        )  # fmt: skip
+    sliders = [
+        *(replace(one, slider=replace(one.slider, label=f"A: {one.slider.label}")) for one in first),
         *bound_sliders(
             b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
             slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=fields.SECOND,
@@ -221,7 +222,7 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
         st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
     ):
         with column:
-            st.markdown(f"##### {name}: {title}\n\n{plain(triage(batch)[0].sentence)}")
+            st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
             both = cells.probability_density(batch)
             picture(say.DENSITY_TITLE, both, key=f"density_{name}", caption=say.DENSITY, source=source)
             picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)

@@ -5,6 +5,7 @@ from components.copy_link import copy_link
 from controls import lesson_pages
 from controls.segments import choose_one
 from data.lessons import are_built, lessons, notes_for_teachers, number
+from data.names import preset_label
 from state import address, navigation, notices, session
 from text import learn as learn_text
 from text import links as links_text
@@ -89,7 +90,7 @@ def _sheet() -> None:
 
 
 def _preset() -> None:
-    name = st.selectbox(learn_text.PICK, list(PRESETS), key="looked_up")
+    name = st.selectbox(learn_text.PICK, list(PRESETS), format_func=preset_label, key="looked_up")
     entry = PRESETS[name]
     st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")
     st.caption(f"Source: {plain(entry.source)}.")
@@ -102,7 +103,8 @@ def _teaching() -> None:
     st.session_state.setdefault("link_view", "bench")
     left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
     view = left.selectbox(learn_text.VIEW, list(PAGES), format_func=lambda name: PAGES[name].title, key="link_view")
-    names = middle.multiselect(learn_text.HIDE, list(links_text.HIDEABLE), key="link_hide")
+    hideable = links_text.HIDEABLE
+    names = middle.multiselect(learn_text.HIDE, list(hideable), format_func=hideable.__getitem__, key="link_hide")
     large = right.toggle(learn_text.LARGE, key="link_projector")
     query = session.run_and_step() | navigation.preset_and_fields()
     query |= {"hide": ",".join(names)} if names else {}

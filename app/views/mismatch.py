@@ -9,6 +9,7 @@ from controls.segments import choose_several
 from state import address, navigation, notices, session
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
+from text.phrases import in_words
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
@@ -49,12 +50,13 @@ def show(selection: session.Selection) -> None:
 
 def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, the sizes, and the age of the weights."""
-    st.markdown(f"##### {plain(symptoms[0].sentence)}")
+    first, others = say.headline(in_words(symptoms[0].sentence))
+    st.markdown(f"##### {plain(first)}\n{plain(others)}".strip())
     for symptom in symptoms[1:]:
-        st.markdown(say.ALSO.format(sentence=plain(symptom.sentence)))
+        st.markdown(say.ALSO.format(sentence=plain(in_words(symptom.sentence))))
     part = age_part(by_lag(record.batch, record.step)) if _lags(record) else None
     if part is not None and symptoms[0].pattern in say.ROUNDING:
-        st.markdown(say.ALSO.format(sentence=plain(part.sentence)))
+        st.markdown(say.ALSO.format(sentence=plain(in_words(part.sentence))))
     _next(symptoms[0], part)
     numbers = symptoms[0].numbers
     with st.container(horizontal=True, key="sizes"):

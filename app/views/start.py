@@ -10,6 +10,7 @@ from components.picture import picture
 from controls import drag
 from controls.bounds import bounds_of, useful_slider_values, with_bounds
 from data import corrections, lessons, recorded, studies
+from data.names import run_title
 from live import bench as live_bench
 from live import strips
 from state import address, navigation, notices, session
@@ -176,7 +177,8 @@ def _lengths(story: Story, run: Path) -> float:
 
 def _reward(story: Story, run: Path) -> None:
     table = studies.table(STUDY)
-    figure = study.study_curves(table.rows, say.REWARD_PRESETS, "reward")
+    rows = [row | {"preset": say.REWARD_PRESETS.get(row["preset"], row["preset"])} for row in table.rows]
+    figure = study.study_curves(rows, list(say.REWARD_PRESETS.values()), "reward")
     _picture(say.REWARD_TITLE, figure, say.REWARD, story, table.source)
 
 
@@ -203,7 +205,7 @@ def _yours(paths: dict[str, Path]) -> None:
 def _any(paths: dict[str, Path]) -> None:
     """Show links to the other views, which show the selected run."""
     st.markdown(f"##### {say.ANY}")
-    st.markdown(say.ANY_IS.format(run=f"**{plain(session.selection().slug)}**"))
+    st.markdown(say.ANY_IS.format(run=f"**{plain(run_title(session.selection().slug))}**"))
     with st.container(horizontal=True):
         for name, page in navigation.pages().items():
             if name != "start":

@@ -7,13 +7,15 @@ from controls.bounds import bounds_of
 from controls.pickers import picked_record
 from controls.segments import choose_one
 from data import suggestions, uploads
-from data.names import run_labels
+from data.corrections import Identity
+from data.names import BETWEEN, run_labels
 from data.suggestions import Stamps, Suggestion
 from state import address, navigation, notices, session
 from text import mismatch as mismatch_text
 from text import yours as yours_text
 from text.formatting import percent, plain, table
 from text.graded import Cell, Graded, graded_table
+from text.phrases import in_words
 
 from rlcorr.analysis.gap_size import averages, gap_size
 from rlcorr.analysis.outliers import without_outliers
@@ -23,6 +25,7 @@ from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
+from rlcorr.figures.canvas import Figure
 from rlcorr.figures.gaps import gap_strip
 from rlcorr.foreign.missing_fields import missing
 from rlcorr.records import runs
@@ -36,8 +39,13 @@ WHOLE_NUMBERS = """<style>
 </style>"""
 
 
+# The pickers would name another run.
+NOTHING_ELSE = "<style>.st-key-pickers { display: none }</style>"
+
+
 def show(selection: session.Selection) -> None:
     if upload_box.is_refused():
+        st.html(NOTHING_ELSE)
         st.info(yours_text.REFUSED)
         return
     st.html(WHOLE_NUMBERS)
@@ -65,40 +73,32 @@ def _page(selection: session.Selection, record: StepRecord) -> None:
     if fault is not None:
         with right:
             if symptoms[0].pattern != "identical":  # no token differs
-                _tail(record)
+                _tail(record, stamps)
         _all_steps(stamps)
         return
     with right:
         _sizes(record, symptoms)
-    _corrections(stamps)
-    _tail_and_steps(record, stamps)
+    _corrections(record, stamps)
     _is_it_normal(record, symptoms)
 
 
 def _no_table(record: StepRecord, step: int, symptom: Symptom) -> None:
     """Write why there is nothing to choose from, and which step has the fault if it is not the one that is shown."""
     if step != record.step:
-        st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(symptom.sentence)))
+        st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(in_words(symptom.sentence))))
     st.markdown(yours_text.NO_TABLE)
-
-
-def _tail_and_steps(record: StepRecord, stamps: Stamps) -> None:
-    left, right = st.columns([3, 2], gap="medium")
-    with left:
-        _tail(record)
-    with right:
-        _all_steps(stamps)
 
 
 def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
     first, *others = symptoms
-    st.markdown(f"##### {plain(yours_text.unbroken(first.sentence))}")
+    heading, details = mismatch_text.headline(yours_text.unbroken(in_words(first.sentence)))
+    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
     for symptom in others:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(symptom.sentence))))
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(symptom.sentence)))))
     part = None if "policy_versions" in missing(record) else age_part(by_lag(record.batch, record.step))
     if part is not None and first.pattern in mismatch_text.ROUNDING:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(part.sentence))))
+        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(part.sentence)))))
     advice, view, label = mismatch_text.next_step(first, part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
@@ -128,11 +128,17 @@ def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.html(table(columns, rows, meanings | yours_text.AVERAGES_ARE))
 
 
-def _tail(record: StepRecord) -> None:
-    tail = mismatch.tail(record.batch)
-    tail.layout.height = HEIGHT
+def _tail(record: StepRecord, stamps: Stamps) -> None:
     title, caption = mismatch_text.PICTURES["tail"]
-    picture(title, tail, key="tail", caption=caption)
+    (identity,) = [stamp for stamp in stamps if stamp[1] == record.step]
+    picture(title, _tail_figure(identity, record), key="tail", caption=caption)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _tail_figure(identity: Identity, _record: StepRecord) -> Figure:
+    figure = mismatch.tail(_record.batch)
+    figure.layout.height = HEIGHT
+    return figure
 
 
 def _all_steps(stamps: Stamps) -> None:
@@ -140,7 +146,7 @@ def _all_steps(stamps: Stamps) -> None:
     if len(stamps) > 1:
         st.caption(yours_text.ALL_STEPS)
         for line in suggestions.looks_like(stamps):
-            st.markdown(f"- {plain(line)}")
+            st.markdown(f"- {plain(mismatch_text.headline(in_words(line))[0])}")
 
 
 @address.fragment
@@ -168,8 +174,8 @@ def _is_it_normal(record: StepRecord, symptoms: list[Symptom]) -> None:
 
 
 @address.fragment
-def _corrections(stamps: Stamps) -> None:
-    """Show what the system ships, thresholds by budget, and the text of the one that is taken."""
+def _corrections(record: StepRecord, stamps: Stamps) -> None:
+    """Show what the system ships, thresholds by budget, the text of the one that is taken, and the tail."""
     left, right = st.columns([2, 3], gap="medium")
     with left:
         system = systems.system()
@@ -186,6 +192,8 @@ def _corrections(stamps: Stamps) -> None:
         _by_budget(stamps, reached, refused, {one.preset: no_text for one in reached if one not in offered})
     with left:
         _take(system, [one for one in (*shipped, *offered) if one.is_advised])
+        _tail(record, stamps)
+        _all_steps(stamps)
 
 
 def _shipped(stamps: Stamps, system: str, shipped: list[Suggestion]) -> None:
@@ -212,7 +220,7 @@ def _by_budget(
     )
     rows, columns = [], list(yours_text.BUDGET_COLUMNS)
     for one in reached:
-        first = [f"{one.threshold:.6g}"] + ([] if one.before is None else [percent(one.before.share)])
+        first = [yours_text.threshold(one.threshold)] + ([] if one.before is None else [percent(one.before.share)])
         rows.append((_what(one), remarks.get(one.preset, ""), [*first, *_cells(one)]))
     if last is None:
         columns.remove(yours_text.WHERE_CHOSEN)
@@ -230,7 +238,7 @@ def _by_length(reached: list[Suggestion]) -> None:
         return
     *cuts, whole = reached[0].by_length
     st.markdown(f"**{yours_text.BY_LENGTH}**")
-    lengths = [yours_text.CUT.format(length=cut.length) for cut in cuts]
+    lengths = [yours_text.FIRST.format(length=cut.length) for cut in cuts]
     columns = [yours_text.BUDGET_COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
     rows = [[_what(one), *(percent(at.kept.share) for at in one.by_length)] for one in reached]
     st.html(table(columns, rows))
@@ -242,18 +250,20 @@ def _cells(one: Suggestion) -> list[Cell]:
     effect = one.effect
     if isinstance(effect, str):
         return [yours_text.NOT_REACHED] * len(yours_text.COLUMNS[1:])
-    cut: Cell = yours_text.NOT_REACHED
+    clipped: Cell = yours_text.NOT_REACHED
     zeroed: Cell = percent(effect.zeroed)
     if effect.cut is not None:
-        cut = Graded(percent(effect.cut), not effect.has_high_clipped)
+        clipped = Graded(percent(effect.cut), not effect.has_high_clipped)
     elif one.config.rollout_is is not None:
         zeroed = Graded(percent(effect.zeroed), not effect.has_high_clipped)
-    return [percent(effect.share), cut, zeroed, Graded(percent(effect.ess), not effect.has_low_ess)]
+    # Without a correction every weight is 1, so the effective sample size says nothing about the batch.
+    ess = Graded(percent(effect.ess), not effect.has_low_ess) if one.acts else percent(effect.ess)
+    return [percent(effect.share), clipped, zeroed, ess]
 
 
 def _below(one: Suggestion) -> str:
     marks = [yours_text.DEFAULT] if one.is_default else []
-    return ", ".join([*filter(None, [one.preset]), *marks])
+    return BETWEEN.join([*marks, *filter(None, [one.preset])])
 
 
 def _what(one: Suggestion) -> str:

@@ -44,7 +44,7 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
     rows, columns = np.indices(counts.shape)
     diagonal = {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines", "name": "ratio 1", "hoverinfo": "skip"}
     diagonal["line"] = {"color": REJECTED, "width": 1}
-    x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1], "constrain": "domain"}
+    x = {"title_text": "probability in the sampler, π_rollout", "range": [0, 1], "constrain": "domain"}
     y = {"title_text": "probability in the trainer, π_old", "range": [0, 1], "constrain": "domain", "scaleanchor": "x"}
     if not over:
         return figure([density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
@@ -64,7 +64,7 @@ def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, spa
     p_rollout = np.exp(rollout).clip(max=1)
     counts, y_edges, x_edges = np.histogram2d(d.clip(-span, span), p_rollout, bins=_CELLS, range=box)
     side = np.sign(centres(y_edges))[:, None]
-    x = {"title_text": "probability in the engine, π_rollout", "range": [0, 1]}
+    x = {"title_text": "probability in the sampler, π_rollout", "range": [0, 1]}
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0, "y1": 0, "line": {"color": REJECTED}}]
     if not over:

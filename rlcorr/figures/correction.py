@@ -37,7 +37,7 @@ BINS = 81
 
 CLOSE = 1 / 20
 """Two lines are closer than this share of the axis if their labels would touch."""
-FATES = ("padding", "kept", "below bound", "above bound", "rejected")
+FATES = ("padding", "kept", "below threshold", "above threshold", "rejected")
 """Ordered by severity. If several tokens share a cell, it shows the most severe one."""
 
 Statistic = tuple[list[Part], Part, Parts]  # traces, x axis, shapes
@@ -57,7 +57,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     traces = [
         _bars("kept", np.log(weights[weights > 0]), (-span, span), colours=_SIDES),
         _bars("rejected", rejected, (-span, span), colours=REJECTED) | {"showlegend": bool(config.rollout_rs)},
-        _outline("before the bounds" if config.rollout_is else "token ratios", before, span),
+        _outline("before the thresholds" if config.rollout_is else "token ratios", before, span),
         *legend_keys({"below 1": COOL, "about 1": KEPT, "above 1": WARM}),
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
@@ -272,9 +272,9 @@ def _bound(x: float, bound: float, ends: tuple[float, float], colour: str) -> Pa
     """Draw a line at the bound, or an arrow at the edge if the bound is outside the axis."""
     low, high = ends
     if x > high:
-        return moving_note(f"bound {bound:g} →", x=high, side="right")
+        return moving_note(f"threshold {bound:g} →", x=high, side="right")
     if x < low:
-        return moving_note(f"← bound {bound:g}", x=low, side="left")
+        return moving_note(f"← threshold {bound:g}", x=low, side="left")
     room = (high - low) / 8  # labels of two bounds near 1 point outwards, so that they do not overlap
     side = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
     return vertical_line(x=x, colour=colour, dash="dash", width=2, label=f"{bound:g}", side=side)

@@ -52,7 +52,7 @@ def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) 
     old, rollout = log_prob_pair(batch)
     span = span_of(old - rollout)
     beyond = [name for name, edges in sides.items() if not any(_reaches(edge, span) for edge in edges)]
-    note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.99, "text": f"beyond this axis: {', '.join(beyond)}"}
+    note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.99, "text": f"outside this axis: {', '.join(beyond)}"}
     return ratio_density(batch, _outlines(methods, sides), [note] if beyond else [])
 
 
@@ -98,7 +98,7 @@ def tail(batch: TokenBatch) -> Figure:
 
 def tail_of_parts(batch: TokenBatch) -> Figure:
     """Draw the same for the whole gap and its two parts. Raises `UsageError` without sampled_log_probs."""
-    parts = {"whole gap": (batch, REJECTED), "engine": (engine_part(batch), COOL), "age": (age_part(batch), WARM)}
+    parts = {"whole gap": (batch, REJECTED), "sampler": (engine_part(batch), COOL), "age": (age_part(batch), WARM)}
     sizes = {name: (np.abs(_differences(part)[0]), colour) for name, (part, colour) in parts.items()}
     return _tails(sizes, int(batch.response_mask.sum()))
 

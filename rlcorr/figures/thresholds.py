@@ -13,7 +13,7 @@ from rlcorr.figures.canvas import ACROSS, CUT, KEPT, REJECTED, Figure, Part, fig
 SHARES = {
     "kept tokens": ("kept_fraction", KEPT),
     "effective sample size": ("trained_eff_sample_size", ACROSS[2]),
-    "weights cut": ("rollout_is_oob_ratio", CUT),
+    "weights clipped": ("rollout_is_oob_ratio", CUT),
 }
 """Name on the page → metric, colour."""
 
@@ -58,6 +58,8 @@ def _over(
     for name, values in lines.items():
         drawn = values.numpy(force=True).astype(np.float32)
         drawn = np.where(drawn > 0, drawn, np.nan) if y.get("type") == "log" else drawn
+        if not np.isfinite(drawn).any():  # a legend lists only what is drawn
+            continue
         look = {"mode": "lines", "line": {"color": colours[name], "width": 2}}
         traces.append({"type": "scatter", "name": name, "x": np.array(x, np.float32), "y": drawn, **look})
     shapes = [] if at is None else [_cursor(place(at), x)]

@@ -39,7 +39,7 @@ PANELS = {
     "ess": Panel(
         {
             "as weighted": f"{PREFIX}rollout_is_eff_sample_size",
-            "without bounds": f"{PREFIX}ratio_eff_sample_size",
+            "without thresholds": f"{PREFIX}ratio_eff_sample_size",
         },
         share=True,
     ),

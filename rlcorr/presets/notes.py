@@ -22,12 +22,12 @@ FAILURES = {
     # --- products of ratios ---
     "sequence_cap": "long sequences: the product of many ratios leaves any fixed bound, so most weights equal it",
     "sequence_band": "long sequences: the product of many ratios leaves any fixed band, so most sequences are rejected",
-    "sequence_masked_above": "long sequences: products above the bound get weight 0, and those near 0 hardly count",
-    "product_upper_bound": "long sequences: products above the bound are rejected, while those near 0 all pass",
+    "sequence_masked_above": "long sequences: products above the threshold get weight 0, and those near 0 hardly count",
+    "product_upper_bound": "long sequences: products above the threshold are rejected, while those near 0 all pass",
     # --- geometric means ---
-    "tight_band": "noisy engines: ±0.1 % on the geometric mean rejects nearly everything in bf16 or with experts",
+    "tight_band": "noisy samplers: ±0.1 % on the geometric mean rejects nearly everything in bf16 or with experts",
     "tight_band_uncapped": (
-        "noisy engines: such a narrow band rejects nearly everything, and the kept tokens have weights without a cap"
+        "noisy samplers: such a narrow band rejects nearly everything, and the kept tokens have weights without a cap"
     ),
     "geometric_mean_rule": "a few broken tokens in a long sequence: the geometric mean hides them",
     "geometric_mean_weight": "long sequences: their geometric mean is near 1, so the weight corrects almost nothing",
@@ -45,7 +45,7 @@ FAILURES = {
     # --- rules for negative advantages only ---
     "negative_only": "mismatch in successes: only sequences with a negative advantage are checked",
     "tight_negative_only": (
-        "noisy engines: a mean log-ratio of −0.0001 rejects a failure, so few failures are ever trained on"
+        "noisy samplers: a mean log-ratio of −0.0001 rejects a failure, so few failures are ever trained on"
     ),
     # --- losses ---
     "score_centering": (

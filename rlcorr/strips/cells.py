@@ -12,7 +12,7 @@ from rlcorr.figures.cells import binned
 from rlcorr.figures.correction import FATES
 from rlcorr.types import TokenBatch
 
-BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below bound", "above bound", "rejected"))
+BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below threshold", "above threshold", "rejected"))
 
 
 @dataclass(frozen=True)

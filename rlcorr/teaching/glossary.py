@@ -22,14 +22,14 @@ class Term:
 GLOSSARY: dict[str, Term] = {
     # --- who samples, who learns ---
     "policy": Term("π", "The rule that gives every possible next token its probability."),
-    "engine": Term(
-        "", "The program that writes the answers, built for speed: vLLM, SGLang.", also="rollout, inference, sampler"
+    "sampler": Term(
+        "", "The program that writes the answers, built for speed: vLLM, SGLang.", also="engine, rollout, inference"
     ),
     "trainer": Term(
         "", "The program that computes gradients, built for exactness: PyTorch.", also="actor, learner, training"
     ),
     "π_rollout": Term(
-        "q", "The policy that sampled the tokens, with the log-probs that the engine reports.",
+        "q", "The policy that sampled the tokens, with the log-probs that the sampler reports.",
         also="behaviour policy, sampler policy",
     ),
     "π_old": Term("p", "The trainer's policy before the update, on the same tokens.", also="proximal policy"),
@@ -46,7 +46,8 @@ GLOSSARY: dict[str, Term] = {
     "on-policy": Term("", "Tokens sampled from the policy whose gradient is taken: every ratio is 1."),
     # --- one token, one answer ---
     "log-ratio": Term("d", "log π_old − log π_rollout of one token."),
-    "ratio": Term("r = eᵈ", "π_old/π_rollout: how often the trainer would write a token for each time the engine did."),
+    "ratio": Term("r = eᵈ", "π_old/π_rollout: how often the trainer would write a token for each time the sampler "
+        "did."),
     "response mask": Term("mask", "True for the tokens of a response, False for padding."),
     "advantage": Term("A", "How much better an answer, or a token, is than expected."),
     "token level": Term("", "Every token has its own ratio. Low variance, but biased, because the tokens before it are "
@@ -66,10 +67,11 @@ GLOSSARY: dict[str, Term] = {
     ),
     # --- what is done about it ---
     "importance weight": Term("w", "The factor by which the gradient of a token, or of an answer, is multiplied. It "
-        "turns an average over the engine's tokens into one over the trainer's."),
-    "truncation": Term("min(r, C)", "A weight outside its bounds becomes the nearest bound.", also="TIS, clamp, cap"),
-    "masking": Term("r·[a ≤ r ≤ b]", "A weight outside its bounds becomes 0.", also="IcePop, MIS"),
-    "rejection": Term("", "A rule leaves out tokens, or whole answers, whose divergence is outside its bounds.",
+        "turns an average over the sampler's tokens into one over the trainer's."),
+    "truncation": Term("min(r, C)", "A weight outside its thresholds becomes the nearest threshold.",
+        also="TIS, clamp, cap, clip"),
+    "masking": Term("r·[a ≤ r ≤ b]", "A weight outside its thresholds becomes 0.", also="IcePop, MIS"),
+    "rejection": Term("", "A rule leaves out tokens, or whole answers, whose divergence is outside its thresholds.",
         also="rejection sampling, filter, mask"),
     "veto": Term("", "A rule that rejects a whole answer because of one impossible token.", also="outlier mask"),
     "kept tokens": Term("", metric="kept_fraction"),
@@ -84,8 +86,8 @@ GLOSSARY: dict[str, Term] = {
     "bias": Term("", "How far the average gradient is from the one without a mismatch. More data does not reduce it."),
     "noise": Term("", "How far the gradient of one batch is from the average gradient. More data reduces it.",
         also="standard deviation, variance"),
-    "budget": Term("", "The largest accepted cost of a bound, in tokens or in effective sample size. The bound is "
-        "computed from it."),
+    "budget": Term("", "The largest accepted cost of a threshold, in tokens or in effective sample size. The threshold "
+        "is computed from it."),
 }  # fmt: skip
 """Word → term, in the order in which a reader needs them."""
 

@@ -15,9 +15,12 @@ def test_the_bench_says_what_its_numbers_say() -> None:
     at = open_app("views/bench.py", run="kv_fp8_e5m2", preset="decoupled_geo_rs_token_tis")
     numbers = {label: text for label, (text, _) in headlines(at).items()}
     assert (
-        f"This keeps {numbers['Kept tokens']} of the tokens and cuts the weights of {numbers['Weights cut']}. The "
+        f"This keeps {numbers['Kept tokens']} of the tokens and clips the weights of {numbers['Weights clipped']}. The "
         f"effective sample size is {numbers['ESS of the kept']}."
     ) in said(at)
+    at = open_app("views/bench.py", run="kv_fp8_e5m2", preset="decoupled_token_icepop")
+    zeroed = headlines(at)["Weights clipped"][0]
+    assert f"of the tokens and sets the weights of {zeroed} to 0." in said(at)
 
 
 def test_tokens_names_the_largest_gap() -> None:

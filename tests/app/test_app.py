@@ -65,7 +65,7 @@ def test_numbers_counted_with_numpy(root: Path) -> None:
     numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
     assert numbers["ESS of the kept"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
     assert numbers["Mean weight"] == f"{w.mean():.4g}"
-    assert numbers["Weights cut"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
+    assert numbers["Weights clipped"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
     assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
 
 
@@ -139,7 +139,7 @@ def test_a_choice_on_the_page(root: Path) -> None:
     at.selectbox(key=f"level_{generation}").set_value("none").run()
     assert not at.exception
     at.multiselect(key=f"rules_{generation}").set_value(["seq_max_k2"]).run()
-    assert "seq_max_k2: upper bound" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
+    assert "Largest k2 in an answer (seq_max_k2)" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
 
 
 def test_a_budget_sets_the_bound(root: Path) -> None:
@@ -188,7 +188,7 @@ def test_m2pos_threshold_sets_the_bound_and_is_what_a_bound_comes_to(root: Path)
 def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is")
-    at.radio(key="budget_of").set_value("effective sample size of the kept")
+    at.radio(key="budget_of").set_value("effective sample size of the kept tokens")
     at.number_input(key="budget_share").set_value(100.0).run()
     assert "no threshold has an effective sample size of 1" in said(at)
 
@@ -212,8 +212,11 @@ def test_a_budget_that_is_not_reached_says_what_each_part_reaches() -> None:
     """Two rules reject: whichever is opened, the other keeps what it kept."""
     rules = {"rules": "seq_mean_k1,token_k1", "token_k1_upper": "1.001"}
     at = open_app(BENCH, run="kv_fp8_e5m2", preset="decoupled_geo_rs", **rules)
-    assert "No threshold reaches 95.00 %. Rule seq_mean_k1: no threshold leaves 0.95 of the tokens inside" in said(at)
-    assert "Rule token_k1: no threshold leaves 0.95 of the tokens inside" in said(at)
+    assert (
+        "No threshold reaches 95.00 %. Mean ratio (seq_mean_k1): no threshold leaves 0.95 of the tokens inside"
+        in said(at)
+    )
+    assert "Ratio (token_k1): no threshold leaves 0.95 of the tokens inside" in said(at)
     assert not [button for button in at.button if button.key == "budget_set"]
 
 

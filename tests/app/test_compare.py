@@ -28,9 +28,23 @@ def tables(at: AppTest) -> str:
     return "".join([*moving, *(str(e.proto.body) for e in at.get("html"))])
 
 
+NAMES = {
+    "kept_fraction": "Kept tokens",
+    "rollout_rs_seq_masked_fraction": "Sequences touched",
+    "trained_eff_sample_size": "ESS of the kept",
+    "trained_is_mean": "Mean weight",
+    "rollout_is_oob_ratio": "Weights clipped",
+    "ratio_eff_sample_size": "ESS of the ratios",
+    "k3_kl": "k3",
+    "abs_log_ratio": "Mean |Δ|",
+    "tokens": "Tokens",
+}
+"""Metric → its name on the page."""
+
+
 def row(at: AppTest, metric: str) -> list[str]:
     """The cells of one metric: A, B, B − A."""
-    after = tables(at).split(f">{metric}</abbr>")[1].split("</tr>")[0]
+    after = tables(at).split(f">{NAMES.get(metric, metric)}</abbr>")[1].split("</tr>")[0]
     return [cell.split("</td>")[0] for cell in after.split("<td>")[1:]]
 
 
@@ -59,7 +73,7 @@ def test_masks_and_metrics_counted_with_numpy(root: Path) -> None:
     assert numbers["Only B"] == f"{(by_b & ~by_a).sum():,}"
     assert numbers["Neither"] == f"{(mask & ~by_a & ~by_b).sum():,}"
     kept = by_b.sum() / mask.sum()
-    assert row(at, "kept_fraction") == ["1", f"{kept:.4g}", f"{kept - 1:+.4g}"]
+    assert row(at, "kept_fraction") == ["1", f"{kept:.4g}", f"{kept - 1:+.4g}".replace("-", "−")]
     assert row(at, "rollout_is_max")[1:] == ["–", "–"]
     mean = np.exp(d)[by_a].sum() / mask.sum()
     assert row(at, "trained_is_mean")[:2] == [f"{mean:.4g}", "1"]
@@ -202,7 +216,7 @@ def test_a_wrong_value_in_the_url_falls_back_with_a_sentence(root: Path, query: 
     make_run(root, "beta", steps=1)
     at = open_app(VIEW, **query)
     assert sentence in "\n".join(warning.value for warning in at.warning).replace("\\", "")
-    assert "A" in shown(at) or "kept_fraction" in tables(at)
+    assert "A" in shown(at) or ">Kept tokens<" in tables(at)
 
 
 def test_a_wrong_way_of_comparing_is_the_usual_one(root: Path) -> None:
@@ -238,7 +252,10 @@ def test_two_runs_under_one_configuration(root: Path) -> None:
     for d, mask in (log_ratios(run), log_ratios(other, 1)):
         weights = np.minimum(np.exp(d[mask]), 1.1)
         means.append(weights.mean())
-    assert row(at, "trained_is_mean") == [*(f"{mean:.4g}" for mean in means), f"{means[1] - means[0]:+.4g}"]
+    assert row(at, "trained_is_mean") == [
+        *(f"{mean:.4g}" for mean in means),
+        f"{means[1] - means[0]:+.4g}".replace("-", "−"),
+    ]
     assert row(at, "tokens")[:2] == [f"{log_ratios(run)[1].sum()}", f"{log_ratios(other, 1)[1].sum()}"]
 
 

@@ -100,9 +100,9 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         touched = read_percent(numbers["Sequences touched"])
         assert touched == pytest.approx(expected["rollout_rs_seq_masked_fraction"], abs=1e-4), name
         clipped = expected.get("rollout_is_oob_ratio")
-        assert (numbers["Weights cut"] == "–") == (clipped is None), name
+        assert (numbers["Weights clipped"] == "–") == (clipped is None), name
         if clipped is not None:
-            assert read_percent(numbers["Weights cut"]) == pytest.approx(clipped, abs=1e-4), name
+            assert read_percent(numbers["Weights clipped"]) == pytest.approx(clipped, abs=1e-4), name
 
 
 def read_percent(text: str) -> float:

@@ -107,7 +107,7 @@ def test_exact_answers_are_the_librarys(exact: tuple[TokenBatch, Sketch]) -> Non
     assert numbers["Progress (η)"] == text(expected.progress[0].value)
     assert numbers["Bias"] == text(expected.relative_bias.value)
     assert float(numbers["Bias"]) > 0
-    covered = "They cover 100.00 % of the probability in the trainer and 100.00 % in the engine."
+    covered = "They cover 100.00 % of the probability in the trainer and 100.00 % in the sampler."
     assert f"all likely answers to 12 prompts. {covered}" in said(at)
     share = round(100 * expected.reference_noise.value)
     assert f"The differences between the prompts make {share} % [" in said(at)
@@ -119,7 +119,7 @@ def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -
     make_exact(root, covered)
     at = open_app(GRADIENT)
     assert f"They cover {100 * covered:.2f} % of the probability" in said(at)
-    warning = f"have only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the engine"
+    warning = f"have only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the sampler"
     assert (warning in said(at)) == warned
 
 
@@ -267,16 +267,16 @@ def test_what_to_do_about_kl_is_said() -> None:
 
 
 def test_a_preset_without_a_bound(committed: None) -> None:
-    assert "This configuration has no bound to move." in said(open_app(GRADIENT, run="stale_4", preset="disabled"))
+    assert "This configuration has no threshold to move." in said(open_app(GRADIENT, run="stale_4", preset="disabled"))
 
 
 def test_the_engines_distribution_is_not_always_known(root: Path) -> None:
     """A sketch may have no places at which all next tokens were sketched."""
     write_sketch(make_run(root, "alpha", steps=1))
     at = open_app(GRADIENT, run="alpha")
-    at.segmented_control(key="kl_target").set_value("the engine's policy").run()
+    at.segmented_control(key="kl_target").set_value("the sampler's policy").run()
     assert not at.exception
-    assert "no recorded distribution of the engine's policy" in said(at)
+    assert "no recorded distribution of the sampler's policy" in said(at)
 
 
 def test_a_step_without_a_sketch_offers_one_that_has(committed: None) -> None:

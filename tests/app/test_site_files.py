@@ -60,7 +60,7 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(ben
     assert (
         packages["seq_mean_k1_lower"]
         .about["rows"][0][0]["caption"]
-        .startswith("The whole correction at every value of “seq_mean_k1: lower bound”")
+        .startswith("The whole correction at every value of “Smallest mean ratio (seq_mean_k1)”")
     )
 
 

@@ -61,7 +61,7 @@ def test_the_story_of_a_token_under_every_kind_of_preset(root: Path, name: str) 
     assert batch.old_log_probs is not None
     for label, log_probs in (
         ("π_old, the trainer", batch.old_log_probs),
-        ("π_rollout, the engine", batch.rollout_log_probs),
+        ("π_rollout, the sampler", batch.rollout_log_probs),
     ):
         where, log_prob = cells.index(label), float(log_probs[3, 2])
         shown_log, shown = (float(cell.replace("−", "-")) for cell in cells[where + 1 : where + 3])

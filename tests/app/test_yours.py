@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 import yaml
-from app_pages import one_scan, open_app, root, said
+from app_pages import one_scan, open_app, open_view, root, said
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -69,19 +69,21 @@ def test_the_systems_own_numbers_come_first(root: Path) -> None:
     verl, _ = tables_of(at)
     d = differences(1).astype(np.float32).astype(float)
     ess = np.exp(d).sum() ** 2 / d.size / np.exp(2 * d).sum()
-    assert verl["token weights, cut at 2"] == {
-        "kept": "100.00 %", "cut": "0.00 % good", "zeroed": "0.00 %", "ESS": f"{100 * ess:.2f} % good"
+    assert verl["Cap each token's weight at 2"] == {
+        "kept": "100.00 %", "clipped": "0.00 % good", "zeroed": "0.00 %", "ESS": f"{100 * ess:.2f} % good"
     }  # fmt: skip
     inside = (np.abs(d.mean(1)) <= np.log(1.001)).mean()
-    row = verl["seq_mean_k1 0.999 to 1.001"]
+    row = verl["Reject answers with a mean ratio outside 0.999 to 1.001"]
     assert row == {
-        "kept": f"{100 * inside:.2f} %", "cut": "–", "zeroed": f"{100 * (1 - inside):.2f} %",
+        "kept": f"{100 * inside:.2f} %", "clipped": "–", "zeroed": f"{100 * (1 - inside):.2f} %",
         "ESS": f"{100 * inside:.2f} % bad",
     }  # fmt: skip
     assert at.selectbox(key="take").value == "decoupled_token_is"
     offered = at.selectbox(key="take").options
-    assert "token weights, cut at 2 (decoupled_token_is)" in offered
-    assert "seq_mean_k1 0.999 to 1.001 (decoupled_geo_rs)" not in offered  # bad here, so not advised
+    assert "Cap each token's weight at 2 (decoupled_token_is)" in offered
+    assert (
+        "Reject answers with a mean ratio outside 0.999 to 1.001 (decoupled_geo_rs)" not in offered
+    )  # bad here, so not advised
     content = yaml.safe_load(at.code[0].value)
     assert content["algorithm"]["rollout_correction"]["rollout_is_threshold"] == 2.0
     assert content["actor_rollout_ref"] == {"rollout": {"calculate_log_probs": True}}
@@ -99,7 +101,7 @@ def test_a_mask_keeps_only_tokens_with_a_weight(root: Path) -> None:
     file = io.BytesIO()
     np.savez(file, response_mask=rollout < 0, old_log_probs=old, rollout_log_probs=rollout)
     at = dropped(("pairs.npz", file.getvalue()), system="NeMo RL")
-    row = tables_of(at)[0]["token weights, 0 outside 0.5 to 5"]
+    row = tables_of(at)[0]["Zero each token's weight outside 0.5 to 5"]
     assert (row["kept"], row["zeroed"]) == ("90.00 %", "10.00 % bad")  # the glossary's limit is 5 %
 
 
@@ -115,7 +117,7 @@ def test_bounds_are_chosen_on_the_first_steps_and_priced_on_the_last(root: Path)
     assert float(band["kept where chosen"].removesuffix(" %")) == pytest.approx(95, abs=0.05)
     last = np.abs(differences(3)) <= np.log(float(band["threshold"]))
     assert float(band["kept"].removesuffix(" %")) == pytest.approx(100 * last.mean(), abs=0.05)
-    mean = budget["geometric mean of an answer"]
+    mean = budget["mean ratio of an answer"]
     inside = [np.abs(differences(step).mean(1)) <= np.log(float(mean["threshold"])) for step in (1, 2, 3)]
     assert mean["kept where chosen"] == f"{100 * np.concatenate(inside[:2]).mean():.2f} %"
     assert mean["kept"] == f"{100 * inside[2].mean():.2f} %"
@@ -159,7 +161,7 @@ def test_one_token_that_decides_is_named_with_a_link(root: Path) -> None:
     np.savez(file, **whole)
     at = dropped(("pairs.npz", file.getvalue()))
     text = said(at)
-    assert "##### One token makes 100 % of k3: response 31, token 7 (log-probs −39.9 in the engine" in text
+    assert "##### One token makes 100 % of k3: response 31, token 7 (log-probs −39.9 in the sampler" in text
     assert "Also: Looks like precision" in text
     assert "chat template" not in text
     (link,) = [e.proto for e in at.get("page_link") if e.proto.label == "See token 7 of response 31"]
@@ -185,8 +187,8 @@ def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
     np.savez(marked, **{**whole, "rollout_log_probs": rollout})
     at = dropped(("step_1.npz", step_file(1)), ("step_2.npz", step_file(2)), ("step_3.npz", marked.getvalue()))
     text = said(at).replace("\\", "")
-    assert "##### Looks like padding: the engine's log-prob is exactly −9999 on 40 tokens (2 %)" in text
-    assert "- padding (1 step): Looks like padding: the engine's log-prob is exactly −9999" in text
+    assert "##### Looks like padding: the sampler's log-prob is exactly −9999 on 40 tokens (2 %)" in text
+    assert "- padding (1 step): Looks like padding: the sampler's log-prob is exactly −9999" in text
     assert "- precision (2 steps, the worst is step" in text
 
 
@@ -196,7 +198,7 @@ def test_another_budget_and_another_system(root: Path) -> None:
     at = dropped(("step_1.npz", step_file(1)), keep="80 %", system="slime")
     assert "The run has only one step" in said(at)
     slime, budget = tables_of(at)
-    assert "token weights, cut at 2" in slime
+    assert "Cap each token's weight at 2" in slime
     band = budget["band of each token's weight"]
     assert float(band["zeroed"].removesuffix(" % bad")) == pytest.approx(20, abs=0.2)
     offered = at.selectbox(key="take").options
@@ -248,3 +250,9 @@ def test_a_run_of_this_machine_is_not_called_an_example(root: Path, one_scan: No
     make_run(root / "local", "imported_1", steps=1)
     assert "As an example, the page shows" not in said(open_app(VIEW, run="imported_1"))
     assert "As an example, the page shows" in said(open_app(VIEW, run="recorded"))
+
+
+def test_gradient_names_a_dropped_file_by_its_name(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = open_view(dropped(("mine.npz", step_file(1))), "views/gradient.py")
+    assert "step 1 of mine.npz has no score sketch" in said(at)

@@ -23,7 +23,7 @@ def metric(page: Page, label: str) -> Locator:
 def slider(page: Page, side: str) -> Locator:
     """The live one of A or B."""
     return page.get_by_role(
-        "slider", name=re.compile({"A": r"^\s*Upper bound of the weight", "B": "B: Upper bound"}[side])
+        "slider", name=re.compile({"A": r"^\s*(A: )?Largest weight", "B": "B: Largest weight"}[side])
     )
 
 

@@ -304,7 +304,7 @@ def test_what_is_pressed_right_after_a_drag_finds_the_new_threshold(page: Page, 
     """The page has not run yet when the link is pressed; pressing makes it run, before the link is let go. (Streamlit
     drops what a page said last where another page is asked for before a run could begin, by a click of no length.)"""
     visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    slider = page.get_by_role("slider", name="Upper bound of the weight")
+    slider = page.get_by_role("slider", name="Largest weight")
     slider.focus()
     slider.press("PageDown")
     page.get_by_role("link", name="Mismatch", exact=True).first.hover()

@@ -56,7 +56,7 @@ def numbers_and_pictures_move_while_the_mouse_is_down(page: Page) -> None:
 
 
 def the_slider_works_with_the_keyboard_and_says_its_value(page: Page) -> None:
-    slider = page.get_by_role("slider", name="seq_mean_k1: upper bound")
+    slider = page.get_by_role("slider", name="Largest mean ratio (seq_mean_k1)")
     expect(slider).to_have_attribute("aria-valuetext", "1.001")
     slider.focus()
     slider.press("PageUp")
@@ -75,7 +75,7 @@ def a_phone_has_the_bound_before_the_budget(page: Page) -> None:
 
 def test_a_link_restores_the_bench_another_view_keeps_its_bounds_and_a_button_resets_them(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?run=alpha&preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
-    expect(page.get_by_role("slider", name="Upper bound of the weight")).to_have_attribute("aria-valuetext", "3")
+    expect(page.get_by_role("slider", name="Largest weight")).to_have_attribute("aria-valuetext", "3")
     expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
     expect(page.get_by_text("alpha · step 0, 2 recorded")).to_be_visible()
     page.get_by_role("link", name="Training", exact=True).click()
@@ -87,12 +87,12 @@ def test_a_link_restores_the_bench_another_view_keeps_its_bounds_and_a_button_re
     page.get_by_role("button", name="Reset to the preset's numbers").click()
     expect(page.get_by_text("outside [0.5, 5]")).to_be_visible()
     page.wait_for_url(lambda address: "is_upper" not in address and "is_lower" not in address)
-    expect(page.get_by_role("slider", name="Upper bound of the weight")).to_have_attribute("aria-valuetext", "5")
+    expect(page.get_by_role("slider", name="Largest weight")).to_have_attribute("aria-valuetext", "5")
 
 
 def test_the_back_button_takes_a_threshold_back(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is")
-    slider = page.get_by_role("slider", name="Upper bound of the weight")
+    slider = page.get_by_role("slider", name="Largest weight")
     slider.focus()
     slider.press("PageDown")
     page.wait_for_url(re.compile("is_upper="))

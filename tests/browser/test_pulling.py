@@ -67,7 +67,7 @@ def beside_a_line_plotly_zooms(page: Page) -> None:
 
 def any_number_can_be_typed(page: Page) -> None:
     """Type one that is no place of the slider; what lies outside its range is refused and taken back."""
-    typed = page.get_by_role("textbox", name="seq_mean_k1: lower bound")
+    typed = page.get_by_role("textbox", name="Smallest mean ratio (seq_mean_k1)")
     typed.fill("0.98765")
     typed.press("Enter")
     page.wait_for_url("**seq_mean_k1_lower=0.98765**")

@@ -109,10 +109,10 @@ def test_a_legend_covers_no_picture_and_names_only_what_can_happen(page: Page, u
     """Nor when a rule comes in, nor on a phone, where it takes several lines."""
     visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
     legend = page.locator("[data-picture=mask] .rl-legend span")
-    expect(legend).to_have_text(["kept", "above bound"])
+    expect(legend).to_have_text(["kept", "above threshold"])
     assert page.evaluate(OVERLAPS) == 0
     visit(page, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
-    expect(legend).to_have_text(["kept", "above bound", "rejected"])
+    expect(legend).to_have_text(["kept", "above threshold", "rejected"])
     page.set_viewport_size(PHONE)
     page.wait_for_function("document.querySelector('.rl-picture').clientWidth < 390")
     assert page.evaluate(OVERLAPS) == 0

@@ -69,7 +69,7 @@ def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> 
 def test_a_link_hides_controls_on_every_view(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?hide=preset,choices,bounds,budget,use_it,upload")
     unfold(page)
-    for name in ("Preset", "Upper bound of the weight"):
+    for name in ("Preset", "Largest weight"):
         expect(page.get_by_label(name, exact=True).first).to_be_hidden()
     for text in ("Budget", "Export the config", "Advanced: weights and rejection rules"):
         expect(page.get_by_text(text, exact=True)).to_be_hidden()
@@ -264,7 +264,7 @@ def the_table_of_the_curves_names_the_thresholds(page: Page, root: Path) -> None
     """Count, for every threshold of the table, the share of the tokens beyond it."""
     drawn(page, "shares_over")
     _, content = download(page, "shares_over", "CSV")
-    rows = [row for row in table(content) if row["trace"] == "weights cut"]
+    rows = [row for row in table(content) if row["trace"] == "weights clipped"]
     batch = batch_of(root, 0)
     d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double().numpy()
     assert len(rows) > 50
@@ -280,7 +280,7 @@ def the_table_of_the_mask_holds_every_token(page: Page, root: Path) -> None:
     _, content = download(page, "mask", "CSV")
     batch, config = batch_of(root, 0), PRESETS["decoupled_token_icepop"].config
     fates = correction.token_fates(batch, correct(batch, config), config)
-    column = "z: 0 padding, 1 kept, 2 below bound, 3 above bound, 4 rejected"
+    column = "z: 0 padding, 1 kept, 2 below threshold, 3 above threshold, 4 rejected"
     codes = {(int(row["y: sequence"]), int(row["x: token"])): int(row[column]) for row in table(content)}
     assert codes == {place: int(code) for place, code in np.ndenumerate(fates)}
 

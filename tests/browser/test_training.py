@@ -198,7 +198,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(
     prompts = page.get_by_role("spinbutton", name="Prompts per step")
     prompts.fill("4")
     prompts.press("Enter")
-    pick(page, "Engine", "transformers")
+    pick(page, "Sampler", "transformers")
     expect(page.get_by_text(re.compile("--rollout.engine transformers.*--prompts-per-step 4"))).to_be_visible()
     page.get_by_role("button", name="Start training").click()
     expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()

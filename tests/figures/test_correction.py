@@ -117,7 +117,7 @@ def test_legends_have_only_what_is_possible() -> None:
     capped = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
     ruled = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k3", upper=0.01),))
     for config, fates, weights in (
-        (capped, ["kept", "above bound"], ["before the bounds", "below 1", "about 1", "above 1"]),
+        (capped, ["kept", "above threshold"], ["before the thresholds", "below 1", "about 1", "above 1"]),
         (ruled, ["kept", "rejected"], ["rejected", "token ratios", "below 1", "about 1", "above 1"]),
     ):
         result = correct(SMALL, config)
@@ -131,7 +131,7 @@ def test_a_colour_has_one_meaning() -> None:
     fates = {t.name: t.marker.color for t in mask.data if t.type == "scatter"}
     shares = {colour for _, colour in thresholds.SHARES.values()}
     assert not {canvas.WARM, canvas.COOL} & ({*fates.values()} | shares)
-    assert fates["above bound"] == thresholds.SHARES["weights cut"][1] == canvas.CUT
+    assert fates["above threshold"] == thresholds.SHARES["weights clipped"][1] == canvas.CUT
 
 
 @pytest.mark.parametrize(("rows", "width"), [(0, 0), (2, 0), (3, 5)])

@@ -71,7 +71,7 @@ def test_methods_beyond_the_magnified_axis_are_named() -> None:
     batch = batch_of([[0.0, 0.02, -0.01]])
     methods = {name: TOKEN_METHODS[name] for name in ("TIS", "DPPO", "k3")}
     figure: Any = plots.acceptance(batch, methods, magnified=True)
-    assert [note.text for note in figure.layout.annotations] == ["beyond this axis: TIS, DPPO, k3"]
+    assert [note.text for note in figure.layout.annotations] == ["outside this axis: TIS, DPPO, k3"]
     wide: Any = plots.acceptance(SMALL, methods, magnified=True)
     assert not wide.layout.annotations
 

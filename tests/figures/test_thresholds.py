@@ -36,10 +36,10 @@ def test_shares_over_a_cap() -> None:
     thresholds = [1.5, 4.0]
     shown = numbers(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), thresholds)
     figure: Any = sweep_plots.shares_over(thresholds, shown, of_ratio=True, at=2.0)
-    assert [t.name for t in figure.data] == ["effective sample size", "weights cut"]
-    assert list(trace(figure, "weights cut").y) == pytest.approx([0.4, 0.2])
+    assert [t.name for t in figure.data] == ["effective sample size", "weights clipped"]
+    assert list(trace(figure, "weights clipped").y) == pytest.approx([0.4, 0.2])
     assert list(trace(figure, "effective sample size").y) == pytest.approx([ess(1.5), ess(4.0)])
-    assert list(trace(figure, "weights cut").x) == pytest.approx([math.log(1.5), math.log(4)])
+    assert list(trace(figure, "weights clipped").x) == pytest.approx([math.log(1.5), math.log(4)])
     assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([math.log(2)])
 
 

@@ -156,7 +156,7 @@ def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str
     page.goto(f"{host}/05_truncation.html")
     page.locator(".live").scroll_into_view_if_needed()
     page.locator(".live .main-svg").nth(1).wait_for()
-    number = page.get_by_role("slider", name="Upper bound of the weight").and_(page.locator(".pull"))
+    number = page.get_by_role("slider", name="Largest weight").and_(page.locator(".pull"))
     expect(number).to_have_text("2")
     seen = set()
     for act in ("drag", "key"):

@@ -32,7 +32,7 @@ def test_finding_looks_at_names_symbols_meanings_and_other_names() -> None:
     assert find("") == list(GLOSSARY)
     assert "masking" in find("ICEPOP")
     assert find("min(r, C)") == ["truncation"]
-    assert "engine" in find(" vllm ")
+    assert "sampler" in find(" vllm ")
     assert find("no such word") == []
 
 

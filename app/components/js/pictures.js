@@ -30,7 +30,8 @@ const takeLegend = ({ data, layout }) => {
   return data.filter(({ type, name, showlegend }) => type !== "heatmap" && name && showlegend !== false)
     .map(({ name, mode, line, marker, fillcolor }) => {
       const isLine = mode?.startsWith("lines") ?? false
-      return { name: unescaped(name), isLine, dash: line?.dash, colour: isLine ? line.color : marker?.color ?? fillcolor }
+      const colour = isLine ? line.color : marker?.color ?? fillcolor
+      return { name: unescaped(name), isLine, dash: line?.dash, symbol: isLine ? "" : marker?.symbol ?? "", colour }
     })
 }
 
@@ -39,10 +40,13 @@ const DASHES = { solid: "solid", dash: "dashed", dot: "dotted" }
 const showLegend = (box, entries) => {
   box.legendText ??= box.parentElement.insertBefore(make("div", "rl-legend"), box)
   box.legend = entries
-  box.legendText.replaceChildren(...entries.map(({ name, isLine, dash, colour }) => {
+  box.legendText.replaceChildren(...entries.map(({ name, isLine, dash, symbol, colour }) => {
     const spot = make("i")
     if (isLine) spot.style.borderTop = `2px ${DASHES[dash ?? "solid"] ?? "dashed"} ${colour}`
     else Object.assign(spot.style, { background: colour, height: "0.65rem", width: "0.65rem" })
+    if (symbol.startsWith("circle")) spot.style.borderRadius = "50%"
+    if (symbol.startsWith("diamond")) spot.style.transform = "rotate(45deg) scale(0.8)"
+    if (symbol.endsWith("-open")) Object.assign(spot.style, { background: "none", border: `2px solid ${colour}` })
     return make("span", "", spot, name)
   }))
 }
