@@ -138,5 +138,5 @@ def test_shares(rows: list[list[tuple[bool, bool]]]) -> None:
 def test_row_moments_count_each_row_once_per_token(rows: list[tuple[float, int]]) -> None:
     """What a row without tokens holds is not looked at."""
     x = torch.tensor([value if count else math.nan for value, count in rows], dtype=torch.float64)
-    pooled = row_moments(x, torch.tensor([count for _, count in rows], dtype=torch.float64))
+    pooled = row_moments(x, torch.tensor([count for _, count in rows], dtype=torch.float64)).pooled()
     assert listed(pooled) == pytest.approx(moments_of([value for value, count in rows for _ in range(count)]))

@@ -1,4 +1,4 @@
-"""The second stage of measuring: moments per sequence, of shape (B,), become moments of the batch, of shape ()."""
+"""The second stage of measuring: moments per sequence, of shape (B,), become one table of the batch."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import PER_TOKEN, CorrectionConfig
-from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, flag_moments, moments, row_moments
+from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, row_flags, row_moments
 from rlcorr.measuring.quantities import Quantity
 from rlcorr.measuring.sequence_moments import MomentsByName, RuleMoments, SequenceMoments
 from rlcorr.ratios import excess, ratio
@@ -14,19 +14,17 @@ from rlcorr.rejection import log_bounds
 from rlcorr.rules import RejectionRule
 
 
-def batch_moments(
-    sequences: SequenceMoments, config: CorrectionConfig, norm_factor: Tensor | None
-) -> dict[Quantity | RuleKey, Moments]:
-    """Pool the moments over tokens, and add the quantities that are counted per sequence.
+def batch_moments(sequences: SequenceMoments, config: CorrectionConfig) -> MomentTable:
+    """Add the quantities that are counted per sequence, and merge the moments of all sequences.
 
-    Sequences without tokens are left out everywhere.
+    Sequences without tokens are left out everywhere. Everything is as it is before batch normalisation.
 
     >>> from rlcorr.measuring.sequence_moments import correction_moments, pair_moments
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
     >>> rows = SequenceMoments(pair_moments(batch, torch.tensor([[0.0, 2.0]])), {})
     >>> corrected = correction_moments(batch, correct(batch, CorrectionConfig()), CorrectionConfig())
-    >>> pooled = batch_moments(SequenceMoments(rows.quantities | corrected.quantities, {}), CorrectionConfig(), None)
-    >>> pooled["seq_log_ppl_diff"].total.item()  # −mean d
+    >>> measured = batch_moments(SequenceMoments(rows.quantities | corrected.quantities, {}), CorrectionConfig())
+    >>> dict(measured.rows())["seq_log_ppl_diff"][1]  # −mean d
     -1.0
     """
     rows: MomentsByName = {name: value.double() for name, value in sequences.quantities.items()}
@@ -36,74 +34,63 @@ def batch_moments(
     }
     count = rows["d"].count
     kept, trained = _kept_and_trained(rows, rule_rows, config)
-    pooled: dict[Quantity | RuleKey, Moments] = {
-        **_pair_moments(rows),
-        **_kept_moments(kept, trained.pooled(), count),
-    }
+    measured: dict[Quantity | RuleKey, Moments] = {**_pair_moments(rows), **_kept_moments(kept, trained, count)}
     if config.rollout_is is not None:
-        pooled |= _weight_moments(rows, config)
-    if norm_factor is not None:
-        pooled |= _normalised_moments(pooled["trained"], norm_factor.double())
+        measured |= _weight_moments(rows, config)
     vetoes = [rule_rows[name]["outside"].total for name in ("seq_min_k1", "seq_max_k1") if name in rule_rows]
     if vetoes:
-        pooled["veto"] = flag_moments(torch.stack(vetoes).amax(0) > 0, count > 0)
+        measured["veto"] = row_flags(torch.stack(vetoes).amax(0) > 0, count)
     for rule in config.rollout_rs:
         by_name = _rule_moments(rule, rule_rows[rule.name], count)
-        pooled |= {RuleKey(rule.name, name): value for name, value in by_name.items()}
-    return pooled
+        measured |= {RuleKey(rule.name, name): value for name, value in by_name.items()}
+    return MomentTable.pooled(measured)
 
 
 def _pair_moments(rows: MomentsByName) -> MomentsByName:
     """Compute the moments that depend on the log-probs only."""
-    has_tokens = rows["d"].count > 0
+    once = _once(rows["d"].count)
     training, rollout = -_mean(rows["training_log_prob"]), -_mean(rows["rollout_log_prob"])
     gap = -_mean(rows["d"])
     return {
-        "d": rows["d"].pooled(),
-        "abs_d": rows["abs_d"].pooled(),
-        "k3": rows["k3"].pooled(),
-        "ratio": rows["ratio"].pooled(),
-        "ratio_excess": rows["ratio_excess"].pooled(),
-        "seq_training_log_ppl": moments(training, has_tokens),
-        "seq_rollout_log_ppl": moments(rollout, has_tokens),
-        "seq_training_ppl": moments(training.exp(), has_tokens),
-        "seq_rollout_ppl": moments(rollout.exp(), has_tokens),
-        "seq_log_ppl_diff": moments(gap, has_tokens),
-        "seq_log_ppl_abs_diff": moments(gap.abs(), has_tokens),
-        "seq_ppl_ratio": moments(gap.exp(), has_tokens),
-        "seq_excess": moments(excess(rows["d"].total), has_tokens),
+        "d": rows["d"],
+        "abs_d": rows["abs_d"],
+        "k3": rows["k3"],
+        "ratio": rows["ratio"],
+        "ratio_excess": rows["ratio_excess"],
+        "seq_training_log_ppl": row_moments(training, once),
+        "seq_rollout_log_ppl": row_moments(rollout, once),
+        "seq_training_ppl": row_moments(training.exp(), once),
+        "seq_rollout_ppl": row_moments(rollout.exp(), once),
+        "seq_log_ppl_diff": row_moments(gap, once),
+        "seq_log_ppl_abs_diff": row_moments(gap.abs(), once),
+        "seq_ppl_ratio": row_moments(gap.exp(), once),
+        "seq_excess": row_moments(excess(rows["d"].total), once),
     }
 
 
 def _kept_moments(kept: Moments, trained: Moments, count: Tensor) -> MomentsByName:
     rejected = replace(kept, total=count - kept.total)
     return {
-        "kept": kept.pooled(),
+        "kept": kept,
         "trained": trained,
-        "rejected": rejected.pooled(),
-        "seq_rejected": flag_moments(rejected.total > 0, count > 0),
+        "rejected": rejected,
+        "seq_rejected": row_flags(rejected.total > 0, count),
     }
 
 
 def normalised(measured: MomentTable, factor: Tensor) -> MomentTable:
-    """Return the moments as they would be with batch normalisation by this factor.
-
-    For streams: the factor is known only after all batches have been measured without it.
+    """Return the moments as they are after batch normalisation, which divides the weights by this factor.
 
     >>> row = torch.tensor([2.0, 6.0, 20.0, 2.0, 4.0]).double()  # weights 2 and 4
     >>> normalised(MomentTable(("trained",), row[None]), torch.tensor(2.0).double()).table[0, :3].tolist()
     [2.0, 3.0, 5.0]
     """
+    factor = factor.double()
     pooled = {name: Moments(*row) for name, row in zip(measured.names, measured.table, strict=True)}
-    return MomentTable.of(pooled | _normalised_moments(pooled["trained"], factor))
-
-
-def _normalised_moments(weights: Moments, factor: Tensor) -> dict[Quantity | RuleKey, Moments]:
-    """Compute the moments of the kept tokens' weights after batch normalisation, and of the factor."""
-    return {
-        "trained": replace(weights, total=weights.total / factor, squares=weights.squares / factor.square()),
-        "norm_factor": moments(factor[None], torch.ones_like(factor, dtype=torch.bool)[None]),
-    }
+    weights = pooled["trained"]
+    pooled["trained"] = replace(weights, total=weights.total / factor, squares=weights.squares / factor.square())
+    pooled["norm_factor"] = row_moments(factor, torch.ones_like(factor))
+    return MomentTable.of(pooled)
 
 
 def _kept_and_trained(
@@ -131,12 +118,12 @@ def _kept_and_trained(
 
 
 def _weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByName:
-    weight, has_tokens = rows["weight"], rows["d"].count > 0
+    weight, once = rows["weight"], _once(rows["d"].count)
     pooled: MomentsByName = {
-        "seq_weight": moments(_mean(weight), has_tokens),
-        "seq_weight_deviation": moments((_mean(weight) - 1).abs(), has_tokens),
-        "weight_low": rows["weight_low"].pooled(),
-        "weight_high": rows["weight_high"].pooled(),
+        "seq_weight": row_moments(_mean(weight), once),
+        "seq_weight_deviation": row_moments((_mean(weight) - 1).abs(), once),
+        "weight_low": rows["weight_low"],
+        "weight_high": rows["weight_high"],
     }
     return pooled | (_token_weight_moments if config.rollout_is in PER_TOKEN else _row_weight_moments)(rows, config)
 
@@ -144,16 +131,16 @@ def _weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByN
 def _token_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByName:
     high, lower = config.rollout_is_threshold, config.rollout_is_threshold_lower
     of_raw, of_excess = rows.get("raw_weight", rows["ratio"]), rows.get("raw_weight_excess", rows["ratio_excess"])
-    raw, has_tokens = _mean(of_raw), rows["d"].count > 0
+    raw, count = _mean(of_raw), rows["d"].count
     return {
-        "weight": rows["weight"].pooled(),
-        "extreme_weight": rows["weight"].pooled(),
-        "weight_excess": rows["weight_excess"].pooled(),
-        "raw_weight": of_raw.pooled(),
-        "raw_weight_excess": of_excess.pooled(),
-        "seq_raw_low": flag_moments(raw < (1 / high if lower is None else lower), has_tokens),
-        "seq_raw_high": flag_moments(raw > high, has_tokens),
-        "outside": _outside(rows["weight_low"].pooled(), rows["weight_high"].pooled(), config),
+        "weight": rows["weight"],
+        "extreme_weight": rows["weight"],
+        "weight_excess": rows["weight_excess"],
+        "raw_weight": of_raw,
+        "raw_weight_excess": of_excess,
+        "seq_raw_low": row_flags(raw < (1 / high if lower is None else lower), count),
+        "seq_raw_high": row_flags(raw > high, count),
+        "outside": _outside(rows["weight_low"], rows["weight_high"], config),
     }
 
 
@@ -167,8 +154,8 @@ def _row_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> Moment
         "raw_weight": row_moments(ratio(log_raw), count),
         "extreme_weight": row_moments(ratio(log_raw), count),
         "raw_weight_excess": row_moments(excess(log_raw), count),
-        "seq_raw_low": below.pooled(),
-        "seq_raw_high": above.pooled(),
+        "seq_raw_low": below,
+        "seq_raw_high": above,
         "outside": _outside(row_moments(below.total, count), row_moments(above.total, count), config),
     }
 
@@ -180,20 +167,20 @@ def _outside(low: Moments, high: Moments, config: CorrectionConfig) -> Moments:
 
 
 def _rule_moments(rule: RejectionRule, rows: RuleMoments, count: Tensor) -> RuleMoments:
-    has_tokens, per_row = count > 0, _mean(rows["statistic"])
+    once, per_row = _once(count), _mean(rows["statistic"])
     pooled: RuleMoments = {
-        "seq": moments(per_row, has_tokens),
-        "seq_deviation": moments(per_row.abs(), has_tokens),
-        "low": rows["low"].pooled(),
-        "high": rows["high"].pooled(),
+        "seq": row_moments(per_row, once),
+        "seq_deviation": row_moments(per_row.abs(), once),
+        "low": rows["low"],
+        "high": rows["high"],
     }
     if rule.reduce is None:
         low, high = log_bounds(rule)
         rejected = rows["rejected"]
-        pooled |= {"statistic": rows["statistic"].pooled(), "clamped": rows["clamped"].pooled()}
+        pooled |= {"statistic": rows["statistic"], "clamped": rows["clamped"]}
         pooled |= {
-            "seq_low": flag_moments(per_row < low, has_tokens),
-            "seq_high": flag_moments(per_row > high, has_tokens),
+            "seq_low": row_flags(per_row < low, count),
+            "seq_high": row_flags(per_row > high, count),
         }
     else:
         rejected = rows["rejected"] if "rejected" in rows else _times_count(rows["outside"], count)
@@ -203,8 +190,13 @@ def _rule_moments(rule: RejectionRule, rows: RuleMoments, count: Tensor) -> Rule
             "seq_low": pooled["low"],
             "seq_high": pooled["high"],
         }
-    pooled |= {"rejected": rejected.pooled(), "seq_rejected": flag_moments(rejected.total > 0, has_tokens)}
+    pooled |= {"rejected": rejected, "seq_rejected": row_flags(rejected.total > 0, count)}
     return pooled
+
+
+def _once(count: Tensor) -> Tensor:
+    """Return how many times a sequence counts if each counts once: 1, or 0 without tokens."""
+    return (count > 0).double()
 
 
 def _times_count(flag: Moments, count: Tensor) -> Moments:

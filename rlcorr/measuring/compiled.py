@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,19 +12,12 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import normalise, require_fields, weights_and_rejections
 from rlcorr.errors import UsageError
-from rlcorr.measuring.batch_moments import batch_moments
+from rlcorr.measuring.batch_moments import batch_moments, normalised
 from rlcorr.measuring.moments import MomentTable
-from rlcorr.measuring.sequence_moments import (
-    MomentsByName,
-    RuleMoments,
-    SequenceMoments,
-    correction_moments,
-    pair_moments,
-)
+from rlcorr.measuring.sequence_moments import SequenceMoments, correction_moments, pair_moments
 from rlcorr.types import CorrectionResult, TokenBatch
 
-OnePass = tuple[Tensor, Tensor, Tensor, MomentsByName, dict[str, RuleMoments]]
-"""Log-ratio, weights, number of the rejecting rule, (B, T) each, and the moments per sequence."""
+Result = TypeVar("Result")
 
 
 def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, MomentTable]:
@@ -40,11 +34,10 @@ def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[Co
     require_fields(batch, config)
     if not can_compile(batch.response_mask.device):
         raise UsageError("the compiled pass needs a C++ compiler (g++ or clang); correct() and measure() need none.")
-    d, weights, rejected_by, quantities, rule_quantities = _fused()(batch, config)
+    d, weights, rejected_by, measured = _fused()(batch, config)
     keep = batch.response_mask & (rejected_by == 0)
     result = normalise(CorrectionResult(d, weights, keep, rejected_by), config)
-    sequences = SequenceMoments(quantities, rule_quantities)
-    return result, MomentTable.of(batch_moments(sequences, config, result.norm_factor))
+    return result, measured if result.norm_factor is None else normalised(measured, result.norm_factor)
 
 
 def can_compile(device: torch.device) -> bool:
@@ -57,16 +50,30 @@ def can_compile(device: torch.device) -> bool:
     return device.type != "cpu" or any(map(shutil.which, compilers))
 
 
-def _one_pass(batch: TokenBatch, config: CorrectionConfig) -> OnePass:
+def one_pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tensor, Tensor, MomentTable]:
+    """Return the log-ratio, the weights, and the number of the rejecting rule, (B, T) each, and the moments.
+
+    All are as they are before batch normalisation. This is a function to be fused. It returns no mask, because the
+    compiler is ten times slower at writing bools.
+
+    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
+    >>> d, weights, rejected_by, measured = one_pass(batch, CorrectionConfig())
+    >>> d.tolist(), dict(measured.rows())["d"][:2]
+    ([[0.0, 1.0]], [2.0, 1.0])
+    """
     d, weights, rejected_by = weights_and_rejections(batch, config)
     result = CorrectionResult(d, weights, batch.response_mask & (rejected_by == 0), rejected_by)
     corrected = correction_moments(batch, result, config)
-    quantities = pair_moments(batch, d) | corrected.quantities
-    return d, weights, rejected_by.to(torch.int8), quantities, corrected.rule_quantities
+    sequences = SequenceMoments(pair_moments(batch, d) | corrected.quantities, corrected.rule_quantities)
+    return d, weights, rejected_by.to(torch.int8), batch_moments(sequences, config)
 
 
-@functools.cache
-def _fused() -> Callable[..., OnePass]:
+def fuse(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Compile a function so that it reads the tokens as few times as possible. The first call takes seconds.
+
+    >>> fuse(torch.exp) is torch.exp
+    False
+    """
     # With its default limits the compiler splits the reductions into several loops, and each reads the tokens again.
     limits = (
         "realize_reads_threshold",
@@ -74,4 +81,9 @@ def _fused() -> Callable[..., OnePass]:
         "cpp.max_horizontal_fusion_size",
         "max_fusion_size",
     )
-    return torch.compile(_one_pass, options=dict.fromkeys(limits, 100_000))
+    return torch.compile(function, options=dict.fromkeys(limits, 100_000))
+
+
+@functools.cache
+def _fused() -> Callable[..., tuple[Tensor, Tensor, Tensor, MomentTable]]:
+    return fuse(one_pass)

@@ -69,7 +69,8 @@ def measure(
     for block_pairs, (block, corrected) in zip(pairs, blocks, strict=True):
         sequences = correction_moments(block, corrected, config)
         parts.append(SequenceMoments(block_pairs | sequences.quantities, sequences.rule_quantities))
-    return MomentTable.of(batch_moments(concat_moments(parts), config, result.norm_factor))
+    measured = batch_moments(concat_moments(parts), config)
+    return measured if result.norm_factor is None else normalised(measured, result.norm_factor)
 
 
 def measure_pairs(batch: TokenBatch) -> list[MomentsByName]:

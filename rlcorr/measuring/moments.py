@@ -1,7 +1,7 @@
 """Moments of a quantity: count, sum, sum of squares, minimum and maximum. Moments of parts merge exactly."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -16,7 +16,8 @@ from rlcorr.measuring.quantities import RuleQuantity
 class Moments:
     """Count, sum, sum of squares, minimum and maximum of one quantity.
 
-    The five tensors have the same shape: (B,), one entry per sequence, or () for a whole batch.
+    The five tensors have the same shape: (B,), one entry per sequence, () for a whole batch, or one dimension more for
+    several quantities.
     """
 
     count: Tensor
@@ -26,15 +27,20 @@ class Moments:
     high: Tensor
 
     def double(self) -> "Moments":
-        return Moments(*(getattr(self, f.name).double() for f in fields(self)))
+        return Moments(*(getattr(self, column).double() for column in COLUMNS))
 
     def pooled(self) -> "Moments":
-        """Merge the moments of all sequences, (B,) → (), in float64."""
+        """Merge the moments of all sequences, (…, B) → (…), in float64."""
         wide = self.double()
-        count, total, squares = wide.count.sum(), wide.total.sum(), wide.squares.sum()
-        if not len(wide.count):
-            return Moments(count, total, squares, *_no_extremes(wide.count))
-        return Moments(count, total, squares, wide.low.amin(), wide.high.amax())
+        count, total, squares = wide.count.sum(-1), wide.total.sum(-1), wide.squares.sum(-1)
+        if not wide.count.shape[-1]:
+            infinity = torch.full_like(count, torch.inf)
+            return Moments(count, total, squares, infinity, -infinity)
+        return Moments(count, total, squares, wide.low.amin(-1), wide.high.amax(-1))
+
+
+COLUMNS = ("count", "total", "squares", "low", "high")
+"""The fields of `Moments`. The compiler cannot read them from the class."""
 
 
 class RuleKey(NamedTuple):
@@ -57,8 +63,14 @@ class MomentTable:
     @classmethod
     def of(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
         """Stack moments of the whole batch, of shape () each, into one table."""
-        cells = [x for m in moments.values() for x in (m.count, m.total, m.squares, m.low, m.high)]
+        cells = [getattr(m, column) for m in moments.values() for column in COLUMNS]
         return cls(tuple(moments), torch.stack(cells).view(-1, 5))
+
+    @classmethod
+    def pooled(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
+        """Merge the moments of all sequences, of shape (B,) each, into one table."""
+        batch = Moments(*(torch.stack([getattr(m, column) for m in moments.values()]) for column in COLUMNS)).pooled()
+        return cls(tuple(moments), torch.stack([getattr(batch, column) for column in COLUMNS], -1))
 
     def rows(self) -> list[tuple[str | RuleKey, list[float]]]:
         """Return each name with its count, total, squares, low and high. Waits for the device."""
@@ -72,11 +84,6 @@ class MomentTable:
         a, b = self.table, other.table
         columns = (a[:, :3] + b[:, :3], torch.minimum(a[:, 3:4], b[:, 3:4]), torch.maximum(a[:, 4:], b[:, 4:]))
         return MomentTable(self.names, torch.cat(columns, 1))
-
-
-def _no_extremes(count: Tensor) -> tuple[Tensor, Tensor]:
-    infinity = count.new_full((), torch.inf)
-    return infinity, -infinity
 
 
 def moments(
@@ -118,14 +125,25 @@ def flag_moments(flags: Tensor, mask: Tensor) -> Moments:
 
 
 def row_moments(x: Tensor, count: Tensor) -> Moments:
-    """Compute the moments of one number per sequence, (B,) → (), counted once for each token of its sequence.
+    """Compute the moments of one number per sequence, each counted `count` times; all of shape (B,).
 
-    `count` (B,) is the number of tokens of each sequence.
+    With the number of tokens as `count` a number counts once for each token of its sequence. A sequence that counts 0
+    times is left out.
 
     >>> weights = row_moments(torch.tensor([0.5, 2.0]), torch.tensor([1.0, 3.0]))  # one token of 0.5, three of 2
-    >>> weights.count.item(), weights.total.item(), weights.high.item()
-    (4.0, 6.5, 2.0)
+    >>> weights.total.tolist(), weights.pooled().total.item(), weights.pooled().high.item()
+    ([0.5, 6.0], 6.5, 2.0)
     """
     rows = count > 0
     x = torch.where(rows, x, 0)
-    return replace(moments(x, rows), count=count.sum(-1), total=(x * count).sum(-1), squares=(x * x * count).sum(-1))
+    low, high = torch.where(rows, x, torch.inf), torch.where(rows, x, -torch.inf)
+    return Moments(count, x * count, x * x * count, low, high)
+
+
+def row_flags(flags: Tensor, count: Tensor) -> Moments:
+    """Compute the moments of a condition of each sequence, counted once, except where `count` is 0; all of shape (B,).
+
+    >>> row_flags(torch.tensor([True, False, True]), torch.tensor([1.0, 3.0, 0.0])).total.tolist()
+    [1.0, 0.0, 0.0]
+    """
+    return flag_moments(flags[:, None], count[:, None] > 0)

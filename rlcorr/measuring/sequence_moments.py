@@ -14,7 +14,7 @@ from torch import Tensor
 from rlcorr.config import PER_TOKEN, CorrectionConfig
 from rlcorr.correction import bound_weights, log_weights, old_log_probs
 from rlcorr.masked import count_true
-from rlcorr.measuring.moments import Moments, flag_moments, moments
+from rlcorr.measuring.moments import COLUMNS, Moments, flag_moments, moments
 from rlcorr.measuring.quantities import Quantity, RuleQuantity
 from rlcorr.ratios import excess, k3, ratio
 from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
@@ -53,8 +53,7 @@ def concat_moments(parts: list[SequenceMoments]) -> SequenceMoments:
 
 
 def _concat(parts: list[Moments]) -> Moments:
-    names = ("count", "total", "squares", "low", "high")
-    return Moments(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+    return Moments(*(torch.cat([getattr(part, column) for part in parts]) for column in COLUMNS))
 
 
 def pair_moments(batch: TokenBatch, d: Tensor) -> MomentsByName:

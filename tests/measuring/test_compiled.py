@@ -54,7 +54,7 @@ def test_as_written_it_gives_the_numbers_of_the_two(name: str, monkeypatch: pyte
     """The pass itself, not compiled. Any program will do for the compiler that is looked for."""
     monkeypatch.setenv("CXX", sys.executable)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(compiled, "_fused", lambda: compiled._one_pass)
+    monkeypatch.setattr(compiled, "_fused", lambda: compiled.one_pass)
     given = batch("moderate2_5x9")
     given = given.replace(advantages=-torch.ones_like(given.rollout_log_probs))
     plain, expected = evaluate(given, CONFIGS[name])
@@ -63,6 +63,16 @@ def test_as_written_it_gives_the_numbers_of_the_two(name: str, monkeypatch: pyte
     assert torch.equal(result.rejected_by, plain.rejected_by)
     torch.testing.assert_close(result.weights, plain.weights)
     assert metrics(measured) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_is_one_graph(name: str) -> None:
+    """Raise if the compiler splits the pass, which makes it several times slower without a message."""
+    given = batch("moderate2_5x9")
+    given = given.replace(advantages=-torch.ones_like(given.rollout_log_probs))
+    *_, measured = torch.compile(compiled.one_pass, fullgraph=True, backend="eager")(given, CONFIGS[name])
+    assert measured.names
 
 
 def test_without_a_compiler_it_says_what_to_use_instead(monkeypatch: pytest.MonkeyPatch) -> None:

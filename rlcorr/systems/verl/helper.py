@@ -59,8 +59,7 @@ def compute_rollout_correction_and_rejection_mask(
     The weights are a DataProto with rollout_is_weights (B, T), or None. Raises ValueError for wrong shapes, names and
     numbers and for a mask without a token, TypeError for a threshold that is neither a number nor text.
     """
-    mask = response_mask.bool()
-    if not mask.any():
+    if not response_mask.any():
         raise ValueError(NO_TOKEN)
     for other in (rollout_log_prob, response_mask):
         if old_log_prob.shape != other.shape:
@@ -68,7 +67,7 @@ def compute_rollout_correction_and_rejection_mask(
     weighted = rollout_is is not None and rollout_is_threshold is not None
     config = weights_config(rollout_is, rollout_is_threshold) if weighted else CorrectionConfig()
     rules, error = _rules_or_error(rollout_rs, rollout_rs_threshold)
-    result = HelperResult.from_log_probs(old_log_prob, rollout_log_prob, mask, config, rules)
+    result = HelperResult.from_log_probs(old_log_prob, rollout_log_prob, response_mask, config, rules)
     metrics, weights = {}, None
     if weighted:
         weights, metrics = _weights(result, config, rollout_is_batch_normalize, old_log_prob.dtype)
@@ -77,7 +76,7 @@ def compute_rollout_correction_and_rejection_mask(
     if rules:
         metrics |= result.rejection_metrics()
     metrics |= helper_metrics.offpolicy_metrics(result.moments, result.empty_rows, result.k3_kl)
-    return _data_proto(weights), result.kept_mask(response_mask), {PREFIX + key: x for key, x in metrics.items()}
+    return _data_proto(weights), result.kept, {PREFIX + key: x for key, x in metrics.items()}
 
 
 def _rules_or_error(rollout_rs: Any, threshold: Any) -> tuple[tuple[RejectionRule, ...], Exception | None]:
@@ -94,7 +93,7 @@ def _weights(
     metrics = helper_metrics.weight_metrics(result.moments, config, result.empty_rows)
     if normalise:
         level = config.rollout_is or "token"
-        weights, metrics["rollout_is_batch_norm_factor"] = normalised(weights, result.mask, level)
+        weights, metrics["rollout_is_batch_norm_factor"] = normalised(weights, result.mask.bool(), level)
     return weights, metrics
 
 
@@ -130,7 +129,7 @@ def compute_rollout_rejection_mask(
         raise ValueError(NO_TOKEN)
     no_weights = CorrectionConfig()
     result = HelperResult.from_log_probs(log_ratio, torch.zeros_like(log_ratio), response_mask, no_weights, rules)
-    return result.kept_mask(response_mask), result.rejection_metrics()
+    return result.kept, result.rejection_metrics()
 
 
 def compute_rs_metrics(

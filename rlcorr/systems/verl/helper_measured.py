@@ -1,16 +1,17 @@
 """One batch, corrected and measured as verl's helper does. One table from the device has all that its metrics read."""
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, WeightLevel
-from rlcorr.correction import correct, norm_factor_sums, old_log_probs
+from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.masked import masked_mean
-from rlcorr.measuring.compiled import can_compile, correct_and_measure
+from rlcorr.measuring.compiled import can_compile, fuse, one_pass
 from rlcorr.measuring.measure import measure
 from rlcorr.measuring.moments import Moments, MomentTable, RuleKey
 from rlcorr.measuring.statistics import HostMoments
@@ -27,9 +28,9 @@ COMPILED_FROM = 1 << 18
 class HelperResult:
     """The weights and rejections of a batch, and its moments."""
 
-    mask: Tensor  # (B, T) bool
+    mask: Tensor  # (B, T) verl's mask
     weights: Tensor  # (B, T), 0 on padding
-    keep_mask: Tensor  # (B, T) bool
+    kept: Tensor  # (B, T) the mask without the rejected tokens, in the dtype of verl's mask
     rules: tuple[RejectionRule, ...]
     moments: dict[str, HostMoments]
     """Quantity → its moments over the batch."""
@@ -50,23 +51,21 @@ class HelperResult:
         weights.
         """
         dtype = torch.promote_types(old.dtype, rollout.dtype)
-        batch = TokenBatch(mask.bool(), rollout.detach().to(dtype), old_log_probs=old.detach().to(dtype))
-        result, measured = _correct_and_measure(batch, replace(config, rollout_rs=rules))
+        pair = old.detach().to(dtype), rollout.detach().to(dtype)
+        compiled = mask.numel() >= COMPILED_FROM and can_compile(mask.device)
+        both = replace(config, rollout_rs=rules)
+        weights, kept, measured = (_fused() if compiled else _correct_and_measure)(*pair, mask, both)
         moments, rule_moments = _host_moments(measured)
         k3_kl = None
         if moments["d"].count and not moments["abs_d"].high <= SAFETY_BOUND:  # `not <=` so that NaN counts as beyond
-            d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask)
-            k3_kl = float(masked_mean(d.exp() - d - 1, batch.response_mask))
+            d = log_ratio(*pair, mask.bool())
+            k3_kl = float(masked_mean(d.exp() - d - 1, mask.bool()))
             if rules:
+                batch = TokenBatch(mask.bool(), pair[1], old_log_probs=pair[0])
                 result, moments, rule_moments = _with_clamped_rules(batch, d, config, rules)
+                weights, kept = result.weights, mask * result.keep_mask
         empty_rows = len(mask) - int(moments["seq_excess"].count)
-        return cls(
-            batch.response_mask, result.weights, result.keep_mask, rules, moments, rule_moments, empty_rows, k3_kl
-        )
-
-    def kept_mask(self, response_mask: Tensor) -> Tensor:
-        """Return the mask without the rejected tokens, in the dtype of `response_mask`."""
-        return (response_mask * self.keep_mask).to(response_mask.dtype) if self.rules else response_mask.clone()
+        return cls(mask, weights, kept, rules, moments, rule_moments, empty_rows, k3_kl)
 
     def rejection_metrics(self) -> dict[str, float]:
         """Return the metrics of every rule, and of all rules together."""
@@ -76,11 +75,26 @@ class HelperResult:
         return metrics | helper_metrics.rejection_metrics(self.moments, self.empty_rows)
 
 
-def _correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, MomentTable]:
-    if batch.response_mask.numel() >= COMPILED_FROM and can_compile(batch.response_mask.device):
-        return correct_and_measure(batch, config)
+def _correct_and_measure(
+    old: Tensor, rollout: Tensor, mask: Tensor, config: CorrectionConfig
+) -> tuple[Tensor, Tensor, MomentTable]:
+    """Return the weights, the mask without the rejected tokens, (B, T) each, and the moments."""
+    batch = TokenBatch(mask.bool(), rollout, old_log_probs=old)
     result = correct(batch, config)
-    return result, measure(batch, result, config)
+    return result.weights, mask * result.keep_mask, measure(batch, result, config)
+
+
+@functools.cache
+def _fused() -> Callable[..., tuple[Tensor, Tensor, MomentTable]]:
+    return fuse(_in_one_pass)
+
+
+def _in_one_pass(
+    old: Tensor, rollout: Tensor, mask: Tensor, config: CorrectionConfig
+) -> tuple[Tensor, Tensor, MomentTable]:
+    """Compute what `_correct_and_measure` does."""
+    _, weights, rejected_by, measured = one_pass(TokenBatch(mask.bool(), rollout, old_log_probs=old), config)
+    return weights, mask * (rejected_by == 0), measured
 
 
 def _with_clamped_rules(
