@@ -14,7 +14,7 @@ from text.tours import TOURS, Step, Tour
 from rlcorr.errors import UsageError, unknown
 
 PLACE = "tour"
-"""Key of the strip. It stays in sight: at the top, or on a phone with a slider, which has the top, at the lower edge."""
+"""Key of the strip. It stays in sight at the top. On a phone a slider has the top, and the strip the lower edge."""
 STYLE = """<style>
 .st-key-tour:has(.rl-tour) { padding: 0.5rem 0.9rem; gap: 0.4rem; border: 1px solid #3a7ca5; border-radius: 8px;
   background: light-dark(#ffffff, #14181d) }

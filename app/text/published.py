@@ -87,8 +87,8 @@ STORIES = (
         view="bench",
         press="Drag the bound of the weight.",
         changes=(
-            "The weights, the effective sample size and the curves. Half of the answers have a weight below 0.1 at every "
-            "bound: it is a product of four hundred ratios."
+            "The weights, the effective sample size and the curves. Half of the answers have a weight below 0.1 at "
+            "every bound: it is a product of four hundred ratios."
         ),
     ),
 )

@@ -88,8 +88,8 @@ HEALTHY = Tour(
         Step(
             "bench",
             "Drag the upper bound of the rule to 1.05 or above.",
-            "A third of the tokens came back. Rounding alone moves the mean ratio of an answer by more than 1 % here, so "
-            "the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
+            "A third of the tokens came back. Rounding alone moves the mean ratio of an answer by more than 1 % here, "
+            "so the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
             slider("seq_mean_k1_upper"),
             at_least("seq_mean_k1_upper", 1.04),
             RUN_OF_HEALTHY,
@@ -106,8 +106,8 @@ HEALTHY = Tour(
         Step(
             "mismatch",
             "Read the heading: it says how large the mismatch is and what the pattern looks like.",
-            "Rounding explains it. For 95 % of the tokens the two probabilities differ by less than 0.05: in the last two "
-            "pictures these tokens are close to the line of equal probabilities.",
+            "Rounding explains it. For 95 % of the tokens the two probabilities differ by less than 0.05: in the last "
+            "two pictures these tokens are close to the line of equal probabilities.",
             ".st-key-acceptance",
             arrived,
             RUN_OF_HEALTHY,
@@ -168,8 +168,8 @@ COLLAPSING = Tour(
         Step(
             "training",
             "Press one more, or one less, of the presets above the curves.",
-            "The curves of reward and mismatch changed. With six of the nine presets the reward still rises at the end. "
-            "With the other three it falls as without a correction, and a little earlier.",
+            "The curves of reward and mismatch changed. With six of the nine presets the reward still rises at the "
+            "end. With the other three it falls as without a correction, and a little earlier.",
             ".st-key-presets",
             changed("presets"),
             THE_STUDY,
@@ -177,8 +177,8 @@ COLLAPSING = Tour(
         Step(
             "training",
             "Choose the study stale_0, whose weights are never old.",
-            "It trains without a correction, and the reward rises to 0.7. In stale_8 that training run collapsed, so the "
-            "old weights are the cause. Here a correction has nothing to repair.",
+            "It trains without a correction, and the reward rises to 0.7. In stale_8 that training run collapsed, so "
+            "the old weights are the cause. Here a correction has nothing to repair.",
             ".st-key-study",
             has("study", "stale_0"),
             THE_STUDY,
@@ -209,8 +209,8 @@ LONG = Tour(
         Step(
             "bench",
             "Choose the preset decoupled_token_icepop, which weights each token by its own ratio.",
-            "The effective sample size is 99 % now. With the product and its bound of 2 it is 31 %: a token's own ratio "
-            "does not depend on the length of the answer, a product does.",
+            "The effective sample size is 99 % now. With the product and its bound of 2 it is 31 %: a token's own "
+            "ratio does not depend on the length of the answer, a product does.",
             PRESET,
             has("preset", "decoupled_token_icepop"),
             RUN_OF_LONG,
@@ -218,8 +218,8 @@ LONG = Tour(
         Step(
             "mismatch",
             "Look at the picture of the ratio of each answer against its length.",
-            "The two probabilities of a token differ by 2 % on average. Over four hundred tokens that adds up: those of "
-            "half of the answers differ by a factor of more than ten.",
+            "The two probabilities of a token differ by 2 % on average. Over four hundred tokens that adds up: those "
+            "of half of the answers differ by a factor of more than ten.",
             ".st-key-mismatch_length",
             arrived,
             RUN_OF_LONG,
@@ -232,8 +232,8 @@ CLASS = Tour(
         Step(
             "start",
             "Ask: how many answers come back at a threshold of 0.05? Then drag the slider to 0.05 or above.",
-            "At 0.01, 85 of the 128 answers are grey; at 0.05, 40 of them. So 45 come back. Each grey answer has a mean "
-            "k3 above the threshold, and the model does not learn from it.",
+            "At 0.01, 85 of the 128 answers are grey; at 0.05, 40 of them. So 45 come back. Each grey answer has a "
+            "mean k3 above the threshold, and the model does not learn from it.",
             "[data-slider='start_bound']",
             at_least("start_bound", 0.05),
             (("run", "smol_kv_fp8_e5m2"),),
@@ -241,8 +241,8 @@ CLASS = Tour(
         Step(
             "mismatch",
             "Ask: what makes the two probabilities differ? Then read the heading.",
-            "The log-probs alone do not show the cause. The record of the run does: the cache of this sampler has 8 bits "
-            "per number. The rounding changes every probability, most of them by less than 0.01.",
+            "The log-probs alone do not show the cause. The record of the run does: the cache of this sampler has 8 "
+            "bits per number. The rounding changes every probability, most of them by less than 0.01.",
             "",
             arrived,
             RUN_OF_CLASS,
