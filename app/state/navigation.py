@@ -9,8 +9,8 @@ from streamlit.navigation.page import Page
 from state import fields, session
 from state.session import DEFAULT_PRESET
 
-TOUR, TOUR_STEP = "tour", "tour_step"
-"""Keys of the tour that is on, and of its step, counted from 1."""
+TOUR, TOUR_STEP, TOUR_DONE = "tour", "tour_step", "tour_done"
+"""Keys of the tour that is on, of its step, counted from 1, and of the steps that are done, one digit each."""
 
 
 def set_pages(pages: Mapping[str, Page]) -> None:
@@ -29,9 +29,10 @@ def preset_and_fields() -> dict[str, str]:
 
 
 def tour_and_step() -> dict[str, str]:
-    """Return the tour that is on and its step, as a link writes them."""
+    """Return the tour that is on, its step and the steps that are done, as a link writes them."""
     step = st.session_state.get(TOUR_STEP, 1)
-    return {TOUR: st.session_state.get(TOUR, ""), TOUR_STEP: "" if step == 1 else str(step)}
+    tour, done = (st.session_state.get(key, "") for key in (TOUR, TOUR_DONE))
+    return {TOUR: tour, TOUR_STEP: "" if step == 1 else str(step), TOUR_DONE: done}
 
 
 def link_to(

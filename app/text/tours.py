@@ -16,7 +16,7 @@ class Step:
     seen: str
     """The effect, which the strip says once the step is done."""
     control: str
-    """CSS selector of the control to light up; an empty text if there is nothing to press."""
+    """CSS selector of what the step is about. A control to press is lit up until the step is done."""
     is_done: Callable[[State], bool]
     query: tuple[tuple[str, str], ...] = ()
     """Run, preset or part with which the page opens; everything else stays as it is."""
@@ -63,6 +63,11 @@ def at_least(key: str, limit: float) -> Callable[[State], bool]:
     return lambda state: key in state and number(state, key, limit - 1) >= limit
 
 
+def both(first: Callable[[State], bool], second: Callable[[State], bool]) -> Callable[[State], bool]:
+    """Return a condition: both of these are met."""
+    return lambda state: first(state) and second(state)
+
+
 def slider(key: str) -> str:
     """Return the selector of the slider of a bound."""
     return f"[data-slider='live_{key}']"
@@ -83,33 +88,34 @@ HEALTHY = Tour(
         Step(
             "bench",
             "Drag the upper bound of the rule to 1.05 or above.",
-            "Many grey tokens came back. The bounds of ±0.1 % are made for long answers. Here they threw away nine "
-            "tenths of a batch that has nothing wrong with it.",
+            "A third of the tokens came back. Rounding alone moves the mean ratio of an answer by more than 1 % here, "
+            "so the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
             slider("seq_mean_k1_upper"),
             at_least("seq_mean_k1_upper", 1.04),
             RUN_OF_HEALTHY,
         ),
         Step(
             "bench",
-            "Now drag the lower bound to 0.95 or below.",
+            "Now drag the lower bound to 0.95 or below, too. The upper bound stays where it is.",
             "Nearly all tokens are kept now. The mismatch was the same all the time: only the thresholds were wrong "
             "for this run.",
             slider("seq_mean_k1_lower"),
-            at_most("seq_mean_k1_lower", 0.96),
+            both(at_least("seq_mean_k1_upper", 1.04), at_most("seq_mean_k1_lower", 0.96)),
             RUN_OF_HEALTHY,
         ),
         Step(
             "mismatch",
             "Read the heading: it says how large the mismatch is and what the pattern looks like.",
-            "In the pictures below, the tokens are close to the lines of equal probabilities.",
-            ".st-key-next",
+            "Rounding explains it. For 95 % of the tokens the two probabilities differ by less than 0.05: in the last "
+            "two pictures these tokens are close to the line of equal probabilities.",
+            ".st-key-acceptance",
             arrived,
             RUN_OF_HEALTHY,
         ),
         Step(
             "tokens",
             "Click a coloured token.",
-            "On the right are its two probabilities, its ratio, and the formula of the rule with these numbers.",
+            "Next to the text are its two probabilities, its ratio, and the formula of the rule with these numbers.",
             ".st-key-tokens_text",
             changed("token"),
             RUN_OF_HEALTHY,
@@ -121,7 +127,7 @@ STALE = Tour(
     (
         Step(
             "mismatch",
-            "Scroll down and choose other methods above the two pictures.",
+            "Choose other methods above the last two pictures.",
             "The lines changed. A method caps the weights of the tokens outside its lines, or rejects these tokens.",
             ".st-key-methods",
             changed("methods"),
@@ -130,8 +136,8 @@ STALE = Tour(
         Step(
             "bench",
             "Drag the upper bound of the weight down to 1.1 or below.",
-            "The cap cuts the weights of one token in seven now, and every token stays. The price is bias: the mean "
-            "weight is further below 1.",
+            "At 1.1 the cap cuts the weights of one token in seven, and every token stays. The price is bias: the mean "
+            "weight is 0.94 there, and 0.98 with the cap at 2.",
             slider("is_upper"),
             at_most("is_upper", 1.1),
             RUN_OF_STALE,
@@ -148,9 +154,9 @@ STALE = Tour(
         Step(
             "training",
             "Read the sentence above the pictures: which corrections ended significantly better than none?",
-            "Each row is one preset, trained with weights that are eight steps old. Where an interval contains 0, it "
-            "may be noise.",
-            "",
+            "Each row is one preset, trained with weights that are eight steps old, compared with no correction. Only "
+            "one of the nine intervals excludes 0. The other differences may be noise.",
+            ".st-key-study_nothing",
             has("part", "Study"),
             THE_STUDY,
         ),
@@ -161,20 +167,20 @@ COLLAPSING = Tour(
     (
         Step(
             "training",
-            "Scroll down to the presets above the curves, and press one more, or one less.",
-            "The curves of reward and mismatch changed. Some presets keep training stable, others only delay the "
-            "collapse.",
+            "Press one more, or one less, of the presets above the curves.",
+            "The curves of reward and mismatch changed. With six of the nine presets the reward still rises at the "
+            "end. With the other three it falls as without a correction, and a little earlier.",
             ".st-key-presets",
             changed("presets"),
             THE_STUDY,
         ),
         Step(
             "training",
-            "Choose another study, for example stale_0, whose weights are never old.",
-            "Compare the sentence and the curves with those of stale_8: with less mismatch, a correction has less "
-            "to repair.",
+            "Choose the study stale_0, whose weights are never old.",
+            "It trains without a correction, and the reward rises to 0.7. In stale_8 that training run collapsed, so "
+            "the old weights are the cause. Here a correction has nothing to repair.",
             ".st-key-study",
-            changed("study"),
+            has("study", "stale_0"),
             THE_STUDY,
         ),
         Step(
@@ -194,7 +200,8 @@ LONG = Tour(
         Step(
             "bench",
             "Drag the upper bound of the weight to another value.",
-            "The weights and the effective sample size changed. A bound on a product also limits the length.",
+            "The weights and the effective sample size changed. One thing stays: each weight is a product of four "
+            "hundred ratios, and half of the answers have one below 0.1 at every bound.",
             slider("is_upper"),
             changed("is_upper"),
             RUN_OF_LONG,
@@ -202,7 +209,8 @@ LONG = Tour(
         Step(
             "bench",
             "Choose the preset decoupled_token_icepop, which weights each token by its own ratio.",
-            "The effective sample size is much larger, because a token's own ratio does not grow with the length.",
+            "The effective sample size is 99 % now. With the product and its bound of 2 it is 31 %: a token's own "
+            "ratio does not depend on the length of the answer, a product does.",
             PRESET,
             has("preset", "decoupled_token_icepop"),
             RUN_OF_LONG,
@@ -210,8 +218,9 @@ LONG = Tour(
         Step(
             "mismatch",
             "Look at the picture of the ratio of each answer against its length.",
-            "Small differences of four hundred tokens add up.",
-            "",
+            "The two probabilities of a token differ by 2 % on average. Over four hundred tokens that adds up: those "
+            "of half of the answers differ by a factor of more than ten.",
+            ".st-key-mismatch_length",
             arrived,
             RUN_OF_LONG,
         ),
@@ -223,15 +232,17 @@ CLASS = Tour(
         Step(
             "start",
             "Ask: how many answers come back at a threshold of 0.05? Then drag the slider to 0.05 or above.",
-            "Each grey answer has a mean k3 above the threshold, and the model does not learn from it.",
+            "At 0.01, 85 of the 128 answers are grey; at 0.05, 40 of them. So 45 come back. Each grey answer has a "
+            "mean k3 above the threshold, and the model does not learn from it.",
             "[data-slider='start_bound']",
             at_least("start_bound", 0.05),
             (("run", "smol_kv_fp8_e5m2"),),
         ),
         Step(
             "mismatch",
-            "Ask: where do the two probabilities differ most, and why? Then read the heading.",
-            "The cache of this sampler has 8 bits per number, and the rounding changes every probability a little.",
+            "Ask: what makes the two probabilities differ? Then read the heading.",
+            "The log-probs alone do not show the cause. The record of the run does: the cache of this sampler has 8 "
+            "bits per number. The rounding changes every probability, most of them by less than 0.01.",
             "",
             arrived,
             RUN_OF_CLASS,
@@ -239,7 +250,7 @@ CLASS = Tour(
         Step(
             "tokens",
             "Let the class choose a token, and click it.",
-            "On the right are both probabilities. Let the class compute the ratio before you read it.",
+            "Next to the text are both probabilities. Let the class compute the ratio before you read it.",
             ".st-key-tokens_text",
             changed("token"),
             RUN_OF_CLASS,
@@ -247,8 +258,8 @@ CLASS = Tour(
         Step(
             "bench",
             "Ask: does a tighter cap throw tokens away? Then drag the upper bound of the weight down to 1.1 or below.",
-            "No token is thrown away: a cap makes weights smaller. More of them are cut, and the mean weight falls "
-            "below 1, which is a bias.",
+            "No token is thrown away: a cap makes weights smaller. At 1.1 it cuts one weight in ten, at 2 less than "
+            "one in a hundred. The mean weight falls from 0.99 to 0.96: what is missing to 1 is a bias.",
             slider("is_upper"),
             at_most("is_upper", 1.1),
             RUN_OF_CLASS,
@@ -256,7 +267,8 @@ CLASS = Tour(
         Step(
             "learn",
             "Choose a view and what to hide, and copy the link for your class.",
-            "The link opens exactly this state. The notes for teachers are below.",
+            "The link opens the view that you chose, with the present run, step, preset and bounds. The notes for "
+            "teachers are below.",
             ".st-key-copy_built",
             has("learn", "Teaching"),
             (("learn", "Teaching"),),
@@ -269,4 +281,6 @@ WHERE = "{title} · step {number} of {all}"
 DONE, TO_DO = "done", "to do"
 NEXT, BACK, LEAVE, FINISH, GO = "Next", "Back", "Leave the tour", "Finish", "Go to this step"
 WRONG_STEP = "tour_step={raw} is not a step of this tour; showing step 1. Allowed: 1 to {all}."
+WRONG_DONE = "tour_done={raw} does not name steps of this tour; no step is ticked. Allowed: digits from 1 to {all}."
 NO_TOUR = "Showing no tour."
+SHOW_ME = "Show me"
