@@ -94,7 +94,7 @@ def _uniform(of_picture: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[dic
 
 def _whole_line(line: Mapping[str, Any]) -> dict[str, Any]:
     look, label = NO_LINE["line"] | line["line"], NO_LINE["label"] | line.get("label", {})
-    return NO_LINE | {"xref": "x"} | line | {"line": look, "label": label}
+    return {**NO_LINE, "xref": "x", **line, "line": look, "label": label}
 
 
 def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
