@@ -30,7 +30,7 @@ from static_site.study_files import ends_package, study_package
 
 FOLDER = Path(__file__).parent
 CORRECTED = (
-    "async", "bf16", "control_fp32", "gpu_smol_fp8", "gpu_smol_long", "kv_fp8_e5m2", "long_kv_fp8_e5m2",
+    "async", "bf16", "control_fp32", "gpu_smol_long", "kv_fp8_e5m2", "long_kv_fp8_e5m2",
     "smol_bf16_both", "smol_kv_fp8_e5m2", "smol_long", "smol_stale_6", "stale_4", "stale_head", "top_p",
 )  # fmt: skip
 """The committed runs with a bench, gradients and a comparison: those of the stories, and those to which the lessons
@@ -70,13 +70,23 @@ def write_site(
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name, bench in benches.shared_names(preset_names, on_batch=True).items():
         _write(folder / "preset" / f"{name}.bin", pack(benches.preset_package(name, bench), SMALLEST))
-    drawing = _write_scripts(folder, plotly)
-    first = start.PLAYED if start.PLAYED in paths else recorded.default_run(paths)
-    packed = pack(benches.start_package(paths[first], runs.list_steps(paths[first])[-1]), SMALLEST)
-    facts = {
+    facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
+    _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
+    if not (folder / "lessons" / "index.html").exists():
+        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
+
+
+def _facts(
+    shown: dict[str, dict[str, Any]], corrected: dict[str, Path], preset_names: list[str], study_names: list[str]
+) -> dict[str, Any]:
+    """Return what the page needs to know from the start; `corrected` has the runs with every view."""
+    first = start.PLAYED if start.PLAYED in corrected else recorded.default_run(corrected)
+    path = corrected[first]
+    packed = pack(benches.start_package(path, runs.list_steps(path)[-1]), SMALLEST)
+    return {
         "runs": shown,
         "presets": _presets(preset_names),
-        "studies": [name for name in studies.all_studies() if _study(folder, name)],
+        "studies": study_names,
         "run": recorded.default_run(corrected),
         "sketched": recorded.default_run(corrected, sketched=True),
         "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
@@ -88,9 +98,6 @@ def write_site(
         "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
         "words": {name: getattr(published_text, name) for name in WORDS},
     }  # fmt: skip
-    _write(folder / "index.html", _index(facts, drawing))
-    if not (folder / "lessons" / "index.html").exists():
-        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
 
 
 def _write_scripts(folder: Path, plotly: Path) -> str:
