@@ -61,7 +61,7 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
     try:
         if bounds:
             sweep = sketches.swept(shown.measured, config, bounds[0].id)
-            curves = _curves(shown, sweep, bounds[0])
+            curves = curves_over(shown, sweep, bounds[0])
     except UsageError as error:
         refused = str(error)
     if len(curves) == 1:  # two pictures side by side
@@ -110,7 +110,7 @@ def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
     }
 
 
-def _curves(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
+def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
     """Return the curve over the threshold, and the best threshold over the batch size if any size shows one."""
     size, choice = shown.batch_size, sweep.ranking.choices[shown.size_index]
     caption = say.CURVE

@@ -25,7 +25,7 @@ from rlcorr.strips.packing import Package
 from rlcorr.systems.export import SYSTEMS, exports
 from static_site import parts
 
-COUNT, COUNT_OF_OTHERS = 81, 49
+COUNT, COUNT_OF_OTHERS = 61, 41
 """Numbers of values of a preset's first slider and of its others. Each preset and run has a file per slider."""
 COUNT_OF_START = 301
 TIGHTEST = 1e-4

@@ -1,6 +1,7 @@
-"""Files of the gradient view: the curve over a preset's first bound, and the ranking of all presets."""
+"""Files of the gradient view: the curve over each bound of a preset, and the ranking of all presets."""
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,37 +12,81 @@ from controls.bounds import bounds_of
 from data import recorded, sketches, study_ends
 from live import gradient as live_gradient
 from live import strips
+from state.fields import Bound
 from text import gradient as gradient_text
 from text import study_ends as say_study
 
 from rlcorr import PRESETS, CorrectionConfig
+from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
+from rlcorr.gradients.report import GradientReport
+from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.presets import RANKED
 from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.packing import Package, PictureStrip
 from static_site import parts
+from static_site.benches import WHOLE
 from static_site.study_files import on_site
 
 BEST = "best"
+DIGITS = 9
+"""Digits of a measured threshold: enough for ratios that are closer to 1 than a millionth."""
 
 
-def gradient_package(run: Path, step: int, preset: str) -> Package:
-    """Return the curve over the first bound for one batch size. The slider has the thresholds that were measured."""
+def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
+    """Return the curve over each bound for one batch size, by the bound's key; the whole live part is with the first.
+
+    A slider has the thresholds that were measured. A bound that changes no token has none. Raises `UsageError` if none
+    has a slider, or if the gradient's view does.
+    """
     config = PRESETS[preset].config
-    b = bounds_of(config)[0]
     shown = live_gradient.Shown(sketches.sketched(run, step), preset, batch_size.USUAL)
-    content = live_gradient.gradient(shown, config)
-    sweep = sketches.swept(shown.measured, config, b.id)
+    content, source = live_gradient.gradient(shown, config), recorded.source(run, step)
+    sweeps = _sweeps(shown, config)
+    sliders = [parts.bound_slider(b, _slider_values(b, _reports(shown, config, b, sweep))) for b, sweep in sweeps]
+    packages: dict[str, Package] = {}
+    for b, sweep in sweeps:
+        strip = _strip(shown, sweep, _reports(shown, config, b, sweep))
+        curves = [live_gradient.curves_over(shown, sweep, b)]
+        if packages:
+            packages[b.key] = parts.with_rows(strip, LiveContent({}, curves), source, b.key)
+        else:
+            content = replace(content, rows=curves, refused="", said=_study(run, shown, config))
+            packages[WHOLE] = parts.with_part(strip, content, sliders, source)
+    return packages
+
+
+def _sweeps(shown: live_gradient.Shown, config: CorrectionConfig) -> list[tuple[Bound, GradientSweep]]:
+    sweeps, refused = [], UsageError(gradient_text.NO_BOUND)
+    for b in bounds_of(config):
+        try:
+            sweeps.append((b, sketches.swept(shown.measured, config, b.id)))
+        except UsageError as error:
+            refused = error
+    if not sweeps:
+        raise refused
+    return sweeps
+
+
+def _reports(
+    shown: live_gradient.Shown, config: CorrectionConfig, b: Bound, sweep: GradientSweep
+) -> dict[float, GradientReport]:
+    """Return threshold → report, from the tightest to the loosest, with the preset's own threshold among them."""
     reports = dict(zip(sweep.thresholds, sweep.ranking.reports, strict=True))
     reports[b.value] = sketches.reported(shown.measured, config)
     values = sorted((value for value in reports if b.low <= value <= b.high), reverse=b.id.side == "lower")
-    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, batch_size.USUAL, values))}
-    numbers = [live_gradient.numbers(reports[value], shown.size_index) for value in values]
-    texts = {ANSWER: [live_gradient.answer(shown, reports[value], sweep) for value in values]}
-    strip = strips.package({}, numbers, texts, pictures)
-    pictures = {key: shown for key, shown in content.rows[0].items() if key != "plane"}  # nothing moves it here
-    content = replace(content, rows=[pictures], said=_study(run, shown, config))
-    return parts.with_part(strip, content, [parts.bound_slider(b, values)], recorded.source(run, step))
+    return {value: reports[value] for value in values}
+
+
+def _slider_values(b: Bound, reports: Iterable[float]) -> list[float]:
+    return [value if value == b.value else float(f"{value:.{DIGITS}g}") for value in reports]
+
+
+def _strip(shown: live_gradient.Shown, sweep: GradientSweep, reports: Mapping[float, GradientReport]) -> Package:
+    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, batch_size.USUAL, [*reports]))}
+    numbers = [live_gradient.numbers(report, shown.size_index) for report in reports.values()]
+    texts = {ANSWER: [live_gradient.answer(shown, report, sweep) for report in reports.values()]}
+    return strips.package({}, numbers, texts, pictures)
 
 
 def _study(run: Path, shown: live_gradient.Shown, config: CorrectionConfig) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from components.live_part import LiveContent, Slider, part_data
+from components.live_part import LiveContent, Picture, Slider, Words, part_data
+from components.markdown import plain_text
 from state.fields import Bound
 from text import phrases
 
@@ -17,8 +18,15 @@ from rlcorr.strips.packing import Package
 
 DIGITS = 4
 """Significant digits of the numbers in figures."""
-CURVES, EVERY = ("shares_over", "mismatch_over"), 3
-"""Curves of 200 points, of which a file has every third: one for each eight pixels."""
+CURVES, EVERY, CURVE_DIGITS = ("shares_over", "mismatch_over"), 3, 3
+"""Curves of 200 points, of which a file has every third: one for each eight pixels. Three digits are enough for one."""
+NO_LINE = {
+    "type": "line", "xref": "paper", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 0,
+    "line": {"color": "black", "dash": "solid", "width": 0},
+    "label": {"text": "", "font": {"size": 11}, "textposition": "end", "textangle": 0, "xanchor": "left",
+              "yanchor": "top", "padding": 3},
+}  # fmt: skip
+"""A line that is not seen, with all keys that a line of a strip can have. 3 is Plotly's usual padding."""
 RESETS = {"": phrases.RESET}
 
 
@@ -49,7 +57,7 @@ def with_part(
                 del trace["y"]
             elif trace["type"] == "heatmap" and moves["cells"]:
                 del trace["z"]
-    return Package(strip.arrays, _rounded_shapes(strip) | {"part": data})
+    return Package(_small_arrays(strip), _rounded_shapes(strip) | {"part": data})
 
 
 def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> Package:
@@ -58,14 +66,35 @@ def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> 
     The keys of the pictures end with the bound's key, so that a strip moves no line in curves over another bound.
     """
     data, about = part([], content, source, {}), _rounded_shapes(strip)
-    for picture in (picture for row in data["rows"] for picture in row):
+    replaced = [picture for row in data["rows"] for picture in row]
+    keys = {picture["key"] for picture in replaced}
+    for picture in replaced:
         picture["key"] = f"{picture['key']}.{bound}"
-    moves = {f"{key}.{bound}" if key in CURVES else key: move for key, move in about["pictures"].items()}
-    return Package(strip.arrays, about | {"pictures": moves, "rows": data["rows"], "refused": data["refused"]})
+    moves = {f"{key}.{bound}" if key in keys else key: move for key, move in about["pictures"].items()}
+    return Package(_small_arrays(strip), about | {"pictures": moves, "rows": data["rows"], "refused": data["refused"]})
+
+
+def _small_arrays(strip: Package) -> dict[str, np.ndarray]:
+    """Return the arrays of a strip; a slider of the site has so few values that one byte holds their indices."""
+    return {
+        name: array.astype(np.uint8) if array.dtype == np.uint16 and array.max(initial=0) < 256 else array
+        for name, array in strip.arrays.items()
+    }
 
 
 def _rounded_shapes(strip: Package) -> dict[str, Any]:
-    return {**strip.about, "shapes": rounded(strip.about["shapes"])}
+    return {**strip.about, "shapes": [rounded(_uniform(of_picture)) for of_picture in strip.about["shapes"]]}
+
+
+def _uniform(of_picture: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Return lines with the same keys, and as many at each slider value, so that packing makes columns of them."""
+    most = max(map(len, of_picture), default=0)
+    return [[_whole_line(line) for line in lines] + [NO_LINE] * (most - len(lines)) for lines in of_picture]
+
+
+def _whole_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    look, label = NO_LINE["line"] | line["line"], NO_LINE["label"] | line.get("label", {})
+    return {**NO_LINE, "xref": "x", **line, "line": look, "label": label}
 
 
 def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: Mapping[str, str]) -> dict[str, Any]:
@@ -74,29 +103,37 @@ def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: M
     Parts of objects can be shared with other files.
     """
     data = part_data(sliders, content, source, resets)
-    rows = [[_rounded_figure(picture) for picture in row] for row in data["rows"]]
+    rows = [
+        [_small(picture, shown) for picture, shown in zip(row, of_row.values(), strict=True)]
+        for row, of_row in zip(data["rows"], content.rows, strict=True)
+    ]
     return data | {"rows": rows}
 
 
-def _rounded_figure(picture: dict[str, Any]) -> dict[str, Any]:
-    return picture | {"figure": _figure(picture)} if "figure" in picture else picture  # words have no figure
+def _small(picture: dict[str, Any], shown: Picture | Words) -> dict[str, Any]:
+    """Return a picture with a rounded figure, and its text alternative in two parts: many pictures have the first."""
+    if isinstance(shown, Words):
+        return picture
+    start = f"{picture['title']}. {plain_text(shown.caption)}"
+    return picture | {"figure": _figure(picture), "alt": [start, picture["alt"].removeprefix(start)]}
 
 
 def _figure(picture: Mapping[str, Any]) -> dict[str, Any]:
     figure = rounded(json.loads(picture["figure"]))
     for trace in figure["data"] if picture["key"] in CURVES else ():
         for axis in ("x", "y"):
-            trace[axis] = [*trace[axis][:-1:EVERY], trace[axis][-1]]
+            trace[axis] = rounded([*trace[axis][:-1:EVERY], trace[axis][-1]], CURVE_DIGITS)
     return figure
 
 
-def rounded(node: Any) -> Any:
-    """Round the numbers of a figure, or of a part of one, and replace the bytes of floats by lists of numbers."""
+def rounded(node: Any, digits: int = DIGITS) -> Any:
+    """Round the numbers of a figure, or of a part of one, and replace the bytes of arrays by lists of numbers."""
     if isinstance(node, list):
-        return [rounded(part) for part in node]
+        return [rounded(part, digits) for part in node]
+    if isinstance(node, float):
+        return None if node != node else float(f"{node:.{digits}g}")
     if not isinstance(node, dict):
-        return float(f"{node:.{DIGITS}g}") if isinstance(node, float) else node
-    if "bdata" in node and node["dtype"] in ("f4", "f8") and "shape" not in node:
-        values = np.frombuffer(base64.b64decode(node["bdata"]), f"<{node['dtype']}").tolist()
-        return [None if value != value else float(f"{value:.{DIGITS}g}") for value in values]
-    return {key: rounded(part) for key, part in node.items()}
+        return node
+    if "bdata" in node and node["dtype"] in ("f4", "f8", "i4") and "shape" not in node:
+        return rounded(np.frombuffer(base64.b64decode(node["bdata"]), f"<{node['dtype']}").tolist(), digits)
+    return {key: rounded(part, digits) for key, part in node.items()}

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from rlcorr.strips.packing import SMALLEST, Package, pack, unpack
 
-FILES = 12
+FILES = 5
 """A part is shared if at least this many files have it."""
 CHARACTERS = 48
 """A part is shared if its JSON has at least this many characters. A shorter part is not worth the reference."""

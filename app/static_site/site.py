@@ -29,11 +29,17 @@ from static_site.sharing import share
 from static_site.study_files import ends_package, study_package
 
 FOLDER = Path(__file__).parent
+CORRECTED = (
+    "async", "bf16", "control_fp32", "gpu_smol_long", "kv_fp8_e5m2", "long_kv_fp8_e5m2",
+    "smol_bf16_both", "smol_kv_fp8_e5m2", "smol_long", "smol_stale_6", "stale_4", "stale_head", "top_p",
+)  # fmt: skip
+"""The committed runs with a bench, gradients and a comparison: those of the stories, and those to which the lessons
+link there. The other runs have only the Mismatch view, which is a tenth of the size. `--runs` names others."""
 SHARING = ("bench", "gradient", "ranking")
 """Views with many files, which share parts."""
 WORDS = (
     "FROM_A_FILE", "LATE", "WRONG", "OTHER_STEP", "NEAREST", "ONE_BOUND", "NO_SKETCH", "NO_CURVE", "ONE_AT_A_TIME",
-    "OTHERS_STAY", "DROPPED",
+    "NO_SLIDER", "DROPPED", "ONLY_MISMATCH",
 )  # fmt: skip
 """Constants of `text.published` that the script shows."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
@@ -49,26 +55,40 @@ def write_site(
     Args:
         folder: Where to write. The folder is emptied first, except for its lessons.
         plotly: Plotly's script.
-        slugs: Runs; by default all committed ones.
+        slugs: Runs, which get every view; by default all committed ones, of which `CORRECTED` get every view.
         presets: Presets; by default all but those that need top-k lists, which few runs have.
     """
     paths = {slug: runs.ROOT / slug for slug in slugs or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
     preset_names = list(presets or RANKED)
+    corrected = {slug: path for slug, path in paths.items() if slugs or slug in CORRECTED} or paths
     _empty(folder)
     labels = names.run_labels(paths)
-    shown = {slug: _run(folder, slug, path, labels[slug], preset_names) for slug, path in paths.items()}
+    shown = {
+        slug: _run(folder, slug, path, labels[slug], preset_names if slug in corrected else [])
+        for slug, path in paths.items()
+    }
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name, bench in benches.shared_names(preset_names, on_batch=True).items():
         _write(folder / "preset" / f"{name}.bin", pack(benches.preset_package(name, bench), SMALLEST))
-    drawing = _write_scripts(folder, plotly)
-    first = start.PLAYED if start.PLAYED in paths else recorded.default_run(paths)
-    packed = pack(benches.start_package(paths[first], runs.list_steps(paths[first])[-1]), SMALLEST)
-    facts = {
+    facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
+    _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
+    if not (folder / "lessons" / "index.html").exists():
+        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
+
+
+def _facts(
+    shown: dict[str, dict[str, Any]], corrected: dict[str, Path], preset_names: list[str], study_names: list[str]
+) -> dict[str, Any]:
+    """Return what the page needs to know from the start; `corrected` has the runs with every view."""
+    first = start.PLAYED if start.PLAYED in corrected else recorded.default_run(corrected)
+    path = corrected[first]
+    packed = pack(benches.start_package(path, runs.list_steps(path)[-1]), SMALLEST)
+    return {
         "runs": shown,
         "presets": _presets(preset_names),
-        "studies": [name for name in studies.all_studies() if _study(folder, name)],
-        "run": recorded.default_run(paths),
-        "sketched": recorded.default_run(paths, sketched=True),
+        "studies": study_names,
+        "run": recorded.default_run(corrected),
+        "sketched": recorded.default_run(corrected, sketched=True),
         "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
         "preset_b": SECOND_PRESET if SECOND_PRESET in preset_names else preset_names[0],
         "first": {
@@ -78,9 +98,6 @@ def write_site(
         "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
         "words": {name: getattr(published_text, name) for name in WORDS},
     }  # fmt: skip
-    _write(folder / "index.html", _index(facts, drawing))
-    if not (folder / "lessons" / "index.html").exists():
-        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
 
 
 def _write_scripts(folder: Path, plotly: Path) -> str:
@@ -102,13 +119,16 @@ def _empty(folder: Path) -> None:
 
 
 def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> dict[str, Any]:
-    """Write the files of a run, and return what the page needs to know of it from the start."""
+    """Write the files of a run, and return what the page needs to know of it from the start.
+
+    Without presets the run has only the Mismatch view.
+    """
     step = runs.list_steps(run)[-1]
     print(f"{slug}, step {step}", flush=True)
     for name in dict.fromkeys(benches.shared_names(presets, on_batch=True).values()):
         for key, package in benches.bench_packages(run, step, name).items():
             _write(folder / "bench" / slug / f"{_file(name, key)}.bin", pack(package))
-    gradients = _gradients(folder, slug, run, presets) if runs.list_sketches(run) else []
+    gradients = _gradients(folder, slug, run, presets) if presets and runs.list_sketches(run) else []
     _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
     if ends := ends_package(run, presets):
         _write(folder / "ends" / f"{slug}.bin", pack(ends, SMALLEST))
@@ -117,7 +137,7 @@ def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> 
     sketched = last_sketch(run) if gradients else step
     return {
         "label": label, "said": said, "step": step, "sketch": sketched, "gradients": gradients,
-        "ends": ends is not None,
+        "ends": ends is not None, "corrected": bool(presets),
     }  # fmt: skip
 
 
@@ -130,8 +150,8 @@ def _gradients(folder: Path, slug: str, run: Path, presets: list[str]) -> list[s
     step, with_curve = last_sketch(run), []
     for name in dict.fromkeys(benches.shared_names(filter(_has_bound, presets)).values()):
         try:
-            package = gradient_files.gradient_package(run, step, name)
-            _write(folder / "gradient" / slug / f"{name}.bin", pack(package))
+            for key, package in gradient_files.gradient_packages(run, step, name).items():
+                _write(folder / "gradient" / slug / f"{_file(name, key)}.bin", pack(package))
             with_curve.append(name)
         except UsageError as error:
             print(f"  no gradient of {name}: {error}", flush=True)
@@ -173,9 +193,14 @@ def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
 def _index(facts: dict[str, Any], drawing: str) -> bytes:
     """Return the page; `drawing` is the address of Plotly's script."""
     stories = [story for story in published_text.STORIES if _is_there(story, facts)][:STORIES]
+    titles = {True: published_text.EVERY_VIEW, False: published_text.ONE_VIEW}
+    run_groups = {
+        title: {slug: run for slug, run in facts["runs"].items() if run["corrected"] == corrected}
+        for corrected, title in titles.items()
+    }
     return _page(
-        "index.html", facts=facts, stories=stories, say=published_text, pages=pages.PAGES, study=pages.STUDY,
-        phrases=phrases, start=start, drawing=drawing,
+        "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
+        study=pages.STUDY, phrases=phrases, start=start, drawing=drawing,
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
 

@@ -115,6 +115,12 @@ DROPPED = "This page cannot read {name}. The command below opens a file in the a
 
 ONLY_APP = "This view is only in the app"
 ONLY_APP_IS = "Clone the project, type make app in its folder, and open this address:"
+ONLY_MISMATCH = (
+    "Of this run the site has only the Mismatch view, so that it does not become too large. Choose another run, or "
+    "open this one in the app."
+)
+EVERY_VIEW, ONE_VIEW = "In every view", "Only in Mismatch"
+"""Two groups of runs in the picker."""
 
 # --- the address ---
 
@@ -135,7 +141,7 @@ ONE_AT_A_TIME = (
     "While you drag one threshold, the others have the preset's numbers: the site has a file for each threshold, not "
     "for every combination. In the app they all move independently."
 )
-OTHERS_STAY = "Here only the first threshold of this preset moves. The others have the preset's numbers."
+NO_SLIDER = "No value of {name} changes a token of this step, so it has no slider here."
 CURVES_OVER = (
     "The whole correction at every value of “{label}”; the other thresholds have the preset's numbers. Dotted: the "
     "present value. You can drag this line."

@@ -51,6 +51,23 @@ const showLegend = (box, entries) => {
   }))
 }
 
+const CHARACTER = 7, APART = 8  // px
+
+// Leave out labels that do not fit side by side, from the middle outwards. Plotly would turn all of them, and the title of
+// the axis would be over the stamp.
+const thinTicks = ({ xaxis: { tickvals, ticktext, range, type }, margin }, width, scale) => {
+  if (!ticktext || !range) return
+  const placeOf = (value) => ((type === "log" ? Math.log10(value) : value) - range[0]) / (range[1] - range[0]) * (width - (margin.l + margin.r) * scale)
+  const places = tickvals.map(placeOf), halves = ticktext.map((text) => text.length * CHARACTER * scale / 2), middle = ticktext.length >> 1
+  for (const way of [-1, 1]) {
+    let last = middle
+    for (let i = middle + way; i >= 0 && i < ticktext.length; i += way) {
+      if (Math.abs(places[i] - places[last]) < halves[i] + halves[last] + APART * scale) ticktext[i] = ""
+      else last = i
+    }
+  }
+}
+
 // Return the figure as Plotly draws it on this page: scaled to the size of its type, and with its source in it.
 const prepared = (box, text) => {
   const figure = JSON.parse(text)
@@ -58,6 +75,7 @@ const prepared = (box, text) => {
   box.scale = scale
   box.entries = takeLegend(figure)
   figure.layout.height = heightOf(figure.layout, scale)
+  thinTicks(figure.layout, box.clientWidth, scale)
   if (scale !== 1) {
     enlarge(figure.layout, scale)
     for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale

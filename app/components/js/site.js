@@ -57,16 +57,18 @@ const chosen = () => {
   const named = one("view", [...VIEWS, ...ONLY_APP], "start"), usualRun = named === "gradient" ? facts.sketched : facts.run
   const isOnBatch = ["bench", "gradient", "compare"].includes(named)  // with a configuration
   const isChanged = isOnBatch && facts.choices.some((key) => key in state || SECOND + key in state)
-  const isOfApp = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") || isChanged
-  const view = isOfApp ? "app" : named
   const names = Object.keys(facts.presets), run = one("run", Object.keys(facts.runs), usualRun)
+  const lacks = isOnBatch && !facts.runs[run].corrected  // the site has only the Mismatch view of this run
+  const isOfApp = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") || isChanged
+  const view = isOfApp || lacks ? "app" : named
+  if (lacks) wrong.push(facts.words.ONLY_MISMATCH)
   const step = facts.runs[run][view === "gradient" ? "sketch" : "step"]
   const hasStep = !["start", "yours", "app", "study"].includes(view)
   if (hasStep && ![undefined, "latest", String(step)].includes(state.step)) {
     wrong.push(facts.words.OTHER_STEP.replace("{step}", state.step).replace("{shown}", step))
   }
   return {
-    view, named, run, wrong, values: state,
+    view, named, run, lacks, wrong, values: state,
     preset: one("preset", names, facts.preset),
     preset_b: one("preset_b", names, facts.preset_b),
     study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
@@ -82,8 +84,9 @@ const inApp = ({ named, values: { view, ...query } }) => {
 
 // Show a live part whose sliders each have a strip, at the address of `addresses`. In a strip the other bounds have the
 // preset's values, so a slider that is moved sends the others back. `moved` gets the key of the slider and its position
-// when it is let go. Return sentences about values of the address that are not shown.
-const showStrips = (root, part, addresses, { prefix = "", moved = () => {} } = {}) => {
+// when it is let go. The strip of another slider than the first may have rows of pictures over its own bound: they are
+// shown below the first `stays` rows. Return sentences about values of the address that are not shown.
+const showStrips = (root, part, addresses, { prefix = "", moved = () => {}, stays = Infinity } = {}) => {
   const sliderOf = Object.fromEntries(part.sliders.map((slider) => [slider.key, slider]))
   const keys = Object.keys(sliderOf), generations = {}, rows = wholeRows(part, strips.get(addresses[part.sliders[0]?.key]))
   const nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined]))
@@ -95,7 +98,7 @@ const showStrips = (root, part, addresses, { prefix = "", moved = () => {} } = {
       const shown = slider.key === key ? value : slider.value
       return { ...slider, value: shown, generation: generations[slider.key], strip: addresses[slider.key] }
     })
-    return over && rows.length > 1 ? { ...part, sliders, refused, rows: [rows[0], ...over] } : { ...part, sliders, rows }
+    return over && stays < Infinity ? { ...part, sliders, refused, rows: [...rows.slice(0, stays), ...over] } : { ...part, sliders, rows }
   }
   const rest = (key, place) => {
     restAt(root, placeOf(strips.get(addresses[key]), place))
@@ -186,7 +189,7 @@ const SHOW = {
       element("use").shown = () => showExported(systems, key, place)
       element("use").shown()
     }
-    return () => showStrips(element("bench"), part, addresses, { moved })
+    return () => showStrips(element("bench"), part, addresses, { moved, stays: 1 })
   },
   compare: async (now) => {
     const { run, preset, preset_b } = now, sides = await Promise.all([benchOf(run, preset), benchOf(run, preset_b)])
@@ -204,17 +207,20 @@ const SHOW = {
   },
   gradient: async ({ run, preset }) => {
     const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset]
-    const hasCurve = gradients.includes(gradient)
-    const curve = `gradient/${run}/${gradient}.bin`, ranking = `ranking/${run}.bin`, hasSketch = gradients.length > 0
+    const hasCurve = gradients.includes(gradient), hasSketch = gradients.length > 0
+    const curve = `gradient/${run}/${gradient}.bin`, ranking = `ranking/${run}.bin`, partAt = (address) => strips.get(address).about.part
     await Promise.all([...(hasCurve ? [curve] : []), ...(hasSketch ? [ranking] : [])].map((address) => stripAt(address)))
-    const partAt = (address) => strips.get(address).about.part
+    const keys = hasCurve ? partAt(curve).sliders.map(({ key }) => key) : []
+    const addresses = Object.fromEntries(keys.map((key, i) => [key, i ? `gradient/${run}/${gradient}.${key}.bin` : curve]))
+    await Promise.all(Object.values(addresses).map((address) => stripAt(address)))
+    const still = bounds.filter((key) => !keys.includes(key)).map((key) => facts.words.NO_SLIDER.replace("{name}", key))
+    const sentences = [...(keys.length > 1 ? [facts.words.ONE_AT_A_TIME] : []), ...still]
     return () => {
-      const why = hasSketch ? "NO_CURVE" : "NO_SKETCH", stay = bounds.length > 1 ? [facts.words.OTHERS_STAY] : []
-      showSentences(element("gradient-said"), hasCurve ? stay : [facts.words[why]])
+      showSentences(element("gradient-said"), hasCurve ? sentences : [facts.words[hasSketch ? "NO_CURVE" : "NO_SKETCH"]])
       element("gradient").hidden = !hasCurve
       element("ranking").hidden = !hasSketch
       return [
-        ...(hasCurve ? showStrips(element("gradient"), partAt(curve), { [bounds[0]]: curve }) : []),
+        ...(hasCurve ? showStrips(element("gradient"), partAt(curve), addresses, { stays: 0 }) : []),
         ...(hasSketch ? showStrips(element("ranking"), partAt(ranking), { answers: ranking }) : []),
       ]
     }
@@ -249,7 +255,7 @@ const show = async () => {
     link.href = addressOf({ ...kept, view: link.dataset.view })
   }
   const hasPreset = ["bench", "gradient", "compare"].includes(view)
-  element("pickers").hidden = !(hasPreset || ["mismatch", "study"].includes(view))
+  element("pickers").hidden = !(hasPreset || now.lacks || ["mismatch", "study"].includes(view))
   element("run-label").hidden = view === "study"
   element("preset-label").hidden = !hasPreset
   element("preset_b-label").hidden = view !== "compare"

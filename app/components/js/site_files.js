@@ -16,7 +16,8 @@ const whole = (node, parts) => {
 // Read a file of the site. Its figures are objects that may have shared parts; a live part takes them as texts.
 export const readWhole = async (packed, parts) => {
   const { arrays, about: referring } = await readStrip(packed), about = whole(referring, parts), { part, rows } = about
-  const asText = (picture) => (picture.figure ? { ...picture, figure: JSON.stringify(picture.figure) } : picture)
+  const asText = (picture) => (
+    picture.figure ? { ...picture, figure: JSON.stringify(picture.figure), alt: picture.alt.join("") } : picture)
   const asTexts = (pictures) => pictures.map((row) => row.map(asText))
   if (part) return { arrays, about: { ...about, part: { ...part, rows: asTexts(part.rows) } } }
   return { arrays, about: rows ? { ...about, rows: asTexts(rows) } : about }
