@@ -213,7 +213,8 @@ class Walk:
         return self.arrive(until, f"dropping {file}")
 
     def pick_step(self) -> str | None:
-        return self.choose("step", "Step", ["latest", "0"], self.now.pickers[1])
+        first = "1" if self.now.pickers[0] in FILES else "0"
+        return self.choose("step", "Step", ["latest", first], self.now.pickers[1])
 
     def pick_preset(self) -> str | None:
         label = "Preset of A" if self.now.view == "compare" else "Preset"
