@@ -1,7 +1,8 @@
 """Random walks through the app, each in one session: after every step the address, the pickers and the page agree.
 
 A link opens what it names. The navigation keeps run, step and preset. One press of Back or Forward, and a reload, show
-exactly what was there before. `WALKS=100 WALK_FROM=3 pytest tests/browser/test_walk.py` walks with other seeds.
+exactly what was there before, files of one's own included.
+`WALKS=100 WALK_FROM=3 WALK_STEPS=8 pytest tests/browser/test_walk.py` walks with other seeds and lengths.
 """
 
 import json
@@ -16,9 +17,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from app_runs import LINE, PATIENCE, pick_folded, settled
-from playwright.sync_api import Page
+from playwright.sync_api import FilePayload, Page
 
-STEPS = 40
+STEPS = int(os.environ.get("WALK_STEPS", "40"))
 """Steps of a walk. A step takes a second."""
 SEEDS = range(
     int(os.environ.get("WALK_FROM", "0")), int(os.environ.get("WALK_FROM", "0")) + int(os.environ.get("WALKS", "3"))
@@ -29,6 +30,8 @@ VIEWS = {
 }  # fmt: skip
 RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
 PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")
+FILES = ("mine.jsonl", "other.jsonl")
+BOX = '[data-testid="stFileUploader"] input'
 DEFAULTS = {"step": "latest", "preset": "decoupled_token_is"}
 # The slider of Start moves by itself.
 LOOK = """() => {
@@ -87,9 +90,24 @@ def steady(page: Page, until: Callable[[Shown], bool], step: str) -> Shown:
     raise AssertionError(f"after {step}: {before}")
 
 
-def agree(now: Shown, step: str) -> None:
-    """Check that each picker shows what the address names, or its default, and that the status names the run."""
+def pairs(file: str) -> bytes:
+    """Sixteen answers of as many tokens as the file's name has letters. Their log-ratios are ±0.02 in turns."""
+    rows = []
+    for answer in range(16):
+        rollout = [-0.1 - 0.03 * ((7 * answer + 3 * token) % 50) for token in range(len(file))]
+        old = [q + 0.02 * (1 - 2 * ((answer + token) % 2)) for token, q in enumerate(rollout)]
+        rows.append(json.dumps({"old_log_probs": old, "rollout_log_probs": rollout}))
+    return "\n".join(rows).encode()
+
+
+def agree(now: Shown, step: str, uploads: dict[str, str]) -> None:
+    """Check that each picker shows what the address names, or its default, and that the status names the run.
+
+    The address names a file by a number that only this session knows.
+    """
     named = DEFAULTS | dict(now.query)
+    if named.get("run") in uploads:
+        named["run"] = uploads[named["run"]]
     for key, shown in zip(("run", "step", "preset"), now.pickers, strict=True):
         if shown is not None and key in named:
             assert shown == named[key], (step, key, now)
@@ -103,6 +121,8 @@ class Walk:
     def __init__(self, page: Page, seed: int, folder: Path) -> None:
         self.page, self.chance, self.folder = page, random.Random(seed), folder
         self.entries, self.index = [steady(page, lambda now: bool(now.sentences[0]), "opening")], 0
+        self.uploads: dict[str, str] = {}
+        """Number in the address → name of the file."""
 
     @property
     def now(self) -> Shown:
@@ -115,13 +135,14 @@ class Walk:
         steps += [self.pick_preset] * 2 * (self.now.pickers[2] is not None) + [self.move] * 2 * (
             self.now.sliders != "[]"
         )
+        steps += [self.drop] * 4 * (self.now.view == "yours")
         steps += [self.pick_step] * (self.now.pickers[1] is not None)
         return steps
 
     def arrive(self, until: Callable[[Shown], bool], step: str) -> str:
         """Wait for a new entry of the history."""
         now = steady(self.page, until, step)
-        agree(now, step)
+        agree(now, step, self.uploads)
         self.entries[self.index + 1 :] = [now]
         self.index += 1
         return step
@@ -160,13 +181,40 @@ class Walk:
         option = self.chance.choice(other)
         pick_folded(self.page, label, option)
         default = DEFAULTS.get(key)
-        return self.arrive(lambda now: (dict(now.query).get(key) or default) == option, f"picking {key} {option}")
+
+        def until(now: Shown) -> bool:
+            named = dict(now.query).get(key) or default
+            return named is not None and self.uploads.get(named, named) == option
+
+        return self.arrive(until, f"picking {key} {option}")
 
     def pick_run(self) -> str | None:
-        return self.choose("run", "Run", list(RUNS), self.now.pickers[0])
+        return self.choose("run", "Run", [*RUNS, *sorted(set(self.uploads.values()))], self.now.pickers[0])
+
+    def drop(self) -> str | None:
+        """Drop a file into the empty box: the address names a run of its own, and the pickers its name.
+
+        A second file would be a second step of the same run.
+        """
+        if self.page.locator('[data-testid="stFileChip"]').count():
+            return None
+        file = self.chance.choice([file for file in FILES if file != self.now.pickers[0]])
+        run = dict(self.now.query).get("run")
+        files: list[FilePayload] = [{"name": file, "mimeType": "application/octet-stream", "buffer": pairs(file)}]
+        self.page.set_input_files(BOX, files)
+
+        def until(now: Shown) -> bool:
+            named = dict(now.query).get("run")
+            if named is None or named == run or now.pickers[0] != file:
+                return False
+            self.uploads[named] = file
+            return True
+
+        return self.arrive(until, f"dropping {file}")
 
     def pick_step(self) -> str | None:
-        return self.choose("step", "Step", ["latest", "0"], self.now.pickers[1])
+        first = "1" if self.now.pickers[0] in FILES else "0"
+        return self.choose("step", "Step", ["latest", first], self.now.pickers[1])
 
     def pick_preset(self) -> str | None:
         label = "Preset of A" if self.now.view == "compare" else "Preset"
@@ -205,7 +253,7 @@ class Walk:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_walk(page: Page, url: str, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
-    page.goto(f"{url}/bench")
+    page.goto(f"{url}/{('bench', 'yours')[seed % 2]}")
     page.wait_for_selector(".rl-picture .main-svg")
     walk = Walk(page, seed, tmp_path)
     taken: list[str] = []
