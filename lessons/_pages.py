@@ -21,6 +21,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from rlcorr.figures.canvas import packed_script
+from rlcorr.teaching.code_address import public_address
 
 LESSONS = Path(__file__).resolve().parent
 ROOT = LESSONS.parent
@@ -75,12 +76,6 @@ NOTATION
 {reference}
 ```
 """
-
-
-def public_address() -> str | None:
-    """Where the project can be cloned from, as pyproject.toml says; None where it says nothing."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project.get("urls", {}).get("Repository")
 
 
 def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path) -> NotebookNode:
@@ -225,7 +220,7 @@ def write(target: Path, *, solutions: bool = True, address: str | None = None) -
 def main(options: list[str]) -> None:
     if set(options) - {"--without-solutions"}:
         sys.exit(f"unknown options {options}; there is --without-solutions.")
-    write(TARGET, solutions=not options, address=public_address())
+    write(TARGET, solutions=not options, address=public_address(ROOT))
     size = sum(path.stat().st_size for path in TARGET.rglob("*") if path.is_file())
     print(f"{TARGET.relative_to(ROOT)}: {size / 2**20:.1f} MiB")
 

@@ -1,7 +1,7 @@
 """Sentences with measured numbers in them: written from the results, so that they are compared when lessons are tested.
 
-A sentence that says "more", "less" or "cannot be told" takes its interval from `above`, `below` or `untold`: each stops
-the lesson if the interval does not carry it.
+A sentence that says "more", "less" or "cannot be distinguished" takes its interval from `above`, `below` or `untold`:
+each stops the lesson if the interval does not carry it.
 """
 
 from textwrap import dedent
@@ -18,20 +18,20 @@ def say(markdown: str) -> None:
 
 
 def above(interval: Interval, than: float = 0.0, digits: int = 2) -> str:
-    """The interval as text. Raises `AssertionError` unless all of it lies above `than`."""
+    """Return the interval as text. Raises `AssertionError` unless all of it is above `than`."""
     assert interval.low > than, f"{bracketed(interval, digits)} reaches {than}: nothing is said to be above it."
     return bracketed(interval, digits)
 
 
 def below(interval: Interval, than: float = 0.0, digits: int = 2) -> str:
-    """The interval as text. Raises `AssertionError` unless all of it lies below `than`."""
+    """Return the interval as text. Raises `AssertionError` unless all of it is below `than`."""
     assert interval.high < than, f"{bracketed(interval, digits)} reaches {than}: nothing is said to be below it."
     return bracketed(interval, digits)
 
 
 def untold(interval: Interval, than: float = 0.0, digits: int = 2) -> str:
-    """The interval as text. Raises `AssertionError` unless `than` lies inside: the data do not say on which side."""
-    assert interval.low <= than <= interval.high, f"{bracketed(interval, digits)} excludes {than}: that is told."
+    """Return the interval as text. Raises `AssertionError` unless it contains `than`: no significant difference."""
+    assert interval.low <= than <= interval.high, f"{bracketed(interval, digits)} differs significantly from {than}."
     return bracketed(interval, digits)
 
 

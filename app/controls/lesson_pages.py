@@ -10,7 +10,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 from text.pages import PAGES
 
-FOLDER = "/site/lessons"
+SITE = "/site"
+FOLDER = f"{SITE}/lessons"
 
 
 async def to_view(request: Request) -> RedirectResponse:
@@ -24,15 +25,18 @@ async def to_view(request: Request) -> RedirectResponse:
 def routes() -> list[BaseRoute]:
     """Return the routes of the pages. Their folder may be missing when the app starts, and be built while it runs."""
     return [
-        Route("/site/index.html", to_view),
-        Mount(FOLDER, built_pages),
+        Route(f"{SITE}/index.html", to_view),
+        Mount(SITE, built_site),
     ]
 
 
-async def built_pages(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with a file of the built pages, or say how to build them."""
+async def built_site(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with a file of the built site, or say how to build it.
+
+    The site around the lessons has the script and the data of the live pictures between their paragraphs.
+    """
     if lessons.BUILT.is_dir():
-        await StaticFiles(directory=lessons.BUILT)(scope, receive, send)
+        await StaticFiles(directory=lessons.BUILT.parent)(scope, receive, send)
     else:
         await PlainTextResponse("The lessons are not built yet: make site builds them.", 404)(scope, receive, send)
 

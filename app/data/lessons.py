@@ -1,4 +1,4 @@
-"""The lessons of lessons/index.toml, their pages if they are built, and the published address of the project."""
+"""The lessons of lessons/index.toml, and their pages if they are built."""
 
 import tomllib
 from dataclasses import dataclass
@@ -40,15 +40,6 @@ def notes_for_teachers() -> str:
 def are_built() -> bool:
     """Check whether `make site` has made pages of the lessons."""
     return (BUILT / "index.html").is_file()
-
-
-def public_address() -> str | None:
-    """Return where the code of the project is published, as pyproject.toml says; None if it does not say."""
-    path = LESSONS.parent / "pyproject.toml"
-    if not path.is_file():  # a wheel has none
-        return None
-    urls = tomllib.loads(path.read_text(encoding="utf-8"))["project"].get("urls", {})
-    return urls.get("Repository")
 
 
 def number(slug: str) -> str:

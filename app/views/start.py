@@ -31,6 +31,7 @@ from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study import study_path
+from rlcorr.teaching.code_address import public_address
 from rlcorr.types import TokenBatch
 
 KEY = "start_bound"
@@ -77,7 +78,7 @@ def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
             navigation.link_to("bench", query, say.OPEN_MOVING, width="content")
         navigation.link_to("learn", {}, say.LESSONS, width="content")
         navigation.link_to("learn", {"learn": learn_text.SHEET}, say.PAPERS, width="content")
-        if (code := lessons.public_address()) is not None:
+        if (code := public_address(lessons.LESSONS.parent)) is not None:
             st.page_link(code, label=say.CODE, width="content")
 
 

@@ -53,7 +53,8 @@ def _decisions(shown: Study, result: StudyTable) -> None:
     heading, sentences = say.study_said(shown, result.rows, result.against_nothing, partial(arm_title, shown))
     st.markdown(f"##### {heading}")
     st.markdown("  \n".join(sentences))
-    columns = cycle(st.columns(2))
+    shown_pictures = sum(map(bool, pairs.values())) + len(result.predictions)
+    columns = cycle(st.columns(min(max(shown_pictures, 1), 2)))  # a single picture has the whole width
     for against, compared in pairs.items():
         title, caption = say.AGAINST[against]
         if compared:

@@ -1,1 +1,1 @@
-"""For learners: checks of exercises, the glossary, and the map of presets."""
+"""For learners: checks of exercises, the glossary, the map of presets, and where the code is published."""

@@ -28,8 +28,8 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(PROJECT / "app")
     from data import lessons
 
-    monkeypatch.setattr(lessons, "BUILT", tmp_path / "pages")
-    return tmp_path / "pages"
+    monkeypatch.setattr(lessons, "BUILT", tmp_path / "site" / "lessons")
+    return tmp_path / "site" / "lessons"
 
 
 def html(at: AppTest) -> str:
@@ -57,7 +57,7 @@ def test_the_lessons_are_those_of_the_index(root: Path) -> None:
 
 @pytest.mark.parametrize(("query", "name"), [({}, "index"), ({"lesson": "05_truncation"}, "05_truncation")])
 def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path, query: dict[str, str], name: str) -> None:
-    built.mkdir()
+    built.mkdir(parents=True)
     (built / "index.html").write_text("", encoding="utf-8")
     at = open_app(VIEW, **query)
     assert [frame.proto.src for frame in at.get("iframe")] == [f"/site/lessons/{name}.html"]
@@ -66,7 +66,7 @@ def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path, query:
 
 def test_an_unknown_lesson_is_told(root: Path, built: Path) -> None:
     """It is no part of an address either, whatever it holds."""
-    built.mkdir()
+    built.mkdir(parents=True)
     (built / "index.html").write_text("", encoding="utf-8")
     at = open_app(VIEW, lesson="../../secret")
     assert "unknown lesson '../../secret'" in said(at)
@@ -93,15 +93,21 @@ def test_a_link_of_a_lesson_opens_its_view(root: Path, asked: str, view: str) ->
     assert urljoin("/site/index.html", answer.headers["location"]) == view
 
 
-def test_the_pages_are_served_and_nothing_beside_them(root: Path, built: Path) -> None:
+def test_the_pages_and_the_files_of_their_live_pictures_are_served_and_nothing_beside_them(
+    root: Path, built: Path
+) -> None:
+    """The address of a script and of a strip is relative to the page, in the folder above it."""
     from controls import lesson_pages
 
-    built.mkdir()
+    built.mkdir(parents=True)
     (built / "index.html").write_text("a page", encoding="utf-8")
-    (built.parent / "secret").write_text("none", encoding="utf-8")
+    (built.parent / "lesson.js").write_text("a script", encoding="utf-8")
+    (built.parent.parent / "secret").write_text("none", encoding="utf-8")
     client = TestClient(Starlette(routes=lesson_pages.routes()))
     assert client.get("/site/lessons/index.html").text == "a page"
-    assert client.get("/site/lessons/%2e%2e/secret").status_code == 404
+    assert client.get(urljoin("/site/lessons/index.html", "../lesson.js")).text == "a script"
+    for outside in ("/site/%2e%2e/secret", "/site/lessons/%2e%2e/%2e%2e/secret"):
+        assert client.get(outside).status_code == 404
 
 
 def test_a_lesson_names_the_ones_before_it(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_message_names_the_inputs_and_the_part_that_is_wrong() -> None:
 
 
 def test_a_loss_that_counts_the_kept_tokens_is_refused() -> None:
-    """Rejected tokens have a weight of 0 and stay in the denominator of the fifth piece of mini.py (lesson 07)."""
+    """Rejected tokens have a weight of 0 and stay in the denominator of the eighth piece of mini.py (lesson 07)."""
     exercises = importlib.import_module("exercises.mini_loss")
     kept = exercises.slope(lambda trainer, w, mask, a: -(w.detach() * a[:, None] * trainer.where(mask, 0)).sum()
                            / (w > 0).sum())  # fmt: skip

@@ -187,6 +187,53 @@ def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str
     assert watched.faults == []
 
 
+@pytest.fixture
+def app(folder: Path, tmp_path: Path) -> Iterator[str]:
+    """The app of a project in which `make site` has built the site of this file."""
+    shutil.copytree(app_runs.PROJECT / "app", tmp_path / "app")
+    (tmp_path / "lessons").mkdir()
+    shutil.copy(LESSONS / "index.toml", tmp_path / "lessons")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "site").symlink_to(folder / "some" / "project", target_is_directory=True)
+    (tmp_path / "runs").mkdir()
+    with app_runs.serve(tmp_path / "runs", project=tmp_path) as address:
+        yield address
+
+
+@pytest.mark.slow
+def test_a_live_picture_is_dragged_inside_the_apps_frame(chromium: Browser, app: str) -> None:
+    """By its slider, by its dashed line and by the number of the text, to the numbers of the library."""
+    batch, config = runs.read_step(runs.ROOT / "kv_fp8_e5m2", 48).batch, PRESETS["decoupled_token_is"].config
+    with app_runs.tab(chromium, viewport={"width": 1440, "height": 900}) as page:
+        page.goto(f"{app}/learn?lesson=05_truncation")
+        lesson = page.frame_locator("[title='The lessons as pages, with their own list and search']")
+        lesson.locator(".live").scroll_into_view_if_needed()
+        number, picture = lesson.locator(".pull").first, lesson.locator(".live [data-picture=weights]")
+        line = picture.locator(".shapelayer path").last
+        line.wait_for(state="attached")  # it has no width, so that it counts as hidden
+        dragged = {
+            "slider": lesson.locator(".live .rl-slider [type=range]"),
+            "line": line,
+            "number": number,
+        }
+        values = [number.inner_text()]
+        for name, handle in dragged.items():
+            handle.evaluate(INTO_THE_MIDDLE)
+            box = handle.bounding_box()
+            assert box is not None
+            share = float(handle.evaluate("e => e.max ? e.value / e.max : 0.5"))
+            x, y = box["x"] + 8 + share * (box["width"] - 16), box["y"] + box["height"] / 2
+            page.mouse.move(x, y)
+            page.mouse.down()
+            page.mouse.move(x - 50, y, steps=6)
+            page.mouse.up()
+            expect(number).not_to_have_text(values[-1])
+            values.append(number.inner_text())
+            mean = evaluate(batch, at_threshold(config, float(values[-1]), BoundId(None, "upper")))[1]
+            shown = lesson.locator(".live [data-number='Mean weight'] b")
+            expect(shown, name).to_have_text(f"{mean['rollout_corr/trained_is_mean']:.4g}")
+
+
 @pytest.mark.slow
 def test_a_page_opened_as_a_file_shows_a_still_picture_and_says_why(chromium: Browser, folder: Path) -> None:
     page = chromium.new_page()

@@ -100,15 +100,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(runs: Path) -> Iterator[str]:
-    """The app over these runs; its address."""
+def serve(runs: Path, project: Path = PROJECT) -> Iterator[str]:
+    """The app of this project over these runs; its address."""
     port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app/server.py"]
     options = ["--server.port", str(port), "--server.address", "127.0.0.1", "--server.fileWatcherType", "none"]
     with (runs / "server.log").open("wb") as log:
         server = subprocess.Popen(
             command + options,
-            cwd=PROJECT,
+            cwd=project,
             env={**os.environ, "RLCORR_RUNS": str(runs)},
             stdout=log,
             stderr=subprocess.STDOUT,
