@@ -4,7 +4,6 @@ import functools
 import os
 import shutil
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +16,17 @@ from rlcorr.measuring.moments import MomentTable
 from rlcorr.measuring.sequence_moments import SequenceMoments, correction_moments, pair_moments
 from rlcorr.types import CorrectionResult, TokenBatch
 
-Result = TypeVar("Result")
+FUSE = dict.fromkeys(
+    (
+        "realize_reads_threshold",
+        "realize_opcount_threshold",
+        "cpp.max_horizontal_fusion_size",
+        "max_fusion_size",
+    ),
+    100_000,
+)
+"""Options of torch.compile. With its default limits the compiler splits the reductions into several loops, and each
+reads the tokens again."""
 
 
 def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, MomentTable]:
@@ -68,22 +77,6 @@ def one_pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tenso
     return d, weights, rejected_by.to(torch.int8), batch_moments(sequences, config)
 
 
-def fuse(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Compile a function so that it reads the tokens as few times as possible. The first call takes seconds.
-
-    >>> fuse(torch.exp) is torch.exp
-    False
-    """
-    # With its default limits the compiler splits the reductions into several loops, and each reads the tokens again.
-    limits = (
-        "realize_reads_threshold",
-        "realize_opcount_threshold",
-        "cpp.max_horizontal_fusion_size",
-        "max_fusion_size",
-    )
-    return torch.compile(function, options=dict.fromkeys(limits, 100_000))
-
-
 @functools.cache
 def _fused() -> Callable[..., tuple[Tensor, Tensor, Tensor, MomentTable]]:
-    return fuse(one_pass)
+    return torch.compile(one_pass, options=FUSE)

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, WeightLevel
 from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.masked import masked_mean
-from rlcorr.measuring.compiled import can_compile, fuse, one_pass
+from rlcorr.measuring.compiled import FUSE, can_compile, one_pass
 from rlcorr.measuring.measure import measure
 from rlcorr.measuring.moments import Moments, MomentTable, RuleKey
 from rlcorr.measuring.statistics import HostMoments
@@ -86,7 +86,7 @@ def _correct_and_measure(
 
 @functools.cache
 def _fused() -> Callable[..., tuple[Tensor, Tensor, MomentTable]]:
-    return fuse(_in_one_pass)
+    return torch.compile(_in_one_pass, options=FUSE)
 
 
 def _in_one_pass(
