@@ -1,5 +1,7 @@
 """The files of the static site: what presets share, one strip per bound, and the sentences of a planned comparison."""
 
+import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +11,11 @@ import pytest
 from app_runs import PROJECT
 
 from rlcorr import PRESETS, evaluate
-from rlcorr.bounds import at_threshold
+from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.report import compare
 from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.records.study import Endpoint
 from rlcorr.records.study_comparisons import Comparison
 from rlcorr.strips.packing import Package, pack
@@ -133,3 +137,37 @@ def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_
     assert "a cap on token weights (A) ended at" in about["pairs"][pair]
     assert '(<a href="#view=study&amp;study=stale_8">Study <code>stale_8</code></a>.)' in about["pairs"][pair]
     assert ends_package(runs.ROOT / "bf16", PRESETS) is None
+
+
+def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(benches: ModuleType) -> None:
+    from static_site.site import CORRECTED
+    from text.published import STORIES
+
+    lessons = PROJECT / "lessons"
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(lessons.glob("[0-9][0-9]_*.py")))
+    linked = set(re.findall(r"localhost:8501/(?:bench|compare|gradient)\?run=(\w+)", text))
+    live = {row["run"] for row in tomllib.loads((lessons / "_site/live.toml").read_text(encoding="utf-8")).values()}
+    assert len(linked) > 5
+    assert linked | live | {story.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
+
+
+def test_each_bound_has_a_curve_of_the_gradient(benches: ModuleType) -> None:
+    """The numbers of a bound's strip, which have two digits, are the library's at the threshold of that bound."""
+    from static_site.gradient_files import gradient_packages
+
+    run = runs.ROOT / "stale_4"
+    step = last_sketch(run)
+    packages: dict[str, Package] = gradient_packages(run, step, "decoupled_geo_rs")
+    whole, lower = packages.values()
+    upper_slider, lower_slider = whole.about["part"]["sliders"]
+    assert list(packages) == ["", lower_slider["key"]] == ["", "seq_mean_k1_lower"]
+    assert lower.about["rows"][0][0]["key"] == "gradient_curves.seq_mean_k1_lower"
+    config, (batch, sketch) = PRESETS["decoupled_geo_rs"].config, read_gradients(run, step)
+    for bound, slider, package in (
+        (BoundId(0, "upper"), upper_slider, whole),
+        (BoundId(0, "lower"), lower_slider, lower),
+    ):
+        value = slider["values"][5]
+        changed = at_threshold(config, value, bound)
+        (report,) = compare(batch, sketch, [changed], batch_sizes=[256]).reports
+        assert float(package.about["numbers"]["Cosine"][5]) == pytest.approx(report.cosine.value, abs=5.1e-3), bound

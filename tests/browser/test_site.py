@@ -347,6 +347,40 @@ def test_the_ranking_follows_the_batch_size(page: Page, url: str) -> None:
     expect(page.locator("#ranking .rl-slider .rl-text")).to_contain_text("With 65,536 answers")
 
 
+def test_each_threshold_of_the_gradient_moves_one_at_a_time(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=gradient&run={RUN}&preset=decoupled_geo_rs", "gradient")
+    expect(page.locator("#gradient .rl-slider")).to_have_count(2)
+    expect(page.locator("#gradient-said")).to_contain_text("the others have the preset's numbers")
+    usual = bound(page, "gradient")
+    drag(page, "gradient", 0.2, 1)
+    page.mouse.up()
+    page.wait_for_url("**seq_mean_k1_lower=**")
+    expect(page.locator("#gradient [data-picture='gradient_curves.seq_mean_k1_lower'] .main-svg").first).to_be_visible()
+    assert bound(page, "gradient") == usual
+    page.locator("#gradient").get_by_role("button", name="Reset to the preset's numbers").click()
+    expect(page.locator("#gradient [data-picture='gradient_curves'] .main-svg").first).to_be_visible()
+
+
+def test_a_run_that_has_only_the_mismatch_view_says_so(page: Page, url: str) -> None:
+    page.route("**/index.html", lambda route: route.fulfill(body=without_corrections(route)))
+    page.goto(f"{url}index.html#view=bench&run={WITHOUT_SKETCH}&preset={SEVERAL}")
+    expect(page.locator("#told")).to_contain_text("Of this run the site has only the Mismatch view")
+    expect(page.locator("#app-address")).to_have_text(
+        f"http://localhost:8501/bench?run={WITHOUT_SKETCH}&preset={SEVERAL}"
+    )
+    page.locator("#pick-run").select_option(RUN)
+    expect(page.locator("#bench .main-svg").first).to_be_visible()
+    expect(page.locator("#told")).to_be_hidden()
+
+
+def without_corrections(route: Route) -> str:
+    """Return the page as it is if the site has only the Mismatch view of the run without a sketch."""
+    text, has = route.fetch().text(), '"corrected": true'
+    start = text.index(f'"{WITHOUT_SKETCH}": {{', text.index('id="facts"'))
+    at = text.index(has, start)
+    return f"{text[:at]}{has.replace('true', 'false')}{text[at + len(has) :]}"
+
+
 def test_the_configuration_to_copy_follows_the_bound_and_an_unknown_run_is_named(page: Page, url: str) -> None:
     visit(page, f"{url}#view=bench&run={RUN}&preset=decoupled_token_is", "bench")
     page.get_by_text("Export the config", exact=True).click()
