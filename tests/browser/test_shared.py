@@ -129,7 +129,7 @@ def test_a_built_link_opens_what_it_says(page: Page, url: str) -> None:
     visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=5&run=bf16&step=0")
     page.get_by_role("link", name="Learn").click()
     page.get_by_role("radio", name="Teaching").click()
-    pick(page, "Hide", "budget")
+    pick(page, "Hide", "the budget")
     page.keyboard.press("Escape")  # an open list hides the rest of the page from assistive technology
     expect(page.get_by_label("Link to this view").filter(visible=True)).to_have_value(re.compile("hide=budget"))
     page.get_by_role("button", name="Copy this link").click()

@@ -69,6 +69,7 @@ def test_as_written_it_gives_the_numbers_of_the_two(name: str, monkeypatch: pyte
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_is_one_graph(name: str) -> None:
     """Raise if the compiler splits the pass, which makes it several times slower without a message."""
+    torch.compiler.reset()  # a function may be compiled for eight configurations
     given = batch("moderate2_5x9")
     given = given.replace(advantages=-torch.ones_like(given.rollout_log_probs))
     *_, measured = torch.compile(compiled.one_pass, fullgraph=True, backend="eager")(given, CONFIGS[name])
