@@ -16,7 +16,7 @@ from rlcorr.measuring.moments import MomentTable
 from rlcorr.measuring.sequence_moments import SequenceMoments, correction_moments, pair_moments
 from rlcorr.types import CorrectionResult, TokenBatch
 
-FUSE = dict.fromkeys(
+FUSE: dict[str, str | int | bool | Callable[..., object]] = dict.fromkeys(
     (
         "realize_reads_threshold",
         "realize_opcount_threshold",
