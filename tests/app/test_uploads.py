@@ -184,7 +184,7 @@ def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
 def test_versions_turns_and_top_lists_that_cannot_be_are_left_out_and_named(root: Path) -> None:
     """Check a version that falls, a turn that goes on after the next one began, and two lengths of top-k lists."""
     make_run(root, "alpha", steps=1)
-    wrong: dict[str, tuple[object, object]] = {
+    wrong: dict[str, tuple[object, str]] = {
         "policy_versions": ([5, 4, 4], "policy_versions is left out: row 0 (from 0): policy_versions falls within the "
                             "response, from 5 to 4; a response is only continued with newer weights"),
         "turn_ids": ([0, 1, 0], "turn_ids falls within the response, from 1 to 0; a turn ends before the next one"),
