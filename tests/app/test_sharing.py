@@ -9,7 +9,7 @@ from app_runs import PROJECT
 
 from rlcorr.strips.packing import Package, pack, unpack
 
-SHARED, FILES = "~shared", 12
+SHARED, FILES = "~shared", 5
 DEFINITION = "share of the response tokens that no rule rejected, with every digit that there is"
 
 

@@ -46,7 +46,7 @@ def main() -> None:
                 page.goto(f"{host}/site/index.html")
                 page.evaluate(READY)
                 seconds = time.perf_counter() - start
-                page.evaluate(WATCH, ["statistic", "mask"])
+                page.evaluate(WATCH, ["statistic"])
                 drag = page.evaluate(DRAG, 3)
                 frames = drag["frames"]
                 print(
