@@ -219,8 +219,8 @@ def test_a_live_picture_is_dragged_inside_the_apps_frame(chromium: Browser, app:
         values = [number.inner_text()]
         for name, handle in dragged.items():
             handle.evaluate(INTO_THE_MIDDLE)
-            box = handle.bounding_box()
-            assert box is not None
+            while (box := handle.bounding_box()) is None:  # the picture is just being drawn anew
+                page.wait_for_timeout(50)
             share = float(handle.evaluate("e => e.max ? e.value / e.max : 0.5"))
             x, y = box["x"] + 8 + share * (box["width"] - 16), box["y"] + box["height"] / 2
             page.mouse.move(x, y)
