@@ -2,7 +2,7 @@
 
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.resampling import Estimate
-from rlcorr.analysis.segments import AgePart
+from rlcorr.analysis.segments import AgeShare
 from rlcorr.analysis.symptoms import Pattern, Symptom, short
 
 ALSO = "Also: {sentence}"
@@ -67,7 +67,7 @@ ROUNDING: tuple[Pattern, ...] = ("clean", "precision", "undecided", "old weights
 """Patterns that a size alone decides. Old weights may have made any of these gaps; versions show whether they did."""
 
 
-def next_step(symptom: Symptom, part: AgePart | None) -> tuple[str, str, str]:
+def next_step(symptom: Symptom, part: AgeShare | None) -> tuple[str, str, str]:
     """Return what to do about a symptom, the view that helps, and the text of its link.
 
     A gap that mostly comes with the age of the weights is no rounding, whatever its size is.

@@ -130,7 +130,7 @@ CLIPPED: Mapping[WeightMode, str] = {
     "truncate": " and clips the weights of {clipped}",
     "mask": " and sets the weights of {clipped} to 0",
 }
-"""What happens to weights outside the thresholds."""
+"""Mode → what the sentence says of weights outside the thresholds."""
 
 
 def bench_answer(report: Mapping[str, float], mode: WeightMode) -> str:

@@ -62,10 +62,10 @@ STORIES = (
     _on_site(
         start.HEALTHY,
         view="bench",
-        press="Drag the upper bound of the rule to 1.05.",
+        press="Drag “Largest mean ratio” to 1.05.",
         changes=(
             "The grey tokens. Rounding alone moves the mean ratio of an answer by more than 1 % here, so the preset's "
-            "bounds of ±0.1 % throw away nine tenths of a batch that has nothing wrong with it."
+            "thresholds of ±0.1 % throw away nine tenths of a batch that has nothing wrong with it."
         ),
     ),
     _on_site(
@@ -85,10 +85,10 @@ STORIES = (
     _on_site(
         start.LONG,
         view="bench",
-        press="Drag the bound of the weight.",
+        press="Drag “Largest weight”.",
         changes=(
             "The weights, the effective sample size and the curves. Half of the answers have a weight below 0.1 at "
-            "every bound: it is a product of four hundred ratios."
+            "every threshold: it is a product of four hundred ratios."
         ),
     ),
 )

@@ -87,7 +87,7 @@ HEALTHY = Tour(
     (
         Step(
             "bench",
-            "Drag the upper bound of the rule to 1.05 or above.",
+            "Drag “Largest mean ratio” to 1.05 or above.",
             "A third of the tokens came back. Rounding alone moves the mean ratio of an answer by more than 1 % here, "
             "so the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
             slider("seq_mean_k1_upper"),
@@ -96,7 +96,7 @@ HEALTHY = Tour(
         ),
         Step(
             "bench",
-            "Now drag the lower bound to 0.95 or below, too. The upper bound stays where it is.",
+            "Now drag “Smallest mean ratio” to 0.95 or below, too. The other one stays where it is.",
             "Nearly all tokens are kept now. The mismatch was the same all the time: only the thresholds were wrong "
             "for this run.",
             slider("seq_mean_k1_lower"),
@@ -135,9 +135,9 @@ STALE = Tour(
         ),
         Step(
             "bench",
-            "Drag the upper bound of the weight down to 1.1 or below.",
-            "At 1.1 the cap cuts the weights of one token in seven, and every token stays. The price is bias: the mean "
-            "weight is 0.94 there, and 0.98 with the cap at 2.",
+            "Drag “Largest weight” down to 1.1 or below.",
+            "At 1.1 the cap clips the weights of one token in seven, and every token stays. The price is bias: the "
+            "mean weight is 0.94 there, and 0.98 with the cap at 2.",
             slider("is_upper"),
             at_most("is_upper", 1.1),
             RUN_OF_STALE,
@@ -185,8 +185,7 @@ COLLAPSING = Tour(
         ),
         Step(
             "bench",
-            "This is one batch of a training run with stale weights. Drag the upper bound of the weight down to 1.1 or "
-            "below.",
+            "This is one batch of a training run with stale weights. Drag “Largest weight” down to 1.1 or below.",
             "This is what a cap does to one batch: it cuts the weights of some tokens, and every token stays.",
             slider("is_upper"),
             at_most("is_upper", 1.1),
@@ -199,7 +198,7 @@ LONG = Tour(
     (
         Step(
             "bench",
-            "Drag the upper bound of the weight to another value.",
+            "Drag “Largest weight” to another value.",
             "The weights and the effective sample size changed. One thing stays: each weight is a product of four "
             "hundred ratios, and half of the answers have one below 0.1 at every bound.",
             slider("is_upper"),
@@ -257,7 +256,7 @@ CLASS = Tour(
         ),
         Step(
             "bench",
-            "Ask: does a tighter cap throw tokens away? Then drag the upper bound of the weight down to 1.1 or below.",
+            "Ask: does a tighter cap throw tokens away? Then drag “Largest weight” down to 1.1 or below.",
             "No token is thrown away: a cap makes weights smaller. At 1.1 it cuts one weight in ten, at 2 less than "
             "one in a hundred. The mean weight falls from 0.99 to 0.96: what is missing to 1 is a bias.",
             slider("is_upper"),

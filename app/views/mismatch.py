@@ -14,7 +14,7 @@ from text.phrases import in_words
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
-from rlcorr.analysis.segments import AgePart, age_part, answer_lags, by_lag, by_turn, token_lags
+from rlcorr.analysis.segments import AgeShare, age_share, answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
@@ -54,7 +54,7 @@ def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.markdown(f"##### {plain(first)}\n{plain(others)}".strip())
     for symptom in symptoms[1:]:
         st.markdown(say.ALSO.format(sentence=plain(in_words(symptom.sentence))))
-    part = age_part(by_lag(record.batch, record.step)) if _lags(record) else None
+    part = age_share(by_lag(record.batch, record.step)) if _lags(record) else None
     if part is not None and symptoms[0].pattern in say.ROUNDING:
         st.markdown(say.ALSO.format(sentence=plain(in_words(part.sentence))))
     _next(symptoms[0], part)
@@ -85,7 +85,7 @@ def _parts(batch: TokenBatch) -> None:
         st.caption(say.CORRELATION.format(correlation=number(numbers[f"{PREFIX}parts_correlation"])))
 
 
-def _next(symptom: Symptom, part: AgePart | None) -> None:
+def _next(symptom: Symptom, part: AgeShare | None) -> None:
     """Show what to do about a symptom, and a link to the view that helps, with the same run and preset."""
     advice, view, label = say.next_step(symptom, part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):

@@ -20,7 +20,7 @@ from text.phrases import in_words
 from rlcorr.analysis.gap_size import averages, gap_size
 from rlcorr.analysis.outliers import without_outliers
 from rlcorr.analysis.placement import causes, place
-from rlcorr.analysis.segments import age_part, by_lag
+from rlcorr.analysis.segments import age_share, by_lag
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
@@ -96,7 +96,7 @@ def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
     for symptom in others:
         st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(symptom.sentence)))))
-    part = None if "policy_versions" in missing(record) else age_part(by_lag(record.batch, record.step))
+    part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
     if part is not None and first.pattern in mismatch_text.ROUNDING:
         st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(part.sentence)))))
     advice, view, label = mismatch_text.next_step(first, part)

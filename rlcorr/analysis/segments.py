@@ -30,8 +30,8 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class AgePart:
-    """How much of a step's k3 comes with the age of the weights, as an estimate and as a sentence."""
+class AgeShare:
+    """The share of a step's k3 that comes with the age of the weights: an estimate from versions, and a sentence."""
 
     share: float
     is_most: bool
@@ -108,12 +108,12 @@ def by_turn(batch: TokenBatch) -> tuple[Segment, ...]:
     return _measured(batch, batch.turn_ids)
 
 
-def age_part(segments: Sequence[Segment]) -> AgePart | None:
+def age_share(segments: Sequence[Segment]) -> AgeShare | None:
     """Return how much of k3 comes with the age of the weights, from the segments of `by_lag`; None if there is one age.
 
     The engine's part is taken to be that of the youngest weights at every age. `sampled_log_probs` measure it instead.
 
-    >>> age_part((Segment(0, 100, 0.001, 0.03, 0.0), Segment(2, 300, 0.005, 0.07, 0.0))).share
+    >>> age_share((Segment(0, 100, 0.001, 0.03, 0.0), Segment(2, 300, 0.005, 0.07, 0.0))).share
     0.75
     """
     if len(segments) < 2:
@@ -126,10 +126,10 @@ def age_part(segments: Sequence[Segment]) -> AgePart | None:
         f"{short(whole)} on all."
     )
     if not share:
-        return AgePart(0.0, False, f"{first} So the gap does not grow with the age of the weights.")
+        return AgeShare(0.0, False, f"{first} So the gap does not grow with the age of the weights.")
     then = f"If the engine's part is the same at every age, older weights make {percent(share)} of k3."
     is_most = share > MOST and youngest.tokens >= FEW
-    return AgePart(share, is_most, f"{first} {then} With sampled_log_probs it would be measured.")
+    return AgeShare(share, is_most, f"{first} {then} With sampled_log_probs it would be measured.")
 
 
 def _measured(batch: TokenBatch, numbers: Tensor) -> tuple[Segment, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rlcorr.analysis.segments import Segment, age_part, by_lag, by_turn
+from rlcorr.analysis.segments import Segment, age_share, by_lag, by_turn
 from rlcorr.command.gaps_verb import wrapped
 from rlcorr.types import TokenBatch
 
@@ -15,7 +15,7 @@ def segment_lines(batch: TokenBatch, step: int) -> Iterator[str]:
     if batch.policy_versions is not None:
         by_age = by_lag(batch, step)
         yield from _table(f"Step {step}, tokens by the age of their weights, in updates", by_age)
-        if (part := age_part(by_age)) is not None:
+        if (part := age_share(by_age)) is not None:
             yield from wrapped(part.sentence)
     if batch.turn_ids is not None:
         yield from _table(f"Step {step}, tokens by turn", by_turn(batch))

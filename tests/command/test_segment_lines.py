@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.segments import FEW, Segment, age_part
+from rlcorr.analysis.segments import FEW, Segment, age_share
 from rlcorr.command.segment_lines import MOST, segment_lines
 
 PAIR = TokenBatch.from_log_probs(
@@ -55,10 +55,10 @@ def test_many_turns_are_cut_off() -> None:
 def test_few_tokens_of_the_youngest_weights_prove_nothing() -> None:
     old = Segment(3, 900, 0.01, 0.1, 0.0)
     for tokens, is_most in ((FEW - 1, False), (FEW, True)):
-        part = age_part((Segment(0, tokens, 0.001, 0.03, 0.0), old))
+        part = age_share((Segment(0, tokens, 0.001, 0.03, 0.0), old))
         assert part is not None
         assert part.is_most == is_most
-    part = age_part((Segment(0, 900, 0.001, 0.03, 0.0), Segment(3, 900, 0.002, 0.1, 0.0)))
+    part = age_share((Segment(0, 900, 0.001, 0.03, 0.0), Segment(3, 900, 0.002, 0.1, 0.0)))
     assert part is not None
     assert part.share == pytest.approx(1 / 3)
     assert not part.is_most
