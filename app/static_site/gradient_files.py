@@ -42,11 +42,11 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     config = PRESETS[preset].config
     shown = live_gradient.Shown(sketches.sketched(run, step), preset, batch_size.USUAL)
     content, source = live_gradient.gradient(shown, config), recorded.source(run, step)
-    sweeps = _sweeps(shown, config)
-    sliders = [parts.bound_slider(b, _slider_values(b, _reports(shown, config, b, sweep))) for b, sweep in sweeps]
+    measured = [(b, sweep, _reports(shown, config, b, sweep)) for b, sweep in _sweeps(shown, config)]
+    sliders = [parts.bound_slider(b, _slider_values(b, reports)) for b, _, reports in measured]
     packages: dict[str, Package] = {}
-    for b, sweep in sweeps:
-        strip = _strip(shown, sweep, _reports(shown, config, b, sweep))
+    for b, sweep, reports in measured:
+        strip = _strip(shown, sweep, reports)
         curves = [live_gradient.curves_over(shown, sweep, b)]
         if packages:
             packages[b.key] = parts.with_rows(strip, LiveContent({}, curves), source, b.key)

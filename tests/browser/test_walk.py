@@ -17,7 +17,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from app_runs import LINE, PATIENCE, pick_folded, settled
-from playwright.sync_api import FilePayload, Page
+from browser_runs import drop, pairs
+from playwright.sync_api import Page
 
 STEPS = int(os.environ.get("WALK_STEPS", "40"))
 """Steps of a walk. A step takes a second."""
@@ -31,7 +32,6 @@ VIEWS = {
 RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
 PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")
 FILES = ("mine.jsonl", "other.jsonl")
-BOX = '[data-testid="stFileUploader"] input'
 DEFAULTS = {"step": "latest", "preset": "decoupled_token_is"}
 # The slider of Start moves by itself.
 LOOK = """() => {
@@ -88,16 +88,6 @@ def steady(page: Page, until: Callable[[Shown], bool], step: str) -> Shown:
         before = now
         page.wait_for_timeout(100)
     raise AssertionError(f"after {step}: {before}")
-
-
-def pairs(file: str) -> bytes:
-    """Sixteen answers of as many tokens as the file's name has letters. Their log-ratios are ±0.02 in turns."""
-    rows = []
-    for answer in range(16):
-        rollout = [-0.1 - 0.03 * ((7 * answer + 3 * token) % 50) for token in range(len(file))]
-        old = [q + 0.02 * (1 - 2 * ((answer + token) % 2)) for token, q in enumerate(rollout)]
-        rows.append(json.dumps({"old_log_probs": old, "rollout_log_probs": rollout}))
-    return "\n".join(rows).encode()
 
 
 def agree(now: Shown, step: str, uploads: dict[str, str]) -> None:
@@ -200,8 +190,7 @@ class Walk:
             return None
         file = self.chance.choice([file for file in FILES if file != self.now.pickers[0]])
         run = dict(self.now.query).get("run")
-        files: list[FilePayload] = [{"name": file, "mimeType": "application/octet-stream", "buffer": pairs(file)}]
-        self.page.set_input_files(BOX, files)
+        drop(self.page, file, pairs(16, len(file)))
 
         def until(now: Shown) -> bool:
             named = dict(now.query).get("run")

@@ -1,33 +1,18 @@
 """Your data in a browser: the verdict in the first screen, refusals in words, and whole numbers on a phone."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 from app_runs import fits_a_phone, settled
+from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page, expect
 
-BOX = '[data-testid="stFileUploader"] input'
 BROKEN = """() => [...document.querySelectorAll(".st-key-yours .rl-table td:not(:first-child)")].filter((cell) => {
   const number = document.createRange(), first = cell.querySelector("span")?.firstChild ?? cell.firstChild
   number.selectNodeContents(first)
   return number.getClientRects().length > 1
 }).map((cell) => cell.innerText)"""
-
-
-def pairs(answers: int = 40, width: int = 30) -> bytes:
-    """Answers whose log-ratios are ±0.02 in turns: k3 is cosh(0.02) − 1 = 0.0002, as bfloat16 makes it."""
-    rows = []
-    for answer in range(answers):
-        rollout = [-0.1 - 0.03 * ((7 * answer + 3 * token) % 50) for token in range(width)]
-        old = [q + 0.02 * (1 - 2 * ((answer + token) % 2)) for token, q in enumerate(rollout)]
-        rows.append(json.dumps({"old_log_probs": old, "rollout_log_probs": rollout}))
-    return "\n".join(rows).encode()
-
-
-def drop(page: Page, name: str, content: bytes) -> None:
-    page.set_input_files(BOX, [{"name": name, "mimeType": "application/octet-stream", "buffer": content}])
 
 
 @pytest.mark.parametrize("height", [720, 900])

@@ -1,12 +1,17 @@
-"""The synthetic runs that all tests in a browser look at."""
+"""The synthetic runs that all tests in a browser look at, and the files that they drop."""
 
+import json
 from pathlib import Path
 
 from app_runs import add_step, make_record, make_run, write_sketch
+from playwright.sync_api import Page
 from token_records import HOSTILE, characters
 
 SCRIPT = "<script>document.title='owned'</script> [link](javascript:alert(1)) $x^2$ `code`"
 """Every answer of the run `alpha`: a page must show it as it is."""
+
+BOX = '[data-testid="stFileUploader"] input'
+"""The box for files of one's own."""
 
 TEXTS = ["1,12,123", "9,99", "<b>7</b>", "5"]
 """The answers of the run `texts`, in the order of their recording, of 9, 5, 9 and 2 tokens with the end."""
@@ -26,3 +31,18 @@ def make_runs(folder: Path) -> None:
     prompts = [HOSTILE, "4+5=", "", "2+3="]
     add_step(make_run(folder, "texts", steps=0, status="running"), characters(TEXTS, prompts))
     make_run(folder, "long", steps=1, sequences=45, width=160)
+
+
+def pairs(answers: int = 40, width: int = 30) -> bytes:
+    """Return answers whose log-ratios are ±0.02 in turns: k3 is cosh(0.02) − 1 = 0.0002, as bfloat16 makes it."""
+    rows = []
+    for answer in range(answers):
+        rollout = [-0.1 - 0.03 * ((7 * answer + 3 * token) % 50) for token in range(width)]
+        old = [q + 0.02 * (1 - 2 * ((answer + token) % 2)) for token, q in enumerate(rollout)]
+        rows.append(json.dumps({"old_log_probs": old, "rollout_log_probs": rollout}))
+    return "\n".join(rows).encode()
+
+
+def drop(page: Page, name: str, content: bytes) -> None:
+    """Drop a file into the box."""
+    page.set_input_files(BOX, [{"name": name, "mimeType": "application/octet-stream", "buffer": content}])
