@@ -55,13 +55,16 @@ navigation.set_pages(PAGES)
 if address.begin(name):
     fields.show_second(False)
 hidden = sharing.hidden()
+# Everything above the pickers has the same place on each page: where they move, the browser has them twice for a moment,
+# and the values that it sends may be those of the old ones.
 load_plotly()
 one_per_view()
 close_when_chosen()
 reload_when_blank()
 part = address.peek("part", training_text.PARTS[0], str)
 needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
-sharing.apply(hidden, without_pickers=needs_no_run)
+with st.container():
+    sharing.apply(hidden, without_pickers=needs_no_run)
 tours.begin()
 tour = st.container(key=tours.PLACE)
 links = sharing.heading(name)

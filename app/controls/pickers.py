@@ -19,7 +19,9 @@ from rlcorr.records import runs
 
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
 # While the line is unfolded, it has the whole width, and the state of the run is below it.
+# A list closes when something around it scrolls, as what is only hidden does while it unfolds, and what is clipped does not.
 STYLE = """<style>
+.st-key-open details { overflow: clip !important }
 .st-key-pickers [data-testid="stColumn"]:has(.st-key-open details[open]) { flex: 1 1 100% }
 .st-key-pickers [data-testid="stVerticalBlock"] { gap: 0.5rem }
 .st-key-open summary { padding-top: 0.3rem; padding-bottom: 0.3rem; min-height: 0 }

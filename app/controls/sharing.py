@@ -89,11 +89,12 @@ def _on_or_off(raw: str) -> bool:
 
 def heading(name: str) -> DeltaGenerator:
     """Show the question that the page answers and its introduction. Return a container for the link, next to it."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"#### {PAGES[name].question}", width="stretch")
-        container = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
-    if PAGES[name].before:
-        st.markdown(PAGES[name].before)
+    with st.container():
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"#### {PAGES[name].question}", width="stretch")
+            container = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
+        if PAGES[name].before:
+            st.markdown(PAGES[name].before)
     return container
 
 

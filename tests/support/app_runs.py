@@ -166,19 +166,11 @@ LINE = ".st-key-open summary"
 """The line that says what is open and unfolds the pickers of run, step and preset."""
 
 
-UNFOLDED = """() => {
-  const box = document.querySelector(".st-key-open details")
-  return box.open && box.style.height === "" && box.getAnimations().length === 0
-}"""
-"""While it unfolds, a list that opens in it closes again."""
-
-
 def unfold(page: Page) -> None:
-    """Unfold the pickers by the keyboard, if they are folded."""
+    """Unfold the pickers by the keyboard, if they are folded. A list that is opened while they unfold must stay."""
     if page.locator(".st-key-open details").get_attribute("open") is None:
         page.locator(LINE).press("Enter")
     expect(page.locator(".st-key-open [data-testid=stExpanderDetails]")).not_to_have_attribute("inert", "")
-    page.wait_for_function(UNFOLDED)
 
 
 def fold(page: Page) -> None:
