@@ -55,8 +55,8 @@ navigation.set_pages(PAGES)
 if address.begin(name):
     fields.show_second(False)
 hidden = sharing.hidden()
-# Everything above the pickers has the same place on each page: where they move, the browser has them twice for a moment,
-# and the values that it sends may be those of the old ones.
+# Everything above the pickers has the same place on each page. If they moved, the browser would have them twice for a
+# moment, and could send the values of the old ones from then on.
 load_plotly()
 one_per_view()
 close_when_chosen()

@@ -19,7 +19,7 @@ from rlcorr.records import runs
 
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
 # While the line is unfolded, it has the whole width, and the state of the run is below it.
-# A list closes when something around it scrolls, as what is only hidden does while it unfolds, and what is clipped does not.
+# A list closes when something around it scrolls. What is hidden scrolls while it unfolds; what is clipped does not.
 STYLE = """<style>
 .st-key-open details { overflow: clip !important }
 .st-key-pickers [data-testid="stColumn"]:has(.st-key-open details[open]) { flex: 1 1 100% }

@@ -186,10 +186,17 @@ def pick_folded(page: Page, label: str, option: str) -> None:
     fold(page)
 
 
+NEXT_FRAME = "() => new Promise((after) => requestAnimationFrame(() => requestAnimationFrame(after)))"
+"""A picker that gets the focus may scroll into sight. That is told in the next frame, and closes an open list."""
+
+
 def pick(page: Page, label: str, option: str) -> None:
     """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
     has opened, as it does on a busy machine."""
-    page.get_by_label(label, exact=True).press_sequentially(option)
+    picker = page.get_by_label(label, exact=True)
+    picker.focus()
+    page.evaluate(NEXT_FRAME)
+    picker.press_sequentially(option)
     page.get_by_role("option", name=re.compile(rf"(?:^| · ){re.escape(option)}$")).first.wait_for()
     page.keyboard.press("Enter")
 
