@@ -63,9 +63,9 @@ def _precision(numbers: dict[str, float]) -> str:
     gap = numbers["k3"]
     matches = _formats(gap)
     ranges = " and ".join(f"{WORDS[match.cause]} ({range_text((match.low, match.high))})" for match in matches)
-    nearest = matches[-1]
-    sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}; the nearest "
-    sentence += f"is {nearest.example.model} with {range_text(nearest.example_range)}. The logits differ by "
+    example = matches[-1]
+    sentence = f"Looks like precision: k3 is {short(gap)}. Gaps of this size were measured with {ranges}, for example "
+    sentence += f"{range_text(example.example_range)} on {example.example.model}. The logits differ by "
     sentence += f"{short(numbers['logit_noise'])} in both directions: {percent(numbers['share_above_one'])} of the "
     sentence += "ratios are above 1."
     return f"{sentence} {_tail(numbers)}" if numbers["worst_share"] > HALF else sentence

@@ -14,6 +14,7 @@ FALLS = {
     "turn_ids": "a turn ends before the next one begins, so two turns must not overlap",
 }
 """Column whose numbers must not fall within a response → why."""
+TOOL = "Tokens that a tool wrote belong to no turn: leave them out with response_mask."
 
 
 def versions(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, bool]:
@@ -44,10 +45,14 @@ def _numbers_of_texts(column: Lists | Tensor | list[str]) -> Lists | Tensor:
 def turns(columns: Columns, rollout: Lists, real: Tensor, paired: Tensor) -> Tensor | None:
     """Return the turn of each paired token, (N,): the file's, or the runs of real tokens between others.
 
-    None if no response has more than one turn. Raises `UsageError` if the turns of a response fall.
+    None if no response has more than one turn. Raises `UsageError` if the turns of a response fall or are negative.
     """
     if "turn_ids" in columns:
-        return _rising("turn_ids", columns, rollout, paired)
+        numbers = _rising("turn_ids", columns, rollout, paired)
+        if bool((numbers < 0).any()):
+            row, lowest = int(rollout.rows()[paired][numbers < 0][0]), int(numbers.min())
+            raise UsageError(f"row {row} (from 0): turn_ids has {lowest}; turns are numbered from 0. {TOOL}")
+        return numbers
     before = torch.zeros_like(real)
     before[1:] = real[:-1]
     starts = real & ~(before & (rollout.positions() > 0))

@@ -36,11 +36,11 @@ def uncertain(target: float) -> TokenBatch:
 
 
 SAID = {
-    5e-4: ("precision", ["rounding to bfloat16 (5.4e-6 to 0.0029); the nearest is Qwen3-30B-A3B with 2e-4 to 5e-4"]),
-    1.3e-3: ("precision", ["rounding to bfloat16 (5.4e-6 to 0.0029); the nearest is Qwen3-1.7B with 6.3e-4 to 0.0014"]),
+    5e-4: ("precision", ["rounding to bfloat16 (5.4e-6 to 0.0029), for example 2e-4 to 5e-4 on Qwen3-30B-A3B"]),
+    1.3e-3: ("precision", ["rounding to bfloat16 (5.4e-6 to 0.0029), for example 6.3e-4 to 0.0014 on Qwen3-1.7B"]),
     2.2e-3: (
         "precision",
-        ["rounding to bfloat16 (5.4e-6 to 0.0029); the nearest is SmolLM2-135M with 0.0013 to 0.0022"],
+        ["rounding to bfloat16 (5.4e-6 to 0.0029), for example 0.0013 to 0.0022 on SmolLM2-135M"],
     ),
     5e-3: ("undecided", ["weights in int8 (0.0049), a KV cache in fp8", "and weights a few updates old"]),
     3e-2: (

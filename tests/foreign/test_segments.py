@@ -69,6 +69,7 @@ def test_the_versions_of_tokens_that_do_not_count_are_left_out() -> None:
             "row 0 (from 0): turn_ids falls within the response, from 1 to 0; a turn ends before the next",
         ),
         ("turn_ids", [[0, 0, 0, 0, 0], [0, 2, 1]], "row 1 (from 0): turn_ids falls within the response, from 2 to 1"),
+        ("turn_ids", [[0, 0, 0, 0, 0], [-1, 0, 1]], "row 1 (from 0): turn_ids has -1; turns are numbered from 0"),
     ],
 )
 def test_versions_that_run_backwards_and_turns_that_overlap_are_left_out(name: str, lists: list[Any], why: str) -> None:
