@@ -1,11 +1,15 @@
 """Sentences of the Mismatch page."""
 
+from collections.abc import Sequence
+
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.resampling import Estimate
 from rlcorr.analysis.segments import AgeShare
-from rlcorr.analysis.symptoms import Pattern, Symptom, short
+from rlcorr.analysis.symptoms import Pattern, Symptom, percent, short
 
 ALSO = "Also: {sentence}"
+OLD = "Looks like old weights: about {share} of k3 comes with their age. {sentence}"
+BY_SIZE = "By its size alone: {sentence}"
 
 
 def headline(sentence: str) -> tuple[str, str]:
@@ -67,11 +71,23 @@ ROUNDING: tuple[Pattern, ...] = ("clean", "precision", "undecided", "old weights
 """Patterns that a size alone decides. Old weights may have made any of these gaps; versions show whether they did."""
 
 
-def next_step(symptom: Symptom, part: AgeShare | None) -> tuple[str, str, str]:
-    """Return what to do about a symptom, the view that helps, and the text of its link.
+def verdict(symptoms: Sequence[Symptom], part: AgeShare | None) -> list[str]:
+    """Return the sentences about a step in the order in which they are read; the first one becomes the heading.
 
     A gap that mostly comes with the age of the weights is no rounding, whatever its size is.
     """
+    first, *others = [symptom.sentence for symptom in symptoms]
+    also = [ALSO.format(sentence=sentence) for sentence in others]
+    if part is None or symptoms[0].pattern not in ROUNDING:
+        return [first, *also]
+    if not part.is_most:
+        return [first, *also, ALSO.format(sentence=part.sentence)]
+    old = OLD.format(share=percent(part.share), sentence=part.sentence)
+    return [old, BY_SIZE.format(sentence=first), *also]
+
+
+def next_step(symptom: Symptom, part: AgeShare | None) -> tuple[str, str, str]:
+    """Return what to do about a symptom, the view that helps, and the text of its link."""
     is_old = part is not None and part.is_most and symptom.pattern in ROUNDING
     return NEXT["old weights" if is_old else symptom.pattern]
 

@@ -50,13 +50,12 @@ def show(selection: session.Selection) -> None:
 
 def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, the sizes, and the age of the weights."""
-    first, others = say.headline(in_words(symptoms[0].sentence))
-    st.markdown(f"##### {plain(first)}\n{plain(others)}".strip())
-    for symptom in symptoms[1:]:
-        st.markdown(say.ALSO.format(sentence=plain(in_words(symptom.sentence))))
     part = age_share(by_lag(record.batch, record.step)) if _lags(record) else None
-    if part is not None and symptoms[0].pattern in say.ROUNDING:
-        st.markdown(say.ALSO.format(sentence=plain(in_words(part.sentence))))
+    heading, *others = [in_words(said) for said in say.verdict(symptoms, part)]
+    heading, details = say.headline(heading)
+    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
+    for sentence in others:
+        st.markdown(plain(sentence))
     _next(symptoms[0], part)
     numbers = symptoms[0].numbers
     with st.container(horizontal=True, key="sizes"):

@@ -91,14 +91,13 @@ def _no_table(record: StepRecord, step: int, symptom: Symptom) -> None:
 
 def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
-    first, *others = symptoms
-    heading, details = mismatch_text.headline(yours_text.unbroken(in_words(first.sentence)))
-    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
-    for symptom in others:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(symptom.sentence)))))
+    first = symptoms[0]
     part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
-    if part is not None and first.pattern in mismatch_text.ROUNDING:
-        st.markdown(mismatch_text.ALSO.format(sentence=plain(yours_text.unbroken(in_words(part.sentence)))))
+    heading, *others = [yours_text.unbroken(in_words(said)) for said in mismatch_text.verdict(symptoms, part)]
+    heading, details = mismatch_text.headline(heading)
+    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
+    for sentence in others:
+        st.markdown(plain(sentence))
     advice, view, label = mismatch_text.next_step(first, part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")

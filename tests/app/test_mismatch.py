@@ -132,7 +132,10 @@ def test_a_gap_that_comes_with_the_age_of_the_weights_is_no_rounding(root: Path,
     aged = whole.batch.replace(**tensors, policy_versions=ages, advantages=torch.zeros_like(d))
     add_step(run, replace(whole, batch=aged))
     text = said(open_app(view, run="alpha"))
-    assert "Also: k3 is 5e-5 on the 200 tokens of weights 0 updates old, and 6.5e-4 on all." in text.replace("−", "-")
+    text = text.replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
+    assert "##### Looks like old weights: about 92 % of k3 comes with their age." in text
+    assert "k3 is 5e-5 on the 200 tokens of weights 0 updates old, and 6.5e-4 on all." in text
+    assert "By its size alone: Looks like precision" in text
     assert "older weights make 92 % of k3" in text
     assert "Sample with newer weights, or correct their age." in text
     assert "nothing beyond rounding" not in text
