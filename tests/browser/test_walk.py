@@ -64,6 +64,12 @@ class Shown:
     def view(self) -> str:
         return self.path.strip("/") or "start"
 
+    @property
+    def tour_step(self) -> tuple[str, str, str | None] | None:
+        """The view, the tour that is on and its step; None without a tour."""
+        named = dict(self.query)
+        return (self.path, named["tour"], named.get("tour_step")) if "tour" in named else None
+
 
 def look(page: Page) -> Shown:
     got: dict[str, Any] = page.evaluate(LOOK)
@@ -130,11 +136,14 @@ class Walk:
         return steps
 
     def arrive(self, until: Callable[[Shown], bool], step: str) -> str:
-        """Wait for a new entry of the history."""
+        """Wait for a new entry of the history. In one step of a tour the same entry is changed."""
         now = steady(self.page, until, step)
         agree(now, step, self.uploads)
-        self.entries[self.index + 1 :] = [now]
-        self.index += 1
+        if now.tour_step is not None and now.tour_step == self.now.tour_step:
+            self.entries[self.index] = now
+        else:
+            self.entries[self.index + 1 :] = [now]
+            self.index += 1
         return step
 
     def navigate(self) -> str | None:
