@@ -5,9 +5,11 @@ Forward has changed the address. Every other request of the browser brings the a
 sent, which may be older than what the page has written since, so it is not looked at.
 
 An address that names a run is complete: a key that it lacks has its default. The navigation's own links name nothing;
-they keep everything as it is, and the page then completes the address. Each control calls `restore` before it is drawn
-and `say` afterwards. What they say is written in one message when the run of the page ends, so that each choice is one
-entry in the browser's history.
+they keep everything as it is, and the page then completes the address. So it does with the one that opens the app: Back
+and Forward then lead to complete addresses, even where Streamlit forgets that a request comes from them.
+
+Each control calls `restore` before it is drawn and `say` afterwards. What they say is written in one message when the
+run of the page ends, so that each choice is one entry in the browser's history.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -43,7 +45,7 @@ def begin(view: str) -> bool:
     last, another = st.session_state.get("arrival"), st.session_state.get("view") != view
     if last is None or another or _is_history() or texts not in _recent():
         number = 0 if last is None else last.number + 1
-        st.session_state["arrival"] = Arrival(number, texts, last is None or RUN in texts or _is_history())
+        st.session_state["arrival"] = Arrival(number, texts, RUN in texts or _is_history())
         st.session_state["written"] = texts
     _remember(texts)
     st.session_state["view"], st.session_state["says"], st.session_state["rerun_when"] = view, {}, None

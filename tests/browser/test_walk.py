@@ -116,7 +116,7 @@ class Walk:
 
     def __init__(self, page: Page, seed: int, folder: Path) -> None:
         self.page, self.chance, self.folder = page, random.Random(seed), folder
-        self.entries, self.index = [steady(page, lambda now: bool(now.sentences[0]), "opening")], 0
+        self.entries, self.index = [steady(page, lambda now: "run" in dict(now.query), "opening")], 0
         self.uploads: dict[str, str] = {}
         """Number in the address → name of the file."""
 

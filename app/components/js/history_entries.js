@@ -1,10 +1,10 @@
 // Streamlit makes an entry in the browser's history for each change of the address. Two changes replace the entry
 // instead, so that Back needs one press:
-// - A link of the navigation opens a view without a query, and the page then completes the address.
+// - The first address, and a link of the navigation, may name no run, and the page then completes the address.
 // - During a step of a tour everything that a person tries changes the address: one step is one entry.
 
 const push = history.pushState.bind(history)
-let incomplete = false
+let incomplete = !new URL(location.href).searchParams.has("run")
 
 const isSameStep = (next) => {
   const now = new URL(location.href), [before, after] = [now, next].map(({ searchParams }) => searchParams)
