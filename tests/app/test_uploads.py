@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import one_scan, open_app, root, said, shown
+from app_pages import one_scan, open_app, open_view, root, said, shown
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -203,6 +203,16 @@ def test_versions_turns_and_top_lists_that_cannot_be_are_left_out_and_named(root
 def files_of(at: AppTest) -> str:
     """Return the line to which the box folds, or its title."""
     return at.expander[0].label.replace("\\", "")
+
+
+def test_what_a_reload_shows_again_stays_in_the_list(root: Path) -> None:
+    """A reload makes a new session; only the address tells it which file was dropped before."""
+    make_run(root, "alpha", steps=1)
+    first = drop(open_app(BOX), "first.jsonl", jsonl()).session_state["run"]
+    at = drop(open_app(BOX, run=first), "second.npz", npz())
+    assert at.session_state["run"] != first
+    open_view(at, BOX, run=at.session_state["run"])
+    assert any("first.jsonl" in option for option in at.selectbox(key="run").options)
 
 
 def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:

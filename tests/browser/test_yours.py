@@ -59,3 +59,20 @@ def test_numbers_are_whole_on_a_phone(phone: Page, url: str) -> None:
     assert phone.locator(".st-key-yours .rl-table td").count() > 50
     assert phone.evaluate(BROKEN) == []
     fits_a_phone(phone)
+
+
+def test_a_threshold_is_written_although_the_batch_lacks_what_the_rule_needs(page: Page, url: str) -> None:
+    """Without a strip each move asks the server, whose values have the present one among them: the list changes."""
+    page.goto(f"{url}/yours")
+    page.wait_for_selector(BOX, state="attached")
+    settled(page)
+    drop(page, "mine.jsonl", pairs())
+    page.wait_for_url("**run=upload_**")
+    page.goto(f"{page.url.replace('/yours', '/bench')}&preset=trl_opsm")
+    expect(page.get_by_text("the batch has no advantages.").first).to_be_visible()
+    settled(page)
+    slider = page.locator("[data-slider=live_seq_mean_k1_negative_lower]")
+    slider.locator("input[type=range]").press("End")
+    page.wait_for_url("**seq_mean_k1_negative_lower=0.378*")
+    expect(slider.locator("input:not([type=range])")).to_have_value("0.378")
+    expect(page.locator("[data-testid=stException]")).to_have_count(0)

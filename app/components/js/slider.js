@@ -38,14 +38,14 @@ const refusal = (typed, [low, high]) => {
 
 export const makeSlider = (draw) => {
   const slider = elements(), { input, typed, wrong } = slider
-  let data = null, tell = null, listedValues = "", looked = null, frame = null, resting = null
+  let data = null, tell = null, values = [], listedValues = "", looked = null, frame = null, resting = null
   let playing = false, held = false, reran = false, asking = false, moved = false, overtaken = false
-  const value = () => data.values[Number(input.value)]
+  const value = () => values[Number(input.value)]
   const say = (value) => {
     put(slider.shown, written(value))
     typed.value = slider.shown.textContent
     typed.setCustomValidity("")
-    input.style.setProperty("--rl-filled", Number(input.value) / Math.max(data.values.length - 1, 1))
+    input.style.setProperty("--rl-filled", Number(input.value) / Math.max(values.length - 1, 1))
     input.setAttribute("aria-valuetext", slider.shown.textContent)
   }
   const isReady = () => looked !== null && looked.of === data.strip
@@ -127,11 +127,11 @@ export const makeSlider = (draw) => {
     put(wrong, refused)
     typed.setCustomValidity(refused)
     if (refused) return
-    if (!data.values.includes(exact)) {  // the next run of the page has it among its values
+    if (!values.includes(exact)) {  // the next run of the page has it among its values
       tell.moved(data.key, { value: exact, generation: data.generation, done: true })
       return
     }
-    input.value = data.values.indexOf(exact)
+    input.value = values.indexOf(exact)
     say(exact)
     rest()
   }
@@ -154,7 +154,7 @@ export const makeSlider = (draw) => {
     if (data.plays_to === null || !isReady() || held || still || sessionStorage.getItem("rlcorr_played")) return
     sessionStorage.setItem("rlcorr_played", "1")
     playing = true
-    play(slider.place(), data.values.indexOf(data.plays_to), performance.now())
+    play(slider.place(), values.indexOf(data.plays_to), performance.now())
   }
   slider.strip = () => (isReady() ? looked.strip : null)
   slider.load = load
@@ -173,7 +173,8 @@ export const makeSlider = (draw) => {
     slider.dataset.slider = now.key
     tell = of
     if (isOther) held = reran = false
-    if (isOther || (listed !== listedValues && !held)) {
+    if (isOther || (listed !== listedValues && !held)) {  // a held thumb keeps the values that it points at
+      values = now.values
       listedValues = listed
       input.max = now.values.length - 1
       input.value = now.values.indexOf(now.value)
