@@ -60,7 +60,7 @@ one_per_view()
 close_when_chosen()
 reload_when_blank()
 part = address.peek("part", training_text.PARTS[0], str)
-needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
+needs_no_run = name == "learn" or (name == "training" and part != training_text.PARTS[0])  # a study has its own runs
 sharing.apply(hidden, without_pickers=needs_no_run)
 tours.begin()
 tour = st.container(key=tours.PLACE)

@@ -232,12 +232,13 @@ def watch(seen: tuple, selection: session.Selection | None, drawn_at: float) -> 
     if now[0] != seen[0] or has_grown or session.differs_from_page():
         st.rerun()
     if selection is not None:
-        state, steps = recorded.run_status(selection.run), len(selection.steps)
-        shown = f"step {selection.step}, {steps} recorded" if selection.step is not None else "no step to show"
+        state, count = recorded.run_status(selection.run), len(selection.steps)
         # A complete run does not change any more, and its files may be as new as the clone that they came with.
-        changed = "" if state.status == "complete" else f" · last change {ago(state.age)}"
-        label = run_labels([selection.slug])[selection.slug].removeprefix(run_title(selection.slug) + BETWEEN)
-        st.caption(plain(f"{label} · {shown} · {phrases.STATUS.get(state.status, state.status)}{changed}"))
+        changed = "" if state.status == "complete" else f"last change {ago(state.age)}"
+        label = run_labels([selection.slug])[selection.slug]
+        slug = label.removeprefix(run_title(selection.slug)).removeprefix(BETWEEN)  # "" if the line has it as the title
+        parts = (slug, phrases.recorded_steps(count), phrases.STATUS.get(state.status, state.status), changed)
+        st.caption(plain(BETWEEN.join(filter(None, parts))))
 
 
 def page_inputs(all_runs: dict[str, Path], run: Path | None) -> tuple:

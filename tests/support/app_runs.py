@@ -166,6 +166,12 @@ LINE = ".st-key-open summary"
 """The line that says what is open and unfolds the pickers of run, step and preset."""
 
 
+def says_open(page: Page, line: str, state: str) -> None:
+    """Wait until the line says what is open, and next to it the state of the run."""
+    expect(page.locator(LINE)).to_contain_text(line)
+    expect(page.locator(".st-key-run_state")).to_contain_text(state)
+
+
 UNFOLDED = """() => {
   const box = document.querySelector(".st-key-open details")
   return box.open && box.style.height === "" && box.getAnimations().length === 0
