@@ -34,7 +34,9 @@ def pick(all_runs: dict[str, Path], view: str) -> session.Selection:
 
     They are run and step, and on a view with a preset the preset; on Compare also those of B.
     """
-    default = recorded.default_run(all_runs, sketched=view == "gradient")  # Gradient prefers a run with sketches
+    # Gradient prefers a run with sketches. Rules that reject answers keep nothing of the example of the other views.
+    example = recorded.SKETCHED_EXAMPLE if view == "compare" else recorded.EXAMPLE
+    default = recorded.default_run(all_runs, sketched=view == "gradient", example=example)
     options = [session.NEWEST, *all_runs]
     named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
     is_new = address.restore("run", session.NEWEST, named)
