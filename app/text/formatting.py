@@ -15,8 +15,21 @@ def plain(text: object) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with at most four significant digits; return a dash for None and NaN."""
-    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
+    """Format a number with at most four significant digits; return a dash for None and NaN.
+
+    >>> number(0.0307), number(5.3761e-06), number(None)
+    ('0.0307', '5.376e-6', '–')
+    """
+    return "–" if value is None or math.isnan(value) else short_exponent(f"{value:.4g}")
+
+
+def short_exponent(text: str) -> str:
+    """Return a number without the plus and the zeros of Python's exponents.
+
+    >>> short_exponent("7.185e+09"), short_exponent("4e-05"), short_exponent("1e-10")
+    ('7.185e9', '4e-5', '1e-10')
+    """
+    return re.sub(r"e(-?)\+?0*", r"e\1", text)
 
 
 def percent(share: float | None) -> str:

@@ -52,6 +52,10 @@ def test_every_story_leads_somewhere() -> None:
         assert (Path(__file__).parent.parent.parent / "runs" / story.run / "manifest.json").is_file()
 
 
+TWO_DIGITS = {"smol_bf16_both": "0.0013", "smol_stale_6": "0.093"}
+"""k3 of the stories as the page writes it."""
+
+
 @pytest.mark.usefixtures("committed")
 def test_the_committed_stories_have_pictures_and_numbers() -> None:
     at = open_app(VIEW)
@@ -61,7 +65,8 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
         run = runs.ROOT / slug
         batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
         d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
-        assert f"k3 **{float((d.exp() - 1 - d).mean()):.4g}**" in said(at)
+        assert f"k3 **{TWO_DIGITS[slug]}**" in said(at)
+        assert float(TWO_DIGITS[slug]) == pytest.approx(float((d.exp() - 1 - d).mean()), rel=0.05)
 
 
 @pytest.mark.usefixtures("committed")

@@ -119,6 +119,19 @@ def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str)
     expect(page.get_by_role("heading", name="What do you want to understand?")).to_be_visible()
 
 
+def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?run=alpha")
+    link = page.get_by_role("link", name="Your data", exact=True)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        expect(link).to_have_css("outline-style", "none")
+        page.get_by_role("link", name="Start", exact=True).focus()
+        page.keyboard.press("Tab")
+        expect(link).to_be_focused()
+        expect(link).to_have_css("outline-style", "solid")
+        page.keyboard.press("Tab")
+
+
 def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> None:
     visit(page, f"{url}/training")
     says_open(page, "smol_kv_fp8_e5m2 · step 1", "2 steps recorded · complete")
