@@ -7,9 +7,7 @@ from components.sources import script, style
 HTML = """<button type="button" class="rl-show-me" hidden></button>"""
 
 # In the page's own tree: the strip hides the element that a hidden button is in, and its gap.
-_mount = component(
-    "rlcorr_show_me", html=HTML, css=style("show_me.css"), js=script("show_me.js"), isolate_styles=False
-)
+_mount = component("rlcorr_show_me", html=HTML, css=style("show_me.css"), js=script("show_me.js"), isolate_styles=False)
 
 
 def show_me(label: str, selector: str, *, key: str) -> None:

@@ -1,7 +1,9 @@
 """The study: the outcome of every preset under a mismatch that makes training collapse."""
 
+from collections.abc import Iterator
 from dataclasses import astuple
 from functools import partial
+from itertools import cycle
 
 import streamlit as st
 from components.picture import picture
@@ -47,26 +49,28 @@ def _study_changed() -> None:
 
 
 def _decisions(shown: Study, result: StudyTable) -> None:
-    """Show which presets differ from no correction: in sentences, in a picture, and in numbers next to it."""
+    """Show which presets differ from no correction: in sentences, in pictures, and in numbers.
+
+    The numbers are next to the picture if it is the only one.
+    """
     heading, sentences = say.study_said(shown, result.rows, result.against_nothing, partial(arm_title, shown))
     st.markdown(f"##### {heading}")
     if sentences:
         st.markdown("  \n".join(sentences))
-    if not result.against_nothing:
+    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
+    columns = cycle(st.columns([2, 3] if _has_one_picture(result) else 2, gap="medium"))
+    for against, compared in pairs.items():
+        if compared:
+            with next(columns):
+                _differences(against, compared, result.source)
+    _predictions(result, columns)
+    with next(columns) if _has_one_picture(result) else st.container():
         _outcomes(shown, result)
-        return
-    left, right = st.columns([2, 3], gap="medium")
-    with left:
-        _differences("nothing", result.against_nothing, result.source)
-    with right:
-        _outcomes(shown, result)
-    if result.against_chance or result.predictions:
-        left, right = st.columns(2)
-        with left:
-            if result.against_chance:
-                _differences("chance", result.against_chance, result.source)
-        with right:
-            _predictions(result)
+
+
+def _has_one_picture(result: StudyTable) -> bool:
+    """Check whether there is room for the numbers next to the only picture."""
+    return bool(result.against_nothing) and not result.against_chance and not result.predictions
 
 
 def _differences(against: str, compared: list[Comparison], source: str) -> None:
@@ -75,13 +79,14 @@ def _differences(against: str, compared: list[Comparison], source: str) -> None:
     picture(title, figure, key=f"study_{against}", caption=caption.format(count=len(compared)), source=source)
 
 
-def _predictions(result: StudyTable) -> None:
+def _predictions(result: StudyTable, columns: Iterator[DeltaGenerator]) -> None:
     """Show whether η predicts the reward, a picture for each training run and step that it was measured on."""
     title, caption = say.PREDICTION
     for (training_run, step), (progress, correlation) in result.predictions.items():
         text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
         figure = reward_over_progress(progress, result.outcomes)
-        picture(title, figure, key="study_eta", caption=text, source=result.source)
+        with next(columns):
+            picture(title, figure, key="study_eta", caption=text, source=result.source)
 
 
 @address.fragment
