@@ -39,6 +39,7 @@ st.set_page_config(page_title="rlcorr", layout="wide")
 st.html(
     "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
     " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
+    " [data-testid*='NavLink']:focus-visible { outline: 2px solid #3a7ca5; outline-offset: -2px; border-radius: 6px }"
     " .stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }"
     " button[data-variant][data-selected='true'] p { color: CanvasText }"
     " .st-key-menu, .st-key-blank_page, .st-key-history_entries { display: none }"
@@ -62,7 +63,7 @@ one_per_view()
 close_when_chosen()
 reload_when_blank()
 part = address.peek("part", training_text.PARTS[0], str)
-needs_no_run = name == "learn" or (name == "training" and part == training_text.PARTS[1])  # a study has its own runs
+needs_no_run = name == "learn" or (name == "training" and part != training_text.PARTS[0])  # a study has its own runs
 with st.container():
     sharing.apply(hidden, without_pickers=needs_no_run)
 tours.begin()

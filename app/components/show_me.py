@@ -4,9 +4,10 @@ from streamlit.components.v2 import component
 
 from components.sources import script, style
 
-HTML = """<button type="button" hidden></button>"""
+HTML = """<button type="button" class="rl-show-me" hidden></button>"""
 
-_mount = component("rlcorr_show_me", html=HTML, css=style("show_me.css"), js=script("show_me.js"))
+# In the page's own tree: the strip hides the element that a hidden button is in, and its gap.
+_mount = component("rlcorr_show_me", html=HTML, css=style("show_me.css"), js=script("show_me.js"), isolate_styles=False)
 
 
 def show_me(label: str, selector: str, *, key: str) -> None:

@@ -36,7 +36,9 @@ def pick(all_runs: dict[str, Path], view: str) -> session.Selection:
 
     They are run and step, and on a view with a preset the preset; on Compare also those of B.
     """
-    default = recorded.default_run(all_runs, sketched=view == "gradient")  # Gradient prefers a run with sketches
+    # Gradient prefers a run with sketches. Rules that reject answers keep nothing of the example of the other views.
+    example = recorded.SKETCHED_EXAMPLE if view == "compare" else recorded.EXAMPLE
+    default = recorded.default_run(all_runs, sketched=view == "gradient", example=example)
     options = [session.NEWEST, *all_runs]
     named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
     is_new = address.restore("run", session.NEWEST, named)
@@ -234,12 +236,13 @@ def watch(seen: tuple, selection: session.Selection | None, drawn_at: float) -> 
     if now[0] != seen[0] or has_grown or session.differs_from_page():
         st.rerun()
     if selection is not None:
-        state, steps = recorded.run_status(selection.run), len(selection.steps)
-        shown = f"step {selection.step}, {steps} recorded" if selection.step is not None else "no step to show"
+        state, count = recorded.run_status(selection.run), len(selection.steps)
         # A complete run does not change any more, and its files may be as new as the clone that they came with.
-        changed = "" if state.status == "complete" else f" · last change {ago(state.age)}"
-        label = run_labels([selection.slug])[selection.slug].removeprefix(run_title(selection.slug) + BETWEEN)
-        st.caption(plain(f"{label} · {shown} · {phrases.STATUS.get(state.status, state.status)}{changed}"))
+        changed = "" if state.status == "complete" else f"last change {ago(state.age)}"
+        label = run_labels([selection.slug])[selection.slug]
+        slug = label.removeprefix(run_title(selection.slug)).removeprefix(BETWEEN)  # "" if the line has it as the title
+        parts = (slug, phrases.recorded_steps(count), phrases.STATUS.get(state.status, state.status), changed)
+        st.caption(plain(BETWEEN.join(filter(None, parts))))
 
 
 def page_inputs(all_runs: dict[str, Path], run: Path | None) -> tuple:

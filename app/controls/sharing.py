@@ -1,10 +1,14 @@
 """Parts of every page: the heading with a link to copy, controls that a link hides, and the projector mode."""
 
+from urllib.parse import urlencode
+
 import streamlit as st
 from components.copy_link import copy_link
-from state import address, notices, session
+from state import address, navigation, notices, session
 from streamlit.delta_generator import DeltaGenerator
 from text import links as say
+from text import study_ends as say_study
+from text import training as training_text
 from text.formatting import plain
 from text.pages import PAGES
 
@@ -106,3 +110,10 @@ def links(container: DeltaGenerator) -> None:
     with container:
         copy_link(say.COPY, session.run_and_step(), words=say.LINK, key="copy_link")
         st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP)
+
+
+def with_study_link(sentence: str, name: str) -> str:
+    """Return a sentence about a study, in Markdown, in which the study is a link. Streamlit loads the page anew."""
+    query = navigation.linked({"part": training_text.PARTS[1], "study": name})
+    link = say_study.STUDY_LINK.format(name=name, address=f"training?{urlencode(query)}")
+    return sentence.replace(say_study.STUDY.format(name=name), link)

@@ -70,17 +70,17 @@ def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def default_run(paths: dict[str, Path], *, sketched: bool = False) -> str:
+def default_run(paths: dict[str, Path], *, sketched: bool = False, example: str = EXAMPLE) -> str:
     """Return the slug of the newest local run that has a step; without one, the example or the first recorded run.
 
-    `sketched`: consider only runs with a sketch of the gradient, if there are any.
+    `sketched`: consider only runs with a sketch of the gradient, if there are any; the example is then one of them.
     """
     if sketched:
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
-    example = SKETCHED_EXAMPLE if sketched else EXAMPLE
     if local:
         return local[0]
+    example = SKETCHED_EXAMPLE if sketched else example
     return example if example in paths else next(iter(paths))
 
 

@@ -1,7 +1,7 @@
 """Files of the study: which corrections differ from none, in sentences, and the rewards over the steps."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -10,13 +10,11 @@ from typing import Any
 from components.live_part import LiveContent, Note, Picture
 from components.markdown import inline, plain_text
 from data import studies, study_ends
-from data.names import arm_label, arm_title
+from data.names import arm_title
 from data.studies import StudyTable
 from text import published
 from text import study_ends as say_study
 from text import training as training_text
-from text.formatting import table
-from text.training import seeds_range
 
 from rlcorr import PRESETS
 from rlcorr.figures.study import differences, study_curves
@@ -39,26 +37,19 @@ def study_package(name: str) -> Package:
         for (against, of_arms), (title, caption) in zip(pairs.items(), training_text.AGAINST.values(), strict=True)
         if of_arms
     }
-    rows = [
-        [
-            arm_label(study, o.preset), seeds_range(o.reward), seeds_range(o.best_reward), f"{o.k3.mean:.1g}",
-            seeds_range(o.kept_fraction),
-        ]
-        for o in result.outcomes
-    ]  # fmt: skip
     content = LiveContent(
         numbers={}, rows=[row for row in (_curves(name, result), compared) if row],
         notes=[Note(training_text.OUTCOMES, "outcomes")],
-        tables={"outcomes": _table(rows)},
+        tables={"outcomes": _table(result, partial(arm_title, study))},
     )  # fmt: skip
     heading, sentences = training_text.study_said(study, result.rows, result.against_nothing, partial(arm_title, study))
     about = {"part": parts.part([], content, result.source, {}), "heading": inline(heading)}
     return Package({}, about | {"sentences": [f"{study.story} {study.look}", *map(plain_text, sentences)]})
 
 
-def _table(rows: list[list[str]]) -> str:
-    shown = table(training_text.OUTCOME_COLUMNS, rows).replace("<div ", "<div tabindex='0' ", 1)  # it scrolls on phones
-    return f"{training_text.WHOLE_NUMBERS}<div class='rl-outcomes'>{shown}</div>"
+def _table(result: StudyTable, title: Callable[[str], str]) -> str:
+    shown = training_text.outcome_table(result.outcomes, title)
+    return shown.replace("<div class='rl-table'", "<div tabindex='0' class='rl-table'", 1)  # it scrolls on phones
 
 
 def _curves(name: str, result: StudyTable) -> dict[str, Picture]:

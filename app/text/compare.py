@@ -7,7 +7,7 @@ from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.measuring.metrics import describe
-from text.formatting import number, percent, plain, table
+from text.formatting import number, percent, plain, short_exponent, table
 from text.gradient import NUMBERS, short
 
 EXPLAIN = (
@@ -143,7 +143,7 @@ def _name(key: str) -> tuple[str, str]:
 
 def signed(value: float) -> str:
     """Format a number with its sign; return a dash for NaN."""
-    return "–" if math.isnan(value) else f"{value:+.4g}".replace("-", "−") if value else "0"
+    return "–" if math.isnan(value) else short_exponent(f"{value:+.4g}").replace("-", "−") if value else "0"
 
 
 def interval(ends: Interval, *, sign: bool = False) -> str:

@@ -3,7 +3,10 @@
 import html
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+Cell = str | Sequence[tuple[str, str]]
+"""Cell of a table: a text, or lines with a smaller text below each, such as a title and its slug."""
 
 
 def plain(text: object) -> str:
@@ -12,8 +15,21 @@ def plain(text: object) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with at most four significant digits; return a dash for None and NaN."""
-    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
+    """Format a number with at most four significant digits; return a dash for None and NaN.
+
+    >>> number(0.0307), number(5.3761e-06), number(None)
+    ('0.0307', '5.376e-6', '–')
+    """
+    return "–" if value is None or math.isnan(value) else short_exponent(f"{value:.4g}")
+
+
+def short_exponent(text: str) -> str:
+    """Return a number without the plus and the zeros of Python's exponents.
+
+    >>> short_exponent("7.185e+09"), short_exponent("4e-05"), short_exponent("1e-10")
+    ('7.185e9', '4e-5', '1e-10')
+    """
+    return re.sub(r"e(-?)\+?0*", r"e\1", text)
 
 
 def percent(share: float | None) -> str:
@@ -41,20 +57,29 @@ def ago(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days ago"
 
 
-def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
+def table(header: list[str], rows: Sequence[Sequence[Cell]], meanings: Mapping[str, str] | None = None) -> str:
     """Return an HTML table in which every cell is literal text.
 
     `meanings` explains words of the header and of the first column, as tooltips for mouse and keyboard.
     """
     explained = meanings or {}
     head = "".join(f"<th>{with_tooltip(cell, explained)}</th>" for cell in header)
-    cells = [
-        [with_tooltip(cell, explained) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows
-    ]
+    cells = [[_cell(cell, {} if i else explained) for i, cell in enumerate(row)] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     return (
         f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _cell(cell: Cell, meanings: Mapping[str, str]) -> str:
+    if isinstance(cell, str):
+        return with_tooltip(cell, meanings)
+    return "".join(f"<div>{html.escape(line)}{small(below)}</div>" for line, below in cell)
+
+
+def small(text: str) -> str:
+    """Return a literal text as a smaller line of a table; nothing for an empty one."""
+    return f"<small>{html.escape(text)}</small>" if text else ""
 
 
 def swatches(colours: dict[str, str]) -> str:
@@ -79,6 +104,8 @@ TABLE_STYLE = """<style>
 .rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
 .rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
   white-space: pre-wrap; overflow-wrap: anywhere }
+.rl-table small { display: block; opacity: 0.75; overflow-wrap: anywhere }
+.rl-table td > div + div { margin-top: 0.4em }
 .rl-table abbr { display: inline-block; cursor: help; text-underline-offset: 3px }
 .rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
 </style>"""

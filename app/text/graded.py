@@ -4,7 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from text.formatting import TABLE_STYLE, with_tooltip
+from text.formatting import TABLE_STYLE, small, with_tooltip
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ WORDS = {True: "good", False: "bad"}
 STYLE = """<style>
 .rl-graded td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
 .rl-graded td:first-child { min-width: 9.5rem }
-.rl-graded td small { display: block; opacity: 0.75; overflow-wrap: anywhere }
 .rl-graded span { display: inline-block; padding: 1px 6px; border-radius: 4px }
 .rl-good { background: #2da44e33 }
 .rl-bad { background: #e5534b40; font-weight: 600 }
@@ -40,8 +39,7 @@ def graded_table(
     """Return an HTML table. A row is its name, a smaller line below it, and its cells, all of them literal text."""
     head = "".join(f"<th>{with_tooltip(cell, meanings)}</th>" for cell in header)
     body = "".join(
-        f"<tr><td>{html.escape(name)}{f'<small>{html.escape(below)}</small>' if below else ''}</td>"
-        f"{''.join(f'<td>{_marked(cell)}</td>' for cell in cells)}</tr>"
+        f"<tr><td>{html.escape(name)}{small(below)}</td>{''.join(f'<td>{_marked(cell)}</td>' for cell in cells)}</tr>"
         for name, below, cells in rows
     )
     return (

@@ -125,6 +125,16 @@ STATUS = {
     "unknown": "status unknown: its manifest cannot be read",
 }
 
+
+def recorded_steps(count: int) -> str:
+    """Return how many steps of a run are recorded.
+
+    >>> recorded_steps(0), recorded_steps(1), recorded_steps(4)
+    ('no step recorded yet', '1 step recorded', '4 steps recorded')
+    """
+    return "no step recorded yet" if count == 0 else f"{count} step{'' if count == 1 else 's'} recorded"
+
+
 ANSWER = "This keeps {kept} of the tokens{clipped}. The effective sample size is {ess}."
 CLIPPED: Mapping[WeightMode, str] = {
     "truncate": " and clips the weights of {clipped}",

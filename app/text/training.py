@@ -5,9 +5,9 @@ from dataclasses import astuple
 from typing import Any
 
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.records.study import Endpoint, SeedRange, Study
+from rlcorr.records.study import Endpoint, Outcome, SeedRange, Study
 from rlcorr.records.study_comparisons import Comparison, compare_endpoints
-from text.formatting import number, plain
+from text.formatting import number, plain, table
 
 CURVES = {
     "reward": (
@@ -90,15 +90,16 @@ STUDY_CURVES = {
     "kept_fraction": ("Kept tokens", "Share of the tokens that the preset did not reject."),
 }
 OUTCOMES = (
-    "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps (median for k3). Highest on the "
-    "way: the highest mean of five consecutive steps."
+    "Mean over the seeds; the small line is from the lowest seed to the highest. At the end: the last quarter of the "
+    "steps (median for k3). Highest on the way: the highest mean of five consecutive steps."
 )
 OUTCOME_COLUMNS = ["Correction", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
-WHOLE_NUMBERS = """<style>
-.rl-outcomes .rl-table td { overflow-wrap: normal }
-.rl-outcomes .rl-table td:first-child { overflow-wrap: anywhere; min-width: 4rem }
+OUTCOME_STYLE = """<style>
+.rl-outcomes .rl-table table { font-size: 0.8rem; line-height: 1.25 }
+.rl-outcomes .rl-table td { padding: 2px 12px 2px 0; white-space: nowrap; overflow-wrap: normal }
+.rl-outcomes .rl-table td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5rem }
 </style>"""
-"""Break lines within names, but not within numbers."""
+"""Break lines within names, but not within numbers. Ten rows fit next to a picture on a projector."""
 NO_STUDIES = "There is no index of studies in {folder}, so no study can be shown."
 SIGNIFICANT = "Significantly {direction} than no correction (95 %, all {all} together): {names}."
 NOT_SIGNIFICANT = "{count} of {all} do not differ significantly from no correction on {seeds} seeds."
@@ -190,9 +191,23 @@ def _planned_pairs(rows: Sequence[dict[str, Any]], endpoint: Endpoint) -> list[C
     return [pair for pair in compare_endpoints(rows, endpoint) if (pair.arm, pair.against) in planned_ones]
 
 
-def seeds_range(seeds: SeedRange) -> str:
-    """Format the mean over the seeds with the lowest and the highest."""
-    return f"{seeds.mean:.2f} [{seeds.lowest:.2f},\u00a0{seeds.highest:.2f}]"
+def outcome_table(outcomes: Sequence[Outcome], title: Callable[[str], str]) -> str:
+    """Return an HTML table of the outcomes, a row per arm. `title` returns what an arm does, in words."""
+    rows = [
+        [
+            [(title(o.preset), "" if title(o.preset) == o.preset else o.preset)],
+            *([_over_seeds(seeds, ".2f")] for seeds in (o.reward, o.best_reward)),
+            [_over_seeds(o.k3, ".1g")],
+            [_over_seeds(o.kept_fraction, ".2f")],
+        ]
+        for o in outcomes
+    ]
+    return f"{OUTCOME_STYLE}<div class='rl-outcomes'>{table(OUTCOME_COLUMNS, rows)}</div>"
+
+
+def _over_seeds(seeds: SeedRange, digits: str) -> tuple[str, str]:
+    """Return the mean over the seeds, and the line below it: from the lowest seed to the highest."""
+    return f"{seeds.mean:{digits}}", f"{seeds.lowest:{digits}} to {seeds.highest:{digits}}"
 
 
 AGAINST = {
@@ -253,7 +268,7 @@ FIELDS = {
     "seed": ("Seed", "The seed of the prompts and of all sampling."),
 }
 COMMAND = "The button runs this command:"
-START = "Start training"
+START = "Train the small model"
 ONE_AT_A_TIME = "A training run is in progress. You can start another one when it has ended."
 STATES = {
     "running": "{run} is in progress.",

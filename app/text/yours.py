@@ -10,6 +10,7 @@ from rlcorr.config import WeightLevel
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.serialize import short_number
+from text.formatting import short_exponent
 from text.phrases import statistic
 
 # --- the box ---
@@ -74,15 +75,6 @@ def size_name(label: str) -> str:
     '|Δ|'
     """
     return label.removeprefix("Mean ")
-
-
-def size(value: float) -> str:
-    """Format a size with at most four digits, without the zeros of Python's exponents.
-
-    >>> size(4.0213e-05)
-    '4.021e-5'
-    """
-    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
 
 
 # --- corrections ---
@@ -210,7 +202,7 @@ def threshold(value: float | None) -> str:
     >>> threshold(1.05432), threshold(7185000000.0)
     ('1.05432', '7.185e9')
     """
-    return NOT_REACHED if value is None else re.sub(r"e\+0*", "e", f"{value:.6g}")
+    return NOT_REACHED if value is None else short_exponent(f"{value:.6g}")
 
 
 # --- is it normal? ---

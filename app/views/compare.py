@@ -12,6 +12,7 @@ from controls.configuration import StripOf, bound_sliders, bounded, preset_name,
 from controls.drag import show_live
 from controls.pickers import picked_record, record_of
 from controls.segments import choose_one
+from controls.sharing import with_study_link
 from data import corrections, recorded, sketches, study_ends
 from data.names import run_labels
 from data.sketches import Sketched
@@ -134,7 +135,7 @@ def _verdict(
     sentences = [] if progress is None else [f"**{say.advice(progress, size)}**"]
     kind_a, kind_b = kind_of(a), kind_of(b)
     if kind_a and kind_b and (ended := study_ends.ends(selection.run, kind_a, kind_b)):
-        sentences.append(say_study.of_two(ended, kind_a, kind_b, progress))
+        sentences.append(with_study_link(say_study.of_two(ended, kind_a, kind_b, progress), ended.name))
     return " ".join(sentences)
 
 

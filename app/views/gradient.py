@@ -11,6 +11,7 @@ from controls.bounds import bounds_of
 from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
 from controls.drag import show_live
 from controls.pickers import show_step
+from controls.sharing import with_study_link
 from data import sketches, study_ends
 from data.sketches import Sketched
 from live import gradient as live_gradient
@@ -99,7 +100,9 @@ def _study(shown: live_gradient.Shown, config: CorrectionConfig) -> str:
     """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
     kind = kind_of(config)
     ended = study_ends.ends(session.selection().run, kind) if kind else None
-    return say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)) if ended and kind else ""
+    if not ended or not kind:
+        return ""
+    return with_study_link(say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)), ended.name)
 
 
 def _toy(shown: live_gradient.Shown, config: CorrectionConfig) -> None:

@@ -5,11 +5,11 @@ from components.copy_link import copy_link
 from controls import lesson_pages
 from controls.segments import choose_one
 from data.lessons import are_built, lessons, notes_for_teachers, number
-from data.names import preset_label
+from data.names import preset_label, preset_title
 from state import address, navigation, notices, session
 from text import learn as learn_text
 from text import links as links_text
-from text.formatting import plain, table
+from text.formatting import Cell, plain, table
 from text.pages import PAGES
 
 from rlcorr import PRESETS
@@ -18,6 +18,12 @@ from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
 FRAME = "<style>.st-key-lesson_pages iframe { height: max(32rem, calc(100dvh - 9rem)) }</style>"
+
+# On a phone the map scrolls sideways, and no word breaks inside.
+WIDE_COLUMNS = """<style>
+.st-key-preset_map .rl-table table { font-size: 0.8rem; line-height: 1.35 }
+.st-key-preset_map td:not(:first-child) { min-width: 8.5rem; overflow-wrap: normal }
+</style>"""
 
 
 def show() -> None:
@@ -80,13 +86,21 @@ def _sheet() -> None:
     names = preset_map()
     used = [rule for rule in RULES if any((level, rule) in names for level in LEVELS)]
     levels = [level for level in LEVELS if any((level, rule) in names for rule in RULES)]
-    rows = [[level, *("\n".join(names.get((level, rule), [])) for rule in used)] for level in levels]
+    rows = [[level, *(_titled(names.get((level, rule), [])) for rule in used)] for level in levels]
     with st.container(key="preset_map"):
-        st.html(table([learn_text.MAP_CORNER, *used], rows))
+        st.html(WIDE_COLUMNS + table([learn_text.MAP_CORNER, *used], rows))
     _preset()
     with st.expander(learn_text.ALL):
-        every = [[name, p.system, p.config.explain(), p.fails_when, p.source] for name, p in PRESETS.items()]
+        every = [[_titled([name]), p.system, p.config.explain(), p.fails_when, p.source] for name, p in PRESETS.items()]
         st.html(table(learn_text.ALL_HEADER, every))
+
+
+def _titled(names: list[str]) -> Cell:
+    """Return the cell of these presets: each title once, and below it the presets that have it."""
+    by_title: dict[str, list[str]] = {}
+    for name in names:
+        by_title.setdefault(preset_title(name), []).append(name)
+    return [(title, "\n".join(same)) for title, same in by_title.items()]
 
 
 def _preset() -> None:

@@ -19,12 +19,13 @@ from state.navigation import TOUR
 from text import learn as learn_text
 from text import phrases
 from text import start as say
-from text.formatting import number, plain
+from text.formatting import plain
 from text.start import Story
 from text.tours import STUDY, TOURS
 
 from rlcorr import PRESETS
 from rlcorr.analysis.regions import SEQUENCE_METHODS
+from rlcorr.analysis.symptoms import short
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, correction, mismatch, study
 from rlcorr.measuring.metrics import describe
@@ -149,7 +150,7 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
     try:
         k3 = draw(story, paths[story.run])
         if k3 is not None:
-            st.markdown(say.K3.format(k3=number(k3)), help=plain(describe("k3_kl")), width="content")
+            st.markdown(say.K3.format(k3=short(k3)), help=plain(describe("k3_kl")), width="content")
     except UsageError as error:
         st.error(plain(str(error)))
 

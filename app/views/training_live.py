@@ -7,6 +7,7 @@ import streamlit as st
 from components.picture import picture
 from controls.pickers import show_run
 from data import recorded
+from data.names import preset_label
 from state import session
 from text import training as say
 from text.formatting import clipped, number, plain, table
@@ -19,7 +20,12 @@ from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.records import runs
 
 ERROR = "live_error"
-NAMES, PER_ROW = list(say.FIELDS), 4
+ROWS = (
+    ("preset", "task", "engine"),
+    ("dtype", "kv_cache_dtype", "staleness", "temperature"),
+    ("learning_rate", "prompts_per_step", "steps", "seed"),
+)
+"""Fields of the form, row by row. A row has four columns; the title of a preset needs two of them."""
 
 
 def follow(selection: session.Selection) -> None:
@@ -145,7 +151,9 @@ def _buttons(training: Training, outcome: launch.Outcome, selection: session.Sel
 
 
 def _show(run: str) -> None:
+    """Show the run on the part of the page that shows runs."""
     show_run(run)
+    st.session_state["part"] = say.PARTS[0]
     st.session_state["live_shown"] = True  # the pickers are outside the fragment
 
 
@@ -165,8 +173,9 @@ def _form() -> None:
     """Show the fields, the command that they make, and the button."""
     options = choices()
     values = {}
-    for first in range(0, len(NAMES), PER_ROW):
-        for column, name in zip(st.columns(PER_ROW), NAMES[first : first + PER_ROW], strict=False):
+    for first, *others in ROWS:
+        columns = st.columns([4 - len(others), *(1 for _ in others)])
+        for column, name in zip(columns, (first, *others), strict=True):
             with column:
                 values[name] = _field(name, options.get(name))
     session.remember({f"train_{name}": value for name, value in values.items()})
@@ -200,7 +209,8 @@ def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
     label, help = say.FIELDS[name]
     default, key = getattr(TrainRequest(), name), f"train_{name}"
     if options is not None:
-        return st.selectbox(label, options, index=options.index(default), key=key, help=help)
+        written = preset_label if name == "preset" else str
+        return st.selectbox(label, options, index=options.index(default), format_func=written, key=key, help=help)
     low, high = LIMITS[name]
     if isinstance(default, int):
         return st.number_input(label, int(low), int(high), default, key=key, help=help)

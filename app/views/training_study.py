@@ -1,5 +1,6 @@
 """The study: the outcome of every preset under a mismatch that makes training collapse."""
 
+from collections.abc import Iterator
 from dataclasses import astuple
 from functools import partial
 from itertools import cycle
@@ -13,12 +14,13 @@ from data.studies import StudyTable
 from state import address
 from streamlit.delta_generator import DeltaGenerator
 from text import training as say
-from text.formatting import plain, swatches, table
+from text.formatting import plain, swatches
 
 from rlcorr.command.gradient_table import bracketed
 from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
-from rlcorr.records.study import FOLDER, SeedRange, Study
+from rlcorr.records.study import FOLDER, Study
+from rlcorr.records.study_comparisons import Comparison
 
 
 def study(beside: DeltaGenerator) -> None:
@@ -37,7 +39,6 @@ def study(beside: DeltaGenerator) -> None:
         st.info(plain(str(error)))
         return
     _decisions(index[name], result)
-    _outcomes(index[name], result)
     _curves(index[name], result)
 
 
@@ -48,21 +49,38 @@ def _study_changed() -> None:
 
 
 def _decisions(shown: Study, result: StudyTable) -> None:
-    """Show which presets differ from no correction, in sentences and pictures, and whether η predicts the reward."""
-    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
+    """Show which presets differ from no correction: in sentences, in pictures, and in numbers.
+
+    The numbers are next to the picture if it is the only one.
+    """
     heading, sentences = say.study_said(shown, result.rows, result.against_nothing, partial(arm_title, shown))
     st.markdown(f"##### {heading}")
-    st.markdown("  \n".join(sentences))
-    shown_pictures = sum(map(bool, pairs.values())) + len(result.predictions)
-    columns = cycle(st.columns(min(max(shown_pictures, 1), 2)))  # a single picture has the whole width
+    if sentences:
+        st.markdown("  \n".join(sentences))
+    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
+    columns = cycle(st.columns([2, 3] if _has_one_picture(result) else 2, gap="medium"))
     for against, compared in pairs.items():
-        title, caption = say.AGAINST[against]
         if compared:
             with next(columns):
-                picture(
-                    title, differences(compared), key=f"study_{against}", source=result.source,
-                    caption=caption.format(count=len(compared)),
-                )  # fmt: skip
+                _differences(against, compared, result.source)
+    _predictions(result, columns)
+    with next(columns) if _has_one_picture(result) else st.container():
+        _outcomes(shown, result)
+
+
+def _has_one_picture(result: StudyTable) -> bool:
+    """Check whether there is room for the numbers next to the only picture."""
+    return bool(result.against_nothing) and not result.against_chance and not result.predictions
+
+
+def _differences(against: str, compared: list[Comparison], source: str) -> None:
+    title, caption = say.AGAINST[against]
+    figure = differences(compared)
+    picture(title, figure, key=f"study_{against}", caption=caption.format(count=len(compared)), source=source)
+
+
+def _predictions(result: StudyTable, columns: Iterator[DeltaGenerator]) -> None:
+    """Show whether η predicts the reward, a picture for each training run and step that it was measured on."""
     title, caption = say.PREDICTION
     for (training_run, step), (progress, correlation) in result.predictions.items():
         text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
@@ -88,22 +106,6 @@ def _curves(shown: Study, result: StudyTable) -> None:
 
 def _outcomes(shown: Study, result: StudyTable) -> None:
     seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
-    rows = [
-        [
-            arm_label(shown, o.preset),
-            say.seeds_range(o.reward),
-            say.seeds_range(o.best_reward),
-            _tiny(o.k3),
-            say.seeds_range(o.kept_fraction),
-        ]
-        for o in result.outcomes
-    ]
-    st.html(f"{say.WHOLE_NUMBERS}<div class='rl-outcomes'>{table(say.OUTCOME_COLUMNS, rows)}</div>")
+    st.html(say.outcome_table(result.outcomes, partial(arm_title, shown)))
     facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
     st.caption(f"{say.OUTCOMES} {plain(facts)}")
-
-
-def _tiny(seeds: SeedRange) -> str:
-    """Format a range with one digit, and with hyphens at which no line breaks."""
-    text = f"{seeds.mean:.1g} [{seeds.lowest:.1g},\u00a0{seeds.highest:.1g}]"
-    return text.replace("-", "\N{NON-BREAKING HYPHEN}")

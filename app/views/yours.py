@@ -13,7 +13,7 @@ from data.suggestions import Stamps, Suggestion
 from state import address, navigation, notices, session
 from text import mismatch as mismatch_text
 from text import yours as yours_text
-from text.formatting import percent, plain, table
+from text.formatting import number, percent, plain, table
 from text.graded import Cell, Graded, graded_table
 from text.phrases import in_words
 
@@ -121,7 +121,7 @@ def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
     for label, (name, _) in mismatch_text.SIZES.items():
         one = numbers[name]
         shown = [one.mean, *([one.without] if named else []), one.trimmed, one.median]
-        rows.append([yours_text.size_name(label), *map(yours_text.size, shown)])
+        rows.append([yours_text.size_name(label), *map(number, shown)])
     columns = [column for column in yours_text.AVERAGES if named or column != yours_text.WITHOUT]
     meanings = {yours_text.size_name(label): help for label, (_, help) in mismatch_text.SIZES.items()}
     st.html(table(columns, rows, meanings | yours_text.AVERAGES_ARE))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import committed, kinds, one_scan, open_app, root, said, shown
+from app_pages import committed, kinds, line_and_state, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
@@ -25,8 +25,9 @@ BENCH = "views/bench.py"
 
 def test_the_first_page_shows_a_recorded_run(root: Path) -> None:
     make_run(root, "alpha", steps=2, story="Eleven sums.")
-    text = said(open_app())
-    assert "alpha · step 1, 2 recorded · complete" in text
+    at = open_app()
+    assert line_and_state(at) == "alpha · step 1 | 2 steps recorded · complete"
+    text = said(at)
     assert "Eleven sums." in text
     assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in text
 
@@ -334,16 +335,17 @@ def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], ex
 @pytest.mark.usefixtures("committed")
 def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
-    assert "smol_kv_fp8_e5m2 · step" in said(open_app(BENCH))
-    assert "stale_4 · step 40" in said(open_app("views/gradient.py"))  # the other one has no sketch of it
+    assert "| smol_kv_fp8_e5m2 · 4 steps recorded" in line_and_state(open_app(BENCH))
+    sketched = line_and_state(open_app("views/gradient.py"))  # the other one has no sketch of the gradient
+    assert "step 40 · Cap each token's weight at 2 | stale_4 · " in sketched
 
 
 def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     run = make_run(root / "local", "mine", steps=0, status="running")
-    assert "alpha · step 0, 1 recorded" in said(open_app())
+    assert line_and_state(open_app()).startswith("alpha · step 0 | 1 step recorded")
     add_step(run, make_record(0))
-    assert "mine · step 0, 1 recorded · running" in said(open_app())
+    assert line_and_state(open_app()).startswith("mine · step 0 | 1 step recorded · running")
 
 
 def test_a_run_that_went_quiet_has_stopped(root: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import committed, live_parts, one_scan, open_app, open_view, root, said, shown
+from app_pages import committed, four_digits, live_parts, one_scan, open_app, open_view, root, said, shown
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
@@ -93,7 +93,7 @@ def test_every_metric_is_the_librarys(root: Path, names: tuple[str, str]) -> Non
     a, b = (evaluate(batch, preset(n))[1] for n in names)
     for key in {*a, *b}:
         cells = row(at, key.removeprefix("rollout_corr/"))
-        assert cells[:2] == [f"{values[key]:.4g}" if key in values else "–" for values in (a, b)], key
+        assert cells[:2] == [four_digits(values[key]) if key in values else "–" for values in (a, b)], key
 
 
 @pytest.mark.parametrize("batch_size", [256, 8192])

@@ -10,7 +10,7 @@ import re
 from itertools import zip_longest
 
 import pytest
-from app_pages import committed, headlines, kinds, one_scan, open_app, said, shown
+from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown
 from app_runs import PROJECT
 from streamlit.testing.v1 import AppTest
 
@@ -94,7 +94,7 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         expected = {key.removeprefix("rollout_corr/"): value for key, value in reported.items()}
         numbers = shown(at)
         for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):
-            assert numbers[label] == f"{expected[key]:.4g}", (name, label)
+            assert numbers[label] == four_digits(expected[key]), (name, label)
         for label, key in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
             assert read_percent(numbers[label]) == pytest.approx(expected[key], abs=1e-4), (name, label)
         touched = read_percent(numbers["Sequences touched"])

@@ -10,7 +10,7 @@ from typing import Any
 import app_pages
 import pytest
 import torch
-from app_pages import committed, live_parts, one_scan, open_app, open_view, root, said, shown
+from app_pages import committed, line_and_state, live_parts, one_scan, open_app, open_view, root, said, shown
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
@@ -227,7 +227,7 @@ def test_the_best_bound_is_said(committed: None) -> None:
     measured = read_gradients(run, last_sketch(run))
     sweep = gradient_sweep(*measured, preset("decoupled_token_is"), BoundId(None, "upper"))
     at = open_app(GRADIENT)
-    assert "stale_4 · step 40" in said(at)
+    assert "step 40 · Cap each token's weight at 2 | stale_4 · " in line_and_state(at)
     curve = pictures(at)["Progress of this step at each threshold"]
     best = next(shape for shape in curve["layout"]["shapes"] if shape["line"].get("dash") == "dash")
     line = next(trace for trace in curve["data"] if trace["name"] == "progress")

@@ -150,10 +150,13 @@ def test_the_glossary_can_be_searched(root: Path) -> None:
 def test_every_preset_is_on_the_map_once(root: Path) -> None:
     at = open_app(VIEW, learn="Cheat sheet")
     (sheet,) = [e.proto.body for e in at.get("html") if "weights \\ rules" in e.proto.body]
-    names = [name for cell in sheet.split("<td>")[1:] for name in cell.partition("</td>")[0].split("\n")]
-    assert sorted(name for name in names if name in PRESETS) == sorted(PRESETS)
+    names = [name for part in sheet.split("<small>")[1:] for name in part.partition("</small>")[0].split("\n")]
+    assert sorted(names) == sorted(PRESETS)
     row = next(row for row in sheet.split("<tr>") if row.startswith("<td>geometric</td>"))
     assert "areal_sequence_mask" in row
+    # Presets that do the same share a title, in the order of the presets.
+    same = "decoupled_token_is\nskyrl_token_tis\nslime_tis\nnemo_rl_tis\nopen_instruct_tis"
+    assert f"<div>Cap each token&#x27;s weight at 2<small>{same}</small></div>" in sheet
 
 
 def test_a_preset_is_looked_up_and_opened(root: Path) -> None:

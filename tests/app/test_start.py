@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from app_pages import committed, follow, live_parts, one_scan, open_app, open_view, root, said, words
+from app_pages import committed, follow, line_and_state, live_parts, one_scan, open_app, open_view, root, said, words
 from app_runs import add_step, make_record, make_run, study_row
 
 from rlcorr import PRESETS, preset
@@ -35,7 +35,7 @@ def test_a_story_opens_its_view_run_and_preset(stories: Path, link: str, run: st
     at = follow(open_app(VIEW, run="alpha", step="0"), link)
     text = said(at)
     assert expected in text
-    assert f"{run} · step 1, 2 recorded" in text
+    assert line_and_state(at).startswith(f"{run} · step 1")
     if expected == "Cost of the threshold":
         assert at.selectbox(key="preset").value == name
         assert preset(name).explain() in text
@@ -52,6 +52,10 @@ def test_every_story_leads_somewhere() -> None:
         assert (Path(__file__).parent.parent.parent / "runs" / story.run / "manifest.json").is_file()
 
 
+TWO_DIGITS = {"smol_bf16_both": "0.0013", "smol_stale_6": "0.093"}
+"""k3 of the stories as the page writes it."""
+
+
 @pytest.mark.usefixtures("committed")
 def test_the_committed_stories_have_pictures_and_numbers() -> None:
     at = open_app(VIEW)
@@ -61,7 +65,8 @@ def test_the_committed_stories_have_pictures_and_numbers() -> None:
         run = runs.ROOT / slug
         batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
         d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
-        assert f"k3 **{float((d.exp() - 1 - d).mean()):.4g}**" in said(at)
+        assert f"k3 **{TWO_DIGITS[slug]}**" in said(at)
+        assert float(TWO_DIGITS[slug]) == pytest.approx(float((d.exp() - 1 - d).mean()), rel=0.05)
 
 
 @pytest.mark.usefixtures("committed")
@@ -171,16 +176,16 @@ def test_own_runs_are_found_and_open(stories: Path) -> None:
     add_step(run, make_record(0))
     at = open_app(VIEW)
     at = follow(at, "mine")
-    assert "mine · step 0, 1 recorded · running" in said(at)
+    assert line_and_state(at).startswith("mine · step 0 | 1 step recorded · running")
     assert "Step 0" in said(at)
 
 
 def test_an_old_link_keeps_its_run(stories: Path) -> None:
     at = open_app(VIEW, run="alpha", step="0")
     assert "The run selected below, alpha, opens in every view" in said(at).replace("**", "")
-    assert "alpha · step 0, 2 recorded" in said(at)
+    assert line_and_state(at).startswith("alpha · step 0")
     at = open_view(at, "views/bench.py")
-    assert "alpha · step 0, 2 recorded" in said(at)
+    assert line_and_state(at).startswith("alpha · step 0")
 
 
 def test_a_wrong_run_in_the_url_is_named(stories: Path) -> None:

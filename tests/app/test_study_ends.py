@@ -1,9 +1,12 @@
 """The sentences that join a gradient step with training runs, and where the two disagree."""
 
+import html
+import re
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
-from app_pages import committed, live_parts, one_scan, open_app, root, said
+from app_pages import committed, line_and_state, live_parts, one_scan, open_app, root, said
 from app_runs import make_run
 
 from rlcorr.gradients.bootstrap import Interval
@@ -69,11 +72,23 @@ def test_gradient_says_how_such_training_runs_ended(committed: None) -> None:
 
 
 def test_compare_says_that_a_study_contradicts_it(committed: None) -> None:
-    """The page opens with a cap (A) and a rule that rejects most answers (B), whose one step is better."""
-    texts = said(open_app(VIEWS[1], run="stale_4"))
+    """The page opens with this run, a cap (A) and a rule that rejects most answers (B), whose one step is better."""
+    at = open_app(VIEWS[1])
+    assert "| stale_4 ·" in line_and_state(at)
+    texts = said(at)
     assert "With 256 answers in a batch, B makes more progress: its η is 0.1" in texts
     assert "on weights eight updates old, a cap on token weights (A) ended at a reward of 0.44" in texts
     assert "This contradicts the gradient step above" in texts
+
+
+def test_the_sentence_links_to_its_study(committed: None) -> None:
+    (part,) = live_parts(open_app(VIEWS[1], run="stale_4", hide="links"))
+    (link,) = re.findall(r'<a href="training\?([^"]*)">the study stale_8</a>', part["said"])
+    linked = dict(parse_qsl(html.unescape(link)))
+    assert linked == {"run": "stale_4", "step": "40", "hide": "links", "part": "Study", "study": "stale_8"}
+    assert "(Study" not in part["said"]
+    text = said(open_app("views/training.py", **linked))
+    assert "each batch sampled by weights that are eight steps old" in text
 
 
 def test_a_run_without_a_mismatch_of_a_study_has_no_such_sentence(root: Path) -> None:

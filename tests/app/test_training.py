@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import one_scan, open_app, root, said, shown
+from app_pages import line_and_state, one_scan, open_app, root, said, shown
 from app_runs import add_step, make_record, make_run, study_row
 from streamlit.testing.v1 import AppTest
 
@@ -201,6 +201,9 @@ def test_a_wrong_part_in_the_url_is_named(root: Path) -> None:
 # --- the study ---
 
 
+NAMED = (("Cap each token&#x27;s weight at 2", "decoupled_token_is"), ("No correction", "disabled"))
+
+
 def test_a_study_with_its_outcomes(studies: Path) -> None:
     at = open_app(VIEW, part="Study")
     assert "Weights that are old. Look at the reward." in said(at)
@@ -215,8 +218,9 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     assert lines["disabled"]["y"] == pytest.approx([0.3] * 4)  # 0.2 and 0.4
     assert lines["decoupled_token_is"]["y"] == pytest.approx([0.65] * 4)
     page = html(at)
-    assert page.index("decoupled_token_is</td>") < page.index("disabled</td>")  # the higher reward first
-    assert "0.65 [0.60,\u00a00.70]" in page
+    rows = [f"<div>{title}<small>{arm}</small></div>" for title, arm in NAMED]
+    assert page.index(rows[0]) < page.index(rows[1])  # the higher reward first
+    assert "<div>0.65<small>0.60 to 0.70</small></div>" in page
     assert "2 seeds, 4 steps; vllm, 1 CPU threads." in said(at)
 
 
@@ -393,7 +397,28 @@ def test_progress_of_a_training_and_its_last_batch(root: Path, held: None) -> No
     at.button(key="live_show").click().run()
     assert not at.exception
     assert at.selectbox(key="run").value == "mine"
-    assert "mine · step 2, 2 recorded · running" in said(at)
+    assert line_and_state(at).startswith("mine · step 2 | 2 steps recorded · running")
+
+
+def test_the_form_has_the_titles_of_presets_and_no_picker_of_a_run(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    hidden = ".st-key-pickers:not(:has(.st-key-preset)), .st-key-run, .st-key-step"
+    assert hidden not in html(open_app(VIEW))
+    at = open_app(VIEW, part="Train")
+    assert "Cap each token's weight at 2 · verl · decoupled_token_is" in at.selectbox(key="train_preset").options
+    assert hidden in html(at)
+    assert at.button(key="train_start").label == "Train the small model"
+
+
+def test_its_last_batch_opens_where_runs_are_shown(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    make_run(runs.LOCAL, "mine", steps=2)
+    describe("mine")
+    at = open_app(VIEW, part="Train", run="alpha")
+    at.button(key="live_show").click().run()
+    assert not at.exception
+    assert (at.query_params.get("part"), at.session_state["part"]) == (None, "Runs")
+    assert line_and_state(at).startswith("mine · step 1")
 
 
 def test_a_training_that_failed_shows_the_end_of_its_log(root: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import one_scan, open_app, open_view, root, said, shown
+from app_pages import line_and_state, one_scan, open_app, open_view, root, said, shown
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -48,7 +48,9 @@ def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, conte
     slug = at.session_state["run"]
     assert slug.startswith("upload_")
     at = open_app(view, run=slug)
-    assert f"{name} · step 1, 1 recorded" in said(at)
+    line, state = line_and_state(at).split(" | ")
+    assert line.startswith(f"{name} · step 1")
+    assert state == "1 step recorded · complete"  # the name of the file is in the line already
     if view == "views/bench.py":
         d = np.array([0.5, 0.0, -0.25, 0.75])
         assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
@@ -60,7 +62,7 @@ def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
     slug = drop(open_app(BOX), "pairs.npz", npz()).session_state["run"]
     again = open_app("views/bench.py", run=slug)
     assert again.session_state["run"] == slug
-    assert "pairs.npz · step 1, 1 recorded" in said(again)
+    assert line_and_state(again).startswith("pairs.npz · step 1")
 
 
 def drop_all(at: AppTest, *files: tuple[str, bytes]) -> AppTest:
@@ -107,7 +109,7 @@ def test_the_oldest_run_makes_room_and_old_ones_expire(root: Path, monkeypatch: 
         slugs.append(drop(at, f"a_{number}.jsonl", step_of(number)).session_state["run"])
     assert at.session_state["uploads"] == slugs[1:]
     assert f"unknown run '{slugs[0]}'" in said(open_app("views/bench.py", run=slugs[0]))
-    assert "a_2.jsonl · step 2" in said(open_app("views/bench.py", run=slugs[1]))
+    assert line_and_state(open_app("views/bench.py", run=slugs[1])).startswith("a_2.jsonl · step 2")
     monkeypatch.setattr(uploads, "EXPIRY", -1.0)
     drop(open_app(BOX), "b.jsonl", step_of(4))
     assert f"unknown run '{slugs[1]}'" in said(open_app("views/bench.py", run=slugs[1]))
@@ -128,9 +130,9 @@ def test_a_file_that_fails_leaves_nothing(root: Path) -> None:
 @pytest.mark.parametrize("slug", ["upload_../../alpha", "upload_0000000000000000", "upload_"])
 def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
     make_run(root, "alpha", steps=1)
-    text = said(open_app("views/bench.py", run=slug))
-    assert f"unknown run '{slug}'" in text
-    assert "alpha · step 0" in text
+    at = open_app("views/bench.py", run=slug)
+    assert f"unknown run '{slug}'" in said(at)
+    assert line_and_state(at).startswith("alpha · step 0")
 
 
 def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:

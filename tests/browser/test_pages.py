@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app_runs import FITS, add_step, make_record, make_run, settled, visit
+from app_runs import FITS, add_step, make_record, make_run, says_open, settled, visit
 from browser_runs import SCRIPT
 from playwright.sync_api import Page, ViewportSize, WebSocketRoute, expect
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
@@ -77,7 +77,7 @@ def test_a_link_restores_the_bench_another_view_keeps_its_bounds_and_a_button_re
     visit(page, f"{url}/bench?run=alpha&preset=decoupled_token_icepop&is_upper=3&is_lower=0.8&step=0")
     expect(page.get_by_role("slider", name="Largest weight")).to_have_attribute("aria-valuetext", "3")
     expect(page.get_by_text("outside [0.8, 3]")).to_be_visible()
-    expect(page.get_by_text("alpha · step 0, 2 recorded")).to_be_visible()
+    says_open(page, "alpha · step 0", "2 steps recorded")
     page.get_by_role("link", name="Training", exact=True).click()
     expect(page.get_by_text("Where this run comes from")).to_be_visible()
     page.get_by_role("link", name="Correction bench").first.click()
@@ -119,13 +119,26 @@ def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str)
     expect(page.get_by_role("heading", name="What do you want to understand?")).to_be_visible()
 
 
+def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(page: Page, url: str) -> None:
+    visit(page, f"{url}/bench?run=alpha")
+    link = page.get_by_role("link", name="Your data", exact=True)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        expect(link).to_have_css("outline-style", "none")
+        page.get_by_role("link", name="Start", exact=True).focus()
+        page.keyboard.press("Tab")
+        expect(link).to_be_focused()
+        expect(link).to_have_css("outline-style", "solid")
+        page.keyboard.press("Tab")
+
+
 def test_a_run_grows_while_one_watches(page: Page, url: str, local: Path) -> None:
     visit(page, f"{url}/training")
-    expect(page.get_by_text("smol_kv_fp8_e5m2 · step 1, 2 recorded · complete")).to_be_visible()
+    says_open(page, "smol_kv_fp8_e5m2 · step 1", "2 steps recorded · complete")
     run = make_run(local, "mine", steps=1, status="running")
-    expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
+    says_open(page, "mine · step 0", "1 step recorded · running")
     add_step(run, make_record(1))
-    expect(page.get_by_text("mine · step 1, 2 recorded · running")).to_be_visible()
+    says_open(page, "mine · step 1", "2 steps recorded · running")
     points = page.locator(".st-key-curve_reward .trace").first.locator(".points path")  # rings have their own
     expect(points).to_have_count(2)
 
@@ -138,9 +151,9 @@ def test_text_of_a_picked_run_is_shown_literally_and_a_new_run_is_offered(page: 
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
     make_run(local, "mine", steps=1, status="running")
     expect(page.get_by_text("A new run has appeared: mine.")).to_be_visible()
-    expect(page.get_by_text("alpha · step 1, 2 recorded")).to_be_visible()
+    says_open(page, "alpha · step 1", "2 steps recorded")
     page.get_by_role("button", name="Show it").click()
-    expect(page.get_by_text("mine · step 0, 1 recorded · running")).to_be_visible()
+    says_open(page, "mine · step 0", "1 step recorded · running")
     page.wait_for_url(re.compile("run=mine"))
 
 

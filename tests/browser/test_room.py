@@ -59,7 +59,7 @@ def test_slider_sentence_numbers_and_two_pictures_are_visible_together(page: Pag
 def study(root: Path) -> Iterator[str]:
     """A recorded study among the runs that the server shows."""
     (root / "study").mkdir()
-    for name in ("index.toml", "decide_stale.parquet"):
+    for name in ("index.toml", "decide_stale.parquet", "stale_8.parquet"):
         shutil.copy(runs.ROOT / "study" / name, root / "study")
     yield "decide_stale"
     shutil.rmtree(root / "study")
@@ -74,6 +74,18 @@ def test_a_studys_sentence_and_two_pictures_are_visible_together(page: Page, url
     nothing, chance = page.locator(".st-key-study_nothing, .st-key-study_chance").evaluate_all(PLACES)
     assert nothing[0] < chance[0], "side by side"
     assert all((top + bottom) / 2 < 720 for _, top, bottom in (nothing, chance)), "at least half of each"
+
+
+@pytest.mark.usefixtures("study")
+def test_a_studys_sentence_its_only_picture_and_all_its_numbers_are_visible_together(page: Page, url: str) -> None:
+    page.set_viewport_size(PROJECTOR)
+    page.goto(f"{url}/training?part=Study&study=stale_8")
+    page.wait_for_selector(".st-key-study_nothing .main-svg")
+    settled(page)
+    for part in (".st-key-study_nothing .main-svg", ".rl-outcomes table"):
+        expect(page.locator(part).first).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("heading", name="no correction").first).to_be_in_viewport(ratio=1)
+    expect(page.locator(".rl-outcomes tbody tr")).to_have_count(10)
 
 
 def test_hidden_controls_leave_no_empty_column(page: Page, url: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import LINE, fits_a_phone, pick, settled, study_row
+from app_runs import LINE, fits_a_phone, pick, says_open, settled, study_row
 from playwright.sync_api import Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from tiny import save_tiny_model
@@ -50,7 +50,7 @@ def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) 
     click(page, "curve_entropy", 0.02)
     expect(page.get_by_role("heading", name="Step 10")).to_be_visible()
     page.get_by_test_id("stPageLink").get_by_role("link", name="Mismatch").click()
-    expect(page.get_by_text("curves · step 10, 3 recorded")).to_be_visible()
+    says_open(page, "curves · step 10", "3 steps recorded")
     page.wait_for_url(re.compile(r"/mismatch\?.*step=10"))
 
 
@@ -91,7 +91,7 @@ def test_a_study_asks_for_no_run(page: Page, url: str) -> None:
     expect(page.get_by_text("Show", exact=True)).to_be_visible()
     fits_a_phone(page)
     page.get_by_role("radio", name="Train", exact=True).click()
-    expect(page.get_by_role("button", name="Start training")).to_be_visible()
+    expect(page.get_by_role("button", name="Train the small model")).to_be_visible()
     settled(page)
     expect(page.get_by_text("Show", exact=True)).to_be_visible()
     fits_a_phone(page)
@@ -200,7 +200,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(
     prompts.press("Enter")
     pick(page, "Sampler", "transformers")
     expect(page.get_by_text(re.compile("--rollout.engine transformers.*--prompts-per-step 4"))).to_be_visible()
-    page.get_by_role("button", name="Start training").click()
+    page.get_by_role("button", name="Train the small model").click()
     expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
     expect(page.get_by_text("A training run is in progress. You can start another one")).to_be_visible()
     another_page.set_viewport_size({"width": 390, "height": 844})
@@ -212,7 +212,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(
     another_page.get_by_role("button", name="Stop").click()
     expect(another_page.get_by_text("addition_1 was stopped. Its finished steps can be read.")).to_be_visible()
     expect(page.get_by_text("addition_1 was stopped.")).to_be_visible()
-    expect(page.get_by_role("button", name="Start training")).to_be_visible()
+    expect(page.get_by_role("button", name="Train the small model")).to_be_visible()
     report = verify(local / "addition_1")
     assert (report.status, report.problems) == ("interrupted", [])
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -232,6 +233,25 @@ def test_a_live_picture_is_dragged_inside_the_apps_frame(chromium: Browser, app:
             mean = evaluate(batch, at_threshold(config, float(values[-1]), BoundId(None, "upper")))[1]
             shown = lesson.locator(".live [data-number='Mean weight'] b")
             expect(shown, name).to_have_text(f"{mean['rollout_corr/trained_is_mean']:.4g}")
+
+
+def rgb(colour: str) -> str:
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return f"rgb({red}, {green}, {blue})"
+
+
+@pytest.mark.slow
+def test_a_lesson_has_the_font_and_the_colours_of_the_app_and_no_gutter(chromium: Browser, app: str) -> None:
+    config = tomllib.loads((app_runs.PROJECT / "app/.streamlit/config.toml").read_text(encoding="utf-8"))
+    theme = config["theme"]["dark"]
+    with app_runs.tab(chromium, viewport={"width": 1440, "height": 900}, color_scheme="dark") as page:
+        page.goto(f"{app}/learn?lesson=05_truncation")
+        lesson = page.frame_locator("[title='The lessons as pages, with their own list and search']")
+        body = lesson.locator("body")
+        expect(body).to_have_css("background-color", rgb(theme["backgroundColor"]))
+        expect(body).to_have_css("color", rgb(theme["textColor"]))
+        assert body.evaluate("() => document.fonts.load('16px App').then((fonts) => fonts.length)") == 1
+        assert lesson.locator(".sidebar-search-container").evaluate("e => e.getBoundingClientRect().left") == 0
 
 
 @pytest.mark.slow

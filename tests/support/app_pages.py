@@ -84,6 +84,18 @@ def said(at: AppTest) -> str:
     return "\n".join(parts).replace("\\", "")
 
 
+def four_digits(value: float) -> str:
+    """As a page writes a number: 5.376e-6, where Python has 5.376e-06."""
+    return f"{value:.4g}".replace("e-0", "e-")
+
+
+def line_and_state(at: AppTest) -> str:
+    """What the line above the pickers says is open, and next to it the state of the run."""
+    (line,) = [box for box in at.expander if any(picker.key == "run" for picker in box.selectbox)]
+    state = next(caption.value for caption in at.caption if "recorded" in caption.value)
+    return f"{line.label} | {state}".replace("\\", "")
+
+
 def _text(markup: str) -> str:
     """What a reader sees of HTML."""
     return html.unescape(re.sub(r"<[^>]*>", "", markup))

@@ -166,6 +166,12 @@ LINE = ".st-key-open summary"
 """The line that says what is open and unfolds the pickers of run, step and preset."""
 
 
+def says_open(page: Page, line: str, state: str) -> None:
+    """Wait until the line says what is open, and next to it the state of the run."""
+    expect(page.locator(LINE)).to_contain_text(line)
+    expect(page.locator(".st-key-run_state")).to_contain_text(state)
+
+
 def unfold(page: Page) -> None:
     """Unfold the pickers by the keyboard, if they are folded. A list that is opened while they unfold must stay."""
     if page.locator(".st-key-open details").get_attribute("open") is None:

@@ -3,6 +3,10 @@
 
 const ROOT = document.documentElement.dataset.content_root
 
+// In a frame of the app, the page has the app's font. On the site it has that of the system.
+const font = window.frameElement?.ownerDocument.querySelector("link[rel=preload][as=font]")
+if (font) document.fonts.add(new FontFace("App", `url("${font.href}")`, { weight: "200 900" }))
+
 const dark = () => {
   const chosen = document.body.dataset.theme
   return chosen === "dark" || (chosen !== "light" && matchMedia("(prefers-color-scheme: dark)").matches)
@@ -31,7 +35,7 @@ const loaded = () => {
   return plotly
 }
 
-const coloured = () => ({ color: dark() ? "#cfd0d0" : "#333333" })
+const coloured = () => ({ color: dark() ? "#e4e7eb" : "#1f2933" })
 
 async function draw(figure) {
   const { data, layout } = JSON.parse(figure.querySelector("script").textContent)
