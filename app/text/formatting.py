@@ -44,13 +44,11 @@ def ago(seconds: float) -> str:
 def table(header: list[str], rows: list[list[str]], meanings: Mapping[str, str] | None = None) -> str:
     """Return an HTML table in which every cell is literal text.
 
-    `meanings` explains words of the header and of the first column, as tooltips for mouse and keyboard.
+    `meanings` explains words of the header and lines of cells, as tooltips for mouse and keyboard.
     """
     explained = meanings or {}
     head = "".join(f"<th>{with_tooltip(cell, explained)}</th>" for cell in header)
-    cells = [
-        [with_tooltip(cell, explained) if i == 0 else html.escape(cell) for i, cell in enumerate(row)] for row in rows
-    ]
+    cells = [["\n".join(with_tooltip(line, explained) for line in cell.split("\n")) for cell in row] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
     return (
         f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -5,7 +5,7 @@ from components.copy_link import copy_link
 from controls import lesson_pages
 from controls.segments import choose_one
 from data.lessons import are_built, lessons, notes_for_teachers, number
-from data.names import preset_label
+from data.names import BETWEEN, preset_label, preset_title
 from state import address, navigation, notices, session
 from text import learn as learn_text
 from text import links as links_text
@@ -18,6 +18,11 @@ from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
 FRAME = "<style>.st-key-lesson_pages iframe { height: max(32rem, calc(100dvh - 9rem)) }</style>"
+MAP_STYLE = """<style>
+.st-key-preset_map td { min-width: 5rem; overflow-wrap: normal }
+.st-key-preset_map td + td { min-width: 8rem }
+.st-key-preset_map abbr { margin-bottom: 0.4rem; text-decoration-color: #8b8f9799 }
+</style>"""
 
 
 def show() -> None:
@@ -80,13 +85,26 @@ def _sheet() -> None:
     names = preset_map()
     used = [rule for rule in RULES if any((level, rule) in names for level in LEVELS)]
     levels = [level for level in LEVELS if any((level, rule) in names for rule in RULES)]
-    rows = [[level, *("\n".join(names.get((level, rule), [])) for rule in used)] for level in levels]
+    cells = {cell: _by_title(presets) for cell, presets in names.items()}
+    rows = [[level, *("\n".join(cells.get((level, rule), [])) for rule in used)] for level in levels]
+    presets_of = {line: presets for cell in cells.values() for line, presets in cell.items()}
     with st.container(key="preset_map"):
-        st.html(table([learn_text.MAP_CORNER, *used], rows))
+        st.html(MAP_STYLE + table([learn_text.MAP_CORNER, *used], rows, presets_of))
     _preset()
     with st.expander(learn_text.ALL):
         every = [[name, p.system, p.config.explain(), p.fails_when, p.source] for name, p in PRESETS.items()]
         st.html(table(learn_text.ALL_HEADER, every))
+
+
+def _by_title(presets: list[str]) -> dict[str, str]:
+    """Return title and systems of these presets → their names."""
+    by_title: dict[str, list[str]] = {}
+    for name in presets:
+        by_title.setdefault(preset_title(name), []).append(name)
+    return {
+        BETWEEN.join((title, ", ".join(dict.fromkeys(PRESETS[name].system for name in same)))): ", ".join(same)
+        for title, same in by_title.items()
+    }
 
 
 def _preset() -> None:

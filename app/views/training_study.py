@@ -58,9 +58,10 @@ def _decisions(shown: Study, result: StudyTable) -> None:
     for against, compared in pairs.items():
         title, caption = say.AGAINST[against]
         if compared:
+            titles = {pair.arm: arm_title(shown, pair.arm) for pair in compared}
             with next(columns):
                 picture(
-                    title, differences(compared), key=f"study_{against}", source=result.source,
+                    title, differences(compared, titles), key=f"study_{against}", source=result.source,
                     caption=caption.format(count=len(compared)),
                 )  # fmt: skip
     title, caption = say.PREDICTION

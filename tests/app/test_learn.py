@@ -1,5 +1,6 @@
 """The Learn page: lessons as their index says, one vocabulary, every preset on the map, links that hide controls."""
 
+import re
 import tomllib
 from html import unescape
 from pathlib import Path
@@ -150,10 +151,19 @@ def test_the_glossary_can_be_searched(root: Path) -> None:
 def test_every_preset_is_on_the_map_once(root: Path) -> None:
     at = open_app(VIEW, learn="Cheat sheet")
     (sheet,) = [e.proto.body for e in at.get("html") if "weights \\ rules" in e.proto.body]
-    names = [name for cell in sheet.split("<td>")[1:] for name in cell.partition("</td>")[0].split("\n")]
-    assert sorted(name for name in names if name in PRESETS) == sorted(PRESETS)
+    names = [name for presets in re.findall(r'<abbr title="([^"]*)"', sheet) for name in presets.split(", ")]
+    assert sorted(names) == sorted(PRESETS)
     row = next(row for row in sheet.split("<tr>") if row.startswith("<td>geometric</td>"))
     assert "areal_sequence_mask" in row
+
+
+def test_the_map_shows_titles_and_systems_and_has_names_in_its_tooltips(root: Path) -> None:
+    at = open_app(VIEW, learn="Cheat sheet")
+    (sheet,) = [e.proto.body for e in at.get("html") if "weights \\ rules" in e.proto.body]
+    shown = unescape(re.sub(r"<[^>]*>", "", sheet.partition("</style><div")[2]))
+    assert "Cap each token's weight at 2 · verl, SkyRL, slime, NeMo RL, open-instruct" in shown
+    assert not [name for name in PRESETS if re.search(rf"\b{name}\b", shown)]
+    assert 'title="decoupled_token_is, skyrl_token_tis, slime_tis, nemo_rl_tis, open_instruct_tis"' in sheet
 
 
 def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
