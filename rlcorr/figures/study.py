@@ -11,6 +11,7 @@ from rlcorr.figures.canvas import (
     REJECTED,
     WARM,
     Figure,
+    Part,
     error_bars,
     fade,
     figure,
@@ -76,7 +77,7 @@ def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = 
         "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
     }  # fmt: skip
     y = {"type": "category", "autorange": "reversed", "dtick": 1, "tickfont": {"size": 11}}
-    x = {"title_text": "difference of the reward", "side": "top"}
+    x: Part = {"title_text": "difference of the reward", "side": "top"}
     zero = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
     if titles and order:
         x["range"] = _range_of(order)  # of Plotly's own choice, a title above its row would be part
