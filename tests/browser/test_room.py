@@ -76,6 +76,23 @@ def test_a_studys_sentence_and_two_pictures_are_visible_together(page: Page, url
     assert all((top + bottom) / 2 < 720 for _, top, bottom in (nothing, chance)), "at least half of each"
 
 
+CUT = """() => [...document.querySelectorAll(".rl-picture")].map((box) => {
+  const source = [...box.querySelectorAll(".annotation-text")].at(-1)
+  const text = source.getBoundingClientRect(), frame = box.getBoundingClientRect()
+  return [source.textContent, text.left - frame.left, frame.right - text.right]
+}).filter(([, left, right]) => left < 0 || right < 0 || right > 16)"""
+
+
+def test_on_a_phone_no_source_of_a_picture_is_cut(page: Page, url: str, study: str) -> None:
+    """It ends at the edge: names of lines, to the right of the axes, take a third of the width there."""
+    page.set_viewport_size(PHONE)
+    page.goto(f"{url}/training?part=Study&study={study}")
+    page.wait_for_selector(".st-key-study_kept_fraction .main-svg")
+    settled(page)
+    assert page.evaluate("document.querySelectorAll('.rl-picture .main-svg').length") >= 5
+    assert page.evaluate(CUT) == []
+
+
 def test_hidden_controls_leave_no_empty_column(page: Page, url: str) -> None:
     page.set_viewport_size(PROJECTOR)
     visit(page, f"{url}/bench?run=sketched")

@@ -5,7 +5,7 @@ import { ground } from "./export.js"
 const NAMES_SHARE = 0.45  // of the width is left to names at the left of their rows
 const WIDE_ENOUGH = 800  // px: in a wider picture that share is enough even for names that must be cut
 const ROW_GROWS = 5  // px, for a name above it
-const BAR = { width: 0.3, offset: 0.14 }  // of a bar below its name, as shares of its row
+const BAR_BELOW = { width: 0.3, offset: 0.14 }  // of a bar below its name, as shares of its row
 const RAISED = { bar: 5, scatter: 10 }  // px between a name and the middle of its row
 const NAME_GAP = 14  // px between a name at the left and its row
 const ruler = document.createElement("canvas").getContext("2d")
@@ -37,7 +37,7 @@ export const fitRowNames = ({ data, layout }, box, scale) => {
   layout.height += ROW_GROWS * yaxis.ticktext.length
   yaxis.showticklabels = false
   const [rows] = data, room = width - margin.l - margin.r, halo = `0 0 2px ${ground(box)}`
-  if (rows.type === "bar") Object.assign(rows, BAR)
+  if (rows.type === "bar") Object.assign(rows, BAR_BELOW)
   const look = { xref: "paper", x: 0, xanchor: "left", showarrow: false, borderpad: 0, yshift: RAISED[rows.type] * scale }
   layout.annotations = yaxis.ticktext.map((name, i) => {
     const font = { ...yaxis.tickfont, shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
