@@ -75,8 +75,7 @@ const prepared = (box, text) => {
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
   box.scale = scale
   box.entries = takeLegend(figure)
-  box.fitted = box.clientWidth
-  fitRowNames(figure, box, scale)
+  box.fitted = fitRowNames(figure, box, scale)
   figure.layout.height = heightOf(figure.layout, scale)
   thinTicks(figure.layout, box.clientWidth, scale)
   if (scale !== 1) {
@@ -156,7 +155,8 @@ const newBox = (host) => {
   host.rest = (moved) => showPicture(host, { ...box.given, figure: rested(box.given.figure, moved) }, box.send)
   host.pullable = (lines) => { box.pullable = lines }
   new ResizeObserver(() => {
-    if (box.shown && box.layout.yaxis.ticktext && box.clientWidth !== box.fitted) showPicture(host, box.given, box.send)
+    const width = box.clientWidth
+    if (Number.isFinite(box.fitted) && width && width !== box.fitted) showPicture(host, box.given, box.send)
   }).observe(box)
   host.move = (moved) => { if (box.shown) move(box, moved) }
   return box

@@ -21,17 +21,17 @@ const shortened = (name, room) => {
   return cut()
 }
 
-// Change a figure that labels its rows with titles, before it is scaled.
+// Change a figure that labels its rows with titles, before it is scaled. Return the width that it then fits, null for others.
 export const fitRowNames = ({ data, layout }, box, scale) => {
   const { yaxis, margin } = layout, width = box.clientWidth / scale
-  if (yaxis.type !== "category" || !yaxis.ticktext) return
+  if (yaxis.type !== "category" || !yaxis.ticktext) return null
   ruler.font = `${yaxis.tickfont.size}px ${getComputedStyle(box).fontFamily}`
   const widest = Math.max(...yaxis.ticktext.map(nameWidth))
   if (widest <= width * NAMES_SHARE || width >= WIDE_ENOUGH) {
     const room = Math.min(widest, width * NAMES_SHARE)
     margin.l = room + NAME_GAP
     yaxis.ticktext = yaxis.ticktext.map((name) => shortened(name, room))
-    return
+    return box.clientWidth
   }
   margin.l = 4
   layout.height += ROW_GROWS * yaxis.ticktext.length
@@ -43,4 +43,5 @@ export const fitRowNames = ({ data, layout }, box, scale) => {
     const font = { ...yaxis.tickfont, shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
     return { ...look, font, text: shortened(name, room), y: yaxis.tickvals[i] }
   })
+  return box.clientWidth
 }
