@@ -1,10 +1,13 @@
 """The effect of a correction on the gradient of one step, over its first bound and over the batch size."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 
 from components.live_part import ANSWER, LiveContent, Number, Picture
 from controls.bounds import bounds_of, is_first, slider_values_of
 from data import sketches
+from data.names import BETWEEN, preset_title
 from data.sketches import Sketched
 from state.fields import Bound
 from text import gradient as say
@@ -20,7 +23,7 @@ from rlcorr.gradients.progress import Choice, units_needed
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sketch import sampled_units
 from rlcorr.gradients.sweep import GradientSweep
-from rlcorr.presets import RANKED
+from rlcorr.presets import PRESETS, RANKED
 from rlcorr.strips.packing import Package, PictureStrip
 
 COUNT = 101
@@ -50,7 +53,8 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
     if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
     reports = dict(zip(RANKED, sketches.all_presets(shown.measured).reports, strict=True))
-    plane = bias_noise.bias_noise_plane(reports, shown.batch_size, marked=shown.preset, shown=report)
+    titles = {name: preset_title(name) for name in RANKED}
+    plane = bias_noise.bias_noise_plane(reports, shown.batch_size, titles=titles, marked=shown.preset, shown=report)
     parts = _parts(sketches.decomposed(shown.measured, config))
     below = {
         "plane": Picture(plane, say.PLANE_TITLE, say.PLANE.format(size=shown.batch_size)),
@@ -128,9 +132,22 @@ def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Pictu
 def _ranked(shown: Shown, report: GradientReport) -> Picture:
     """Return the ranking of all presets with the shown correction, and the sentence about the best above it."""
     ranking = sketches.all_presets(shown.measured)
-    figure = gradients.ranking_bars(list(RANKED), ranking, shown.batch_size, marked=shown.preset, shown=report)
+    figure = gradients.ranking_bars(
+        list(RANKED), ranking, shown.batch_size, titles=row_titles(), marked=shown.preset, shown=report
+    )
     best = best_preset_sentence(shown.measured, ranking.choices[shown.size_index])
     return Picture(figure, say.RANKING, f"{say.RANKED} {say.MARKED}", above=best)
+
+
+@cache
+def row_titles() -> dict[str, str]:
+    """Return title and system of each ranked preset, or title and name if a preset of its system has the same title."""
+    labels = {name: BETWEEN.join((preset_title(name), PRESETS[name].system)) for name in RANKED}
+    counts = Counter(labels.values())
+    return {
+        name: label if counts[label] == 1 else BETWEEN.join((preset_title(name), name))
+        for name, label in labels.items()
+    }
 
 
 def best_preset_sentence(measured: Sketched, choice: Choice) -> str:

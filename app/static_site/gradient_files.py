@@ -108,7 +108,9 @@ def ranking_package(run: Path, step: int) -> Package:
             [
                 {
                     "ranking": Picture(
-                        gradients.ranking_bars(names, ranking, size), gradient_text.RANKING, gradient_text.RANKED
+                        gradients.ranking_bars(names, ranking, size, titles=live_gradient.row_titles()),
+                        gradient_text.RANKING,
+                        gradient_text.RANKED,
                     )
                 }
             ],

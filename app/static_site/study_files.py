@@ -33,7 +33,11 @@ def study_package(name: str) -> Package:
     result, study = studies.table(name), studies.all_studies()[name]
     pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
     compared = {
-        against: Picture(differences(of_arms), title, caption.format(count=len(of_arms)))
+        against: Picture(
+            differences(of_arms, {pair.arm: arm_title(study, pair.arm) for pair in of_arms}),
+            title,
+            caption.format(count=len(of_arms)),
+        )
         for (against, of_arms), (title, caption) in zip(pairs.items(), training_text.AGAINST.values(), strict=True)
         if of_arms
     }

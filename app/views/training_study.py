@@ -62,7 +62,7 @@ def _decisions(shown: Study, result: StudyTable) -> None:
     for against, compared in pairs.items():
         if compared:
             with next(columns):
-                _differences(against, compared, result.source)
+                _differences(shown, against, compared, result.source)
     _predictions(result, columns)
     with next(columns) if _has_one_picture(result) else st.container():
         _outcomes(shown, result)
@@ -73,9 +73,9 @@ def _has_one_picture(result: StudyTable) -> bool:
     return bool(result.against_nothing) and not result.against_chance and not result.predictions
 
 
-def _differences(against: str, compared: list[Comparison], source: str) -> None:
+def _differences(shown: Study, against: str, compared: list[Comparison], source: str) -> None:
     title, caption = say.AGAINST[against]
-    figure = differences(compared)
+    figure = differences(compared, {pair.arm: arm_title(shown, pair.arm) for pair in compared})
     picture(title, figure, key=f"study_{against}", caption=caption.format(count=len(compared)), source=source)
 
 

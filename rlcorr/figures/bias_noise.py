@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
-from rlcorr.figures.axes import power_axis
-from rlcorr.figures.canvas import ACROSS, WARM, Figure, Part, figure
+from rlcorr.figures.axes import decade_axis
+from rlcorr.figures.canvas import ACROSS, WARM, Figure, Part, figure, literal, titled
 from rlcorr.figures.gradients import USUAL, size_index
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientReport
 
+SEPARATOR = ", "
 NEARLY_0 = 1e-6
 """A logarithmic axis has no 0; this is beyond its end."""
 
@@ -18,6 +19,7 @@ def bias_noise_plane(
     reports: Mapping[str, GradientReport],
     batch_size: int = USUAL,
     *,
+    titles: Mapping[str, str] | None = None,
     marked: str = "",
     shown: GradientReport | None = None,
 ) -> Figure:
@@ -27,7 +29,7 @@ def bias_noise_plane(
     the edge. Noise can be averaged away, by a larger batch or over steps; bias cannot. Both also depend on the length
     of the step: a shorter one has less noise, whether or not it learns as much. η shows which one learns more. The
     legend names `marked`, whose point is warm. A warm cross is the correction `shown`; its arms are the intervals.
-    Those of the presets are in their hover texts.
+    Those of the presets are in their hover texts. `titles` stand for the names of the presets in texts.
     """
     points = {
         name: (report.noise[size_index(batch_size, report)], report.relative_bias) for name, report in reports.items()
@@ -37,12 +39,13 @@ def bias_noise_plane(
     for name, (noise, bias) in points.items():
         if name != marked:
             same_point.setdefault((noise.value, bias.value), []).append(name)
-    others = {", ".join(names): points[names[0]] for names in same_point.values()}
+    others = {SEPARATOR.join(names): points[names[0]] for names in same_point.values()}
     x, y = (_spread_axis([pair[i].value for pair in points.values()]) for i in (0, 1))
     corner = 10 ** x["range"][0], 10 ** y["range"][0]
-    traces = [_points("presets", others, ACROSS[0], corner)]
+    titles = titles or {name: name for name in points}
+    traces = [_points("presets", others, titles, ACROSS[0], corner)]
     if marked in points:
-        traces.append(_points(marked, {marked: points[marked]}, WARM, corner))
+        traces.append(_points(literal(titles[marked]), {marked: points[marked]}, titles, WARM, corner))
     x["title_text"], y["title_text"] = "noise", "bias"
     return figure(traces, height=320, x=x, y=y, shapes=crossed, legend=True)
 
@@ -65,11 +68,15 @@ def _spread_axis(values: Sequence[float]) -> Part:
     numbers = [value for value in values if not math.isnan(value)]
     top = max(numbers, default=1.0) or 1.0
     low = max(min(numbers, default=1.0), top / 1000)
-    return power_axis(low, top) | {"range": [math.log10(low) - 0.1, math.log10(top) + 0.1]}
+    return decade_axis(low, top)
 
 
 def _points(
-    name: str, points: Mapping[str, tuple[Interval, Interval]], colour: str, corner: tuple[float, float]
+    name: str,
+    points: Mapping[str, tuple[Interval, Interval]],
+    titles: Mapping[str, str],
+    colour: str,
+    corner: tuple[float, float],
 ) -> Part:
     """Draw a point per pair of noise and bias, with both intervals in its hover text; none is beyond the corner.
 
@@ -80,6 +87,15 @@ def _points(
         "type": "scatter", "name": name, "x": noise, "y": bias, "text": list(points), "mode": "markers",
         "marker": {"color": colour, "size": 8},
         "customdata": [[end for interval in pair for end in astuple(interval)] for pair in points.values()],
-        "hovertemplate": "%{text}<br>noise %{customdata[0]:.2g} (%{customdata[1]:.2g} to %{customdata[2]:.2g}), "
+        "hovertext": [_hover_text(names.split(SEPARATOR), titles) for names in points],
+        "hovertemplate": "%{hovertext}<br>noise %{customdata[0]:.2g} (%{customdata[1]:.2g} to %{customdata[2]:.2g}), "
         "bias %{customdata[3]:.2g} (%{customdata[4]:.2g} to %{customdata[5]:.2g})<extra></extra>",
     }  # fmt: skip
+
+
+def _hover_text(names: Sequence[str], titles: Mapping[str, str]) -> str:
+    """Return one line per title, with the names of the presets that have it."""
+    by_title: dict[str, list[str]] = {}
+    for name in names:
+        by_title.setdefault(titles[name], []).append(name)
+    return "<br>".join(titled(title, SEPARATOR.join(same)) for title, same in by_title.items())

@@ -22,6 +22,7 @@ BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets. They are different from the colours of the two sides of ratio 1."""
 
+SMALL = "font-size:10px"
 _RANKS = 120  # points of a `tail_curve`, at most
 
 Part = dict[str, Any]
@@ -66,6 +67,34 @@ def _axis(axis: Part) -> Part:
     title = {"text": axis.get("title_text", ""), "standoff": 6, "font": {"size": 12}}
     rest = {key: value for key, value in axis.items() if key not in ("read", "title_text")}
     return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | rest
+
+
+def row_labels(axis: Part, names: Sequence[str], titles: Mapping[str, str] | None) -> Part:
+    """Return the vertical axis of named rows with these titles as labels, or unchanged without titles.
+
+    A browser cuts the titles, or puts them above the rows, to fit its width (`row_names.js`).
+    """
+    if titles is None:
+        return axis
+    return axis | {"tickmode": "array", "tickvals": list(names), "ticktext": [literal(titles[name]) for name in names]}
+
+
+def titled_rows(rows: Part, titles: Mapping[str, str] | None) -> Part:
+    """Return a trace of named rows whose hover texts have the titles instead of the names, and the names in small."""
+    if titles is None:
+        return rows
+    texts = [titled(titles[name], name) for name in rows["y"]]
+    return rows | {"hovertext": texts, "hovertemplate": rows["hovertemplate"].replace("%{y}", "%{hovertext}")}
+
+
+def titled(title: str, names: str) -> str:
+    """Return a hover text: a title, and below it in small the names that links and commands use."""
+    return literal(title) if names == title else f"{literal(title)}<br><span style='{SMALL}'>{literal(names)}</span>"
+
+
+def literal(text: str) -> str:
+    """Escape a text for plotly, which reads tags. The name of a run may contain anything."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def legend_keys(colours: Mapping[str, str]) -> list[Part]:

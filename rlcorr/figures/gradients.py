@@ -19,6 +19,8 @@ from rlcorr.figures.canvas import (
     error_bars,
     fade,
     figure,
+    row_labels,
+    titled_rows,
     vertical_line,
 )
 from rlcorr.gradients.bootstrap import Interval
@@ -97,6 +99,7 @@ def ranking_bars(
     ranking: Ranking,
     batch_size: int = USUAL,
     *,
+    titles: Mapping[str, str] | None = None,
     marked: str = "",
     shown: GradientReport | None = None,
 ) -> Figure:
@@ -104,6 +107,7 @@ def ranking_bars(
 
     Corrections that do not differ significantly from the first of their group share a shade, and every second group has
     a grey background. The bar of `marked` is warm. A warm line with a band shows η(B) of the correction `shown`.
+    `titles` label the corrections; by default, their names do.
     """
     size = size_index(batch_size, ranking.reports[0])
     groups = [[names[index] for index in group] for group in ranking.choices[size].groups]
@@ -113,7 +117,8 @@ def ranking_bars(
     colours |= {marked: WARM}
     bars = _horizontal_bars({name: progress[name] for name in order}, [colours[name] for name in order])
     right = 1.05 * max(interval.high for interval in progress.values()) or 1.0
-    return _ranked(bars, order, right, _over_the_bars(groups, [] if shown is None else [shown], size))
+    shapes = _over_the_bars(groups, [] if shown is None else [shown], size)
+    return _ranked(titled_rows(bars, titles), titles, right, shapes)
 
 
 def ranking_shapes(ranking: Ranking, batch_size: int, shown: Sequence[GradientReport]) -> list[list[Part]]:
@@ -192,12 +197,13 @@ def size_index(batch_size: int, report: GradientReport) -> int:
     return report.batch_sizes.index(batch_size)
 
 
-def _ranked(bars: Part, order: Sequence[str], right: float, shapes: Sequence[Part]) -> Figure:
-    """Draw bars in this order from the top, with all their names, on an axis up to `right`."""
+def _ranked(bars: Part, titles: Mapping[str, str] | None, right: float, shapes: Sequence[Part]) -> Figure:
+    """Draw bars in their order from the top, with all their names or titles, on an axis up to `right`."""
+    order = bars["y"]
     y = {"type": "category", "categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
     y |= {"tickfont": {"size": 11}, "dtick": 1, "showgrid": False, "ticks": "outside", "tickcolor": BLANK}
     x = {"title_text": PROGRESS, "range": [0, right], "side": "top"}  # fixed, so that no shape changes it
-    made = figure([bars], height=ROW * len(order) + 60, x=x, y=y, shapes=shapes)
+    made = figure([bars], height=ROW * len(order) + 60, x=x, y=row_labels(y, order, titles), shapes=shapes)
     room = 20 + LETTER * max(len(name) for name in order)
     return made.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8, "bargap": 0.25})
 

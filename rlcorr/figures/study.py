@@ -11,10 +11,13 @@ from rlcorr.figures.canvas import (
     REJECTED,
     WARM,
     Figure,
+    Part,
     error_bars,
     fade,
     figure,
     horizontal_line,
+    row_labels,
+    titled_rows,
     vertical_line,
 )
 from rlcorr.figures.gradients import LETTER, PROGRESS, ROW, Band, banded
@@ -57,24 +60,29 @@ def study_curves(
     return _figure(curves, preset_colours(rows), log=log, levels=levels or {})
 
 
-def differences(pairs: Sequence[Comparison]) -> Figure:
+def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = None) -> Figure:
     """Draw the final reward of each arm minus that of the arm it is compared with, the largest on top.
 
     The intervals are simultaneous. Green is significantly more, orange significantly less, grey is not significant.
-    Rewards are between 0 and 1, so no bar goes beyond a difference of 1.
+    Rewards are between 0 and 1, so no bar goes beyond a difference of 1. `titles` label the arms; by default, their
+    names do.
     """
     order = sorted(pairs, key=lambda pair: -pair.difference.value)
+    arms = [pair.arm for pair in order]
     points = {
-        "type": "scatter", "mode": "markers", "name": "difference", "y": [pair.arm for pair in order],
+        "type": "scatter", "mode": "markers", "name": "difference", "y": arms,
         "x": [pair.difference.value for pair in order],
         "marker": {"size": 8, "color": [_significance_colour(pair) for pair in order]},
         "error_x": error_bars([_within_one(pair.difference) for pair in order], REJECTED),
         "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
     }  # fmt: skip
     y = {"type": "category", "autorange": "reversed", "dtick": 1, "tickfont": {"size": 11}}
-    x = {"title_text": "difference of the reward", "side": "top"}
+    x: Part = {"title_text": "difference of the reward", "side": "top"}
     zero = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
-    made = figure([points], height=ROW * len(order) + 70, x=x, y=y, shapes=[zero])
+    if titles and order:
+        x["range"] = _range_of(order)  # of Plotly's own choice, a title above its row would be part
+    rows, y = titled_rows(points, titles), row_labels(y, arms, titles)
+    made = figure([rows], height=ROW * len(order) + 70, x=x, y=y, shapes=[zero])
     room = 20 + LETTER * max((len(pair.arm) for pair in order), default=0)
     return made.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8})
 
@@ -83,6 +91,14 @@ def _significance_colour(pair: Comparison) -> str:
     if not pair.difference.tells:
         return REJECTED
     return KEPT if pair.difference.value > 0 else WARM
+
+
+def _range_of(pairs: Sequence[Comparison]) -> list[float]:
+    """Return the range of an axis for all intervals, with a twentieth of their range free on both sides."""
+    ends = [_within_one(pair.difference) for pair in pairs]
+    low, high = min(0.0, *(end.low for end in ends)), max(0.0, *(end.high for end in ends))
+    room = (high - low) / 20 or 0.05
+    return [low - room, high + room]
 
 
 def _within_one(difference: Interval) -> Interval:

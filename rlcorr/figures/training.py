@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcorr.figures.axes import power_axis
-from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, Parts, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, Parts, figure, literal, vertical_line
 from rlcorr.measuring.metric_definitions import PREFIX
 
 SINGLE = ("#5f7a94", "#9a6cb4")
@@ -129,7 +129,7 @@ def _line(curve: MetricCurve, colour: str, dash: str, alone: bool) -> Part:
     label = curve.metric if alone else f"{curve.run}: {curve.metric}"
     return {
         "type": "scatter",
-        "name": _literal(label),
+        "name": literal(label),
         "x": list(curve.steps),
         "y": list(curve.values),
         "mode": "lines" if many else "lines+markers",
@@ -210,14 +210,9 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
 def _short(name: str, longest: int = 18) -> str:
     """Shorten a name that is too long by its first words: names of one family differ at their ends."""
     if len(name) <= longest:
-        return _literal(name)
+        return literal(name)
     ends = [name[i + 1 :] for i, letter in enumerate(name) if letter == "_" and len(name) - i <= longest]
-    return _literal(f"…{ends[0]}" if ends else f"{name[: longest - 1]}…")
-
-
-def _literal(text: str) -> str:
-    """Escape a name for plotly, which reads tags in texts. The name of a run may contain anything."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return literal(f"…{ends[0]}" if ends else f"{name[: longest - 1]}…")
 
 
 def nearest(steps: Sequence[int], x: float) -> int:

@@ -221,6 +221,21 @@ def test_presets_are_ranked_as_the_library_ranks_them(exact: tuple[TokenBatch, S
     assert changed["layout"]["shapes"][-1]["x0"] == pytest.approx(eta) != of_preset
 
 
+@pytest.mark.usefixtures("exact")
+def test_pictures_of_all_presets_have_titles() -> None:
+    """Each row another: with the system, or with the name if two presets of a system do the same before the loss."""
+    drawn = pictures(open_app(GRADIENT))
+    plane = drawn["Bias and noise of all presets"]
+    assert [trace["name"] for trace in plane["data"]] == ["presets", "Cap each token's weight at 2"]
+    rows = drawn["All presets by their progress"]["layout"]["yaxis"]
+    titles = dict(zip(rows["tickvals"], rows["ticktext"], strict=True))
+    assert sorted(titles) == sorted(RANKED)
+    assert len(set(titles.values())) == len(RANKED)
+    assert titles["decoupled_token_is"] == "Cap each token's weight at 2 · verl"
+    assert titles["slime_tis"] == "Cap each token's weight at 2 · slime"
+    assert titles["bypass_pg_is"] == "Cap each response's weight at 2 · bypass_pg_is"
+
+
 def test_the_best_bound_is_said(committed: None) -> None:
     """With two digits, because the interval of the run that the page opens with has no more."""
     run = runs.ROOT / "stale_4"

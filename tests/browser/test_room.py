@@ -88,6 +88,23 @@ def test_a_studys_sentence_its_only_picture_and_all_its_numbers_are_visible_toge
     expect(page.locator(".rl-outcomes tbody tr")).to_have_count(10)
 
 
+CUT = """() => [...document.querySelectorAll(".rl-picture")].map((box) => {
+  const source = [...box.querySelectorAll(".annotation-text")].at(-1)
+  const text = source.getBoundingClientRect(), frame = box.getBoundingClientRect()
+  return [source.textContent, text.left - frame.left, frame.right - text.right]
+}).filter(([, left, right]) => left < 0 || right < 0 || right > 16)"""
+
+
+def test_on_a_phone_no_source_of_a_picture_is_cut(page: Page, url: str, study: str) -> None:
+    """It ends at the edge: names of lines, to the right of the axes, take a third of the width there."""
+    page.set_viewport_size(PHONE)
+    page.goto(f"{url}/training?part=Study&study={study}")
+    page.wait_for_selector(".st-key-study_kept_fraction .main-svg")
+    settled(page)
+    assert page.evaluate("document.querySelectorAll('.rl-picture .main-svg').length") >= 5
+    assert page.evaluate(CUT) == []
+
+
 def test_hidden_controls_leave_no_empty_column(page: Page, url: str) -> None:
     page.set_viewport_size(PROJECTOR)
     visit(page, f"{url}/bench?run=sketched")

@@ -144,6 +144,19 @@ def test_presets_are_ranked_in_groups() -> None:
     assert figure.layout.xaxis.range == (0, pytest.approx(1.05 * 0.88))
 
 
+def test_titles_label_the_rows_of_the_ranking_and_hover_texts_keep_the_names() -> None:
+    titles = {name: f"Title of {name}" for name in NAMES} | {"first": "first"}
+    figure: Any = gradients.ranking_bars(NAMES, ranking(), titles=titles)
+    (bars,) = figure.data
+    assert list(bars.y) == list(figure.layout.yaxis.tickvals) == ["second", "fourth", "third", "first"]
+    assert list(figure.layout.yaxis.ticktext) == ["Title of second", "Title of fourth", "Title of third", "first"]
+    assert bars.hovertext[0] == "Title of second<br><span style='font-size:10px'>second</span>"
+    assert bars.hovertext[3] == "first", "once"
+    assert bars.hovertemplate == "%{hovertext}: η %{x:.3f}<extra></extra>"
+    plain: Any = gradients.ranking_bars(NAMES, ranking())
+    assert plain.layout.yaxis.ticktext is None
+
+
 def test_one_group_has_one_shade() -> None:
     figure: Any = gradients.ranking_bars(NAMES, ranking(), 4096)
     assert list(figure.data[0].x) == pytest.approx([1.2, 1.05, 0.45, 0.15])
@@ -174,8 +187,9 @@ def test_the_plane() -> None:
     assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
     assert (marked.name, list(marked.text), others.mode, marked.mode) == ("b", ["b"], "markers", "markers")
     assert figure.layout.showlegend, "it names the marked one, so no name is on an axis"
-    assert list(figure.layout.xaxis.range) == pytest.approx([-0.1, math.log10(2) + 0.1])
-    assert list(figure.layout.yaxis.range) == pytest.approx([math.log10(0.3) - 0.1, 0.1])
+    middle = math.log10(2) / 2, math.log10(0.3) / 2  # of a decade, because the values need less
+    assert list(figure.layout.xaxis.range) == pytest.approx([middle[0] - 0.5, middle[0] + 0.5])
+    assert list(figure.layout.yaxis.range) == pytest.approx([middle[1] - 0.5, middle[1] + 0.5])
     larger: Any = bias_noise.bias_noise_plane(reports, 4096, marked="a")
     assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
     assert not figure.layout.shapes
@@ -183,6 +197,19 @@ def test_the_plane() -> None:
     across, up = crossed.layout.shapes
     assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
     assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
+
+
+def test_titles_stand_for_names_in_the_plane_and_hover_texts_keep_the_names() -> None:
+    """b and c are the same point: two titles. The table of the plane has the names, as links do."""
+    reports = {"a": report_of(relative_bias=0.3), "b": report_of(), "c": report_of(), "d": report_of()}
+    titles = {"a": "No <cap>", "b": "One", "c": "Two", "d": "One"}
+    figure: Any = bias_noise.bias_noise_plane(reports, titles=titles, marked="a")
+    others, marked = figure.data
+    assert marked.name == "No &lt;cap>"
+    assert list(others.text) == ["b, c, d"]
+    small = "<span style='font-size:10px'>{}</span>"
+    assert list(others.hovertext) == [f"One<br>{small.format('b, d')}<br>Two<br>{small.format('c')}"]
+    assert others.hovertemplate.startswith("%{hovertext}<br>noise")
 
 
 def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:

@@ -150,6 +150,20 @@ def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
     assert list(points.error_x.arrayminus) == pytest.approx([0.3, 1.1, 0.1])
 
 
+def test_titles_of_arms_leave_all_intervals_in_sight() -> None:
+    """From -0.3 to 0.7, and a twentieth of that on both sides: a title above its row must not change the axis."""
+    pairs = [
+        Comparison("low", "none", 3, Interval(-0.2, -0.3, -0.1), 0.01),
+        Comparison("high", "none", 3, Interval(0.4, 0.1, 0.7), 0.01),
+    ]
+    figure: Any = study.differences(pairs, {"low": "Cap at 2", "high": "Reject"})
+    assert list(figure.layout.yaxis.ticktext) == ["Reject", "Cap at 2"]
+    assert list(figure.layout.xaxis.range) == pytest.approx([-0.35, 0.75])
+    assert figure.data[0].hovertext[1] == "Cap at 2<br><span style='font-size:10px'>low</span>"
+    untitled: Any = study.differences(pairs)
+    assert (untitled.layout.yaxis.ticktext, untitled.layout.xaxis.range) == (None, None)
+
+
 def test_progress_beside_the_reward() -> None:
     """Arms that were not trained have no point."""
     nothing = SeedRange(1.0, 1.0, 1.0)

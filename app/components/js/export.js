@@ -8,7 +8,7 @@ const READ = {
   exp: Math.exp, "exp of −": (v) => Math.exp(-v), "10^": (v) => 10 ** v,
   "exp of sinh": (v) => Math.exp(NEAR_ONE * Math.sinh(v)), "−": (v) => -v, "": (v) => v,
 }
-const STAMP = 18, LINE = 12, LEGEND = 34  // px
+const STAMP = 20, LINE = 14, LEGEND = 34, EDGE = 12  // px
 
 const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" }[c]))
 
@@ -27,7 +27,8 @@ export const addStamp = (layout, stamp, scale) => {
   layout.height += room
   const at = { xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", yshift: -layout.margin.b }
   const text = lines.map(escaped).join("<br>")
-  const look = { text, align: "right", showarrow: false, font: { size: 9 * scale }, opacity: 0.7 }
+  const xshift = layout.margin.r - EDGE * scale  // names to the right of the axes leave too little room on a phone
+  const look = { text, xshift, align: "right", showarrow: false, font: { size: 11 * scale }, opacity: 0.85 }
   layout.annotations = [...(layout.annotations ?? []), { ...at, ...look }]
 }
 
@@ -94,7 +95,7 @@ const csvOf = (figure) => {
 }
 
 // Return the background colour of an element.
-const ground = (element) => {
+export const ground = (element) => {
   const { backgroundColor } = getComputedStyle(element)
   return backgroundColor === "rgba(0, 0, 0, 0)" && element.parentElement ? ground(element.parentElement) : backgroundColor
 }

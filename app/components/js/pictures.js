@@ -2,6 +2,7 @@ import { makePullable } from "./line_drag.js"
 import { make } from "./dom.js"
 import { addButtons, addStamp, enlarge, keepForSaving, unescaped } from "./export.js"
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
+import { fitRowNames } from "./row_names.js"
 
 // Send the value of the horizontal axis at a click. Plotly's own event needs a point under the mouse, and loses it when
 // the picture is redrawn.
@@ -74,6 +75,7 @@ const prepared = (box, text) => {
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
   box.scale = scale
   box.entries = takeLegend(figure)
+  box.fitted = fitRowNames(figure, box, scale)
   figure.layout.height = heightOf(figure.layout, scale)
   thinTicks(figure.layout, box.clientWidth, scale)
   if (scale !== 1) {
@@ -152,6 +154,10 @@ const newBox = (host) => {
   }
   host.rest = (moved) => showPicture(host, { ...box.given, figure: rested(box.given.figure, moved) }, box.send)
   host.pullable = (lines) => { box.pullable = lines }
+  new ResizeObserver(() => {
+    const width = box.clientWidth
+    if (Number.isFinite(box.fitted) && width && width !== box.fitted) showPicture(host, box.given, box.send)
+  }).observe(box)
   host.move = (moved) => { if (box.shown) move(box, moved) }
   return box
 }

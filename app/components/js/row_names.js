@@ -1,0 +1,47 @@
+// Fit the names of a picture's rows to its width: at the left of the rows, or above them on a narrow page.
+
+import { ground } from "./export.js"
+
+const NAMES_SHARE = 0.45  // of the width is left to names at the left of their rows
+const WIDE_ENOUGH = 800  // px: in a wider picture that share is enough even for names that must be cut
+const ROW_GROWS = 5  // px, for a name above it
+const BAR_BELOW = { width: 0.3, offset: 0.14 }  // of a bar below its name, as shares of its row
+const RAISED = { bar: 5, scatter: 10 }  // px between a name and the middle of its row
+const NAME_GAP = 14  // px between a name at the left and its row
+const ruler = document.createElement("canvas").getContext("2d")
+
+const nameWidth = (text) => ruler.measureText(text).width
+
+// Return a name without its last words if it is too wide. What follows its " · " stays.
+const shortened = (name, room) => {
+  if (nameWidth(name) <= room) return name
+  const [, text, end] = /^(.*?)( · .*)?$/.exec(name), words = text.split(" ")
+  const cut = () => `${words.join(" ").replace(/,$/, "")} …${end ?? ""}`
+  do words.pop(); while (words.length > 1 && nameWidth(cut()) > room)
+  return cut()
+}
+
+// Change a figure that labels its rows with titles, before it is scaled. Return the width that it then fits, null for others.
+export const fitRowNames = ({ data, layout }, box, scale) => {
+  const { yaxis, margin } = layout, width = box.clientWidth / scale
+  if (yaxis.type !== "category" || !yaxis.ticktext) return null
+  ruler.font = `${yaxis.tickfont.size}px ${getComputedStyle(box).fontFamily}`
+  const widest = Math.max(...yaxis.ticktext.map(nameWidth))
+  if (widest <= width * NAMES_SHARE || width >= WIDE_ENOUGH) {
+    const room = Math.min(widest, width * NAMES_SHARE)
+    margin.l = room + NAME_GAP
+    yaxis.ticktext = yaxis.ticktext.map((name) => shortened(name, room))
+    return box.clientWidth
+  }
+  margin.l = 4
+  layout.height += ROW_GROWS * yaxis.ticktext.length
+  yaxis.showticklabels = false
+  const [rows] = data, room = width - margin.l - margin.r, halo = `0 0 2px ${ground(box)}`
+  if (rows.type === "bar") Object.assign(rows, BAR_BELOW)
+  const look = { xref: "paper", x: 0, xanchor: "left", showarrow: false, borderpad: 0, yshift: RAISED[rows.type] * scale }
+  layout.annotations = yaxis.ticktext.map((name, i) => {
+    const font = { ...yaxis.tickfont, shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
+    return { ...look, font, text: shortened(name, room), y: yaxis.tickvals[i] }
+  })
+  return box.clientWidth
+}
