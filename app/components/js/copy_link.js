@@ -4,9 +4,7 @@ export default function ({ data, parentElement }) {
   const [button, said, box] = ["button", "span", "input"].map((name) => parentElement.querySelector(name))
   const address = () => {
     const there = data.path === null ? new URL(location.href) : new URL(data.path || ".", location.href)
-    for (const [key, value] of Object.entries(data.query)) {
-      if (!there.searchParams.has(key)) there.searchParams.set(key, value)
-    }
+    for (const [key, value] of Object.entries(data.query)) there.searchParams.set(key, value)
     return there.href
   }
   const say = (text) => {
