@@ -14,11 +14,11 @@ _mount = component("rlcorr_copy_link", html=HTML, css=style("copy_link.css"), js
 def copy_link(
     label: str, query: Mapping[str, str], *, words: Mapping[str, str], key: str, path: str | None = None
 ) -> None:
-    """Show a button that copies the address of this page, with the keys of `query` that it lacks.
+    """Show a button that copies the address of this page, with the values of `query` instead of its own.
 
     Args:
         label: The text on the button.
-        query: Keys and values to add to the address.
+        query: Keys and values to set in the address.
         words: The texts `link`, `copied` and `press`.
         key: Streamlit's key of the component.
         path: Another page to link to; its address is shown, too.

@@ -71,16 +71,18 @@ ROUNDING: tuple[Pattern, ...] = ("clean", "precision", "undecided", "old weights
 """Patterns that a size alone decides. Old weights may have made any of these gaps; versions show whether they did."""
 
 
-def verdict(symptoms: Sequence[Symptom], part: AgeShare | None) -> list[str]:
-    """Return the sentences about a step in the order in which they are read; the first one becomes the heading.
+def _is_old(symptom: Symptom, part: AgeShare | None) -> bool:
+    """Check for a gap that mostly comes with the age of the weights: it is no rounding, whatever its size is."""
+    return part is not None and part.is_most and symptom.pattern in ROUNDING
 
-    A gap that mostly comes with the age of the weights is no rounding, whatever its size is.
-    """
+
+def verdict(symptoms: Sequence[Symptom], part: AgeShare | None) -> list[str]:
+    """Return the sentences about a step in the order in which they are read; the first one becomes the heading."""
     first, *others = [symptom.sentence for symptom in symptoms]
     also = [ALSO.format(sentence=sentence) for sentence in others]
     if part is None or symptoms[0].pattern not in ROUNDING:
         return [first, *also]
-    if not part.is_most:
+    if not _is_old(symptoms[0], part):
         return [first, *also, ALSO.format(sentence=part.sentence)]
     old = OLD.format(share=percent(part.share), sentence=part.sentence)
     return [old, BY_SIZE.format(sentence=first), *also]
@@ -88,8 +90,7 @@ def verdict(symptoms: Sequence[Symptom], part: AgeShare | None) -> list[str]:
 
 def next_step(symptom: Symptom, part: AgeShare | None) -> tuple[str, str, str]:
     """Return what to do about a symptom, the view that helps, and the text of its link."""
-    is_old = part is not None and part.is_most and symptom.pattern in ROUNDING
-    return NEXT["old weights" if is_old else symptom.pattern]
+    return NEXT["old weights" if _is_old(symptom, part) else symptom.pattern]
 
 
 SIZES = {
