@@ -11,6 +11,7 @@ from data.names import BETWEEN, preset_title
 from data.sketches import Sketched
 from state.fields import Bound
 from text import gradient as say
+from text.formatting import plain
 
 from live import strips
 from rlcorr import CorrectionConfig
@@ -152,7 +153,7 @@ def row_titles() -> dict[str, str]:
 
 def best_preset_sentence(measured: Sketched, choice: Choice) -> str:
     """Return, in Markdown, which preset makes the most progress, and how far it is ahead; or that this is unknown."""
-    names = list(RANKED)
+    names = [plain(title) for title in row_titles().values()]
     if not choice.over_nothing.tells:
         return say.with_size(choice.batch_size, _cannot_tell(measured, choice, "preset"))
     second = [index for group in choice.groups for index in group][1]

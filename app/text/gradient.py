@@ -133,13 +133,13 @@ NOISE_REFERENCE = (
 GO = "Show step {step}"
 
 BEST_PRESET = (
-    "With {size:,} answers in a batch, **`{best}`** makes the most progress. It is the best of the {count} presets in "
+    "With {size:,} answers in a batch, **{best}** makes the most progress. It is the best of the {count} presets in "
     "{support} of the bootstrap samples. {tied}"
 )
 NONE_TIED = "Every other preset differs significantly from it."
 ONE_TIED = "One other preset does not differ significantly from it."
 SOME_TIED = "{count} other presets do not differ significantly from it."
-NEXT_PRESET, NO_CORRECTION = "the next preset, `{name}`", "no correction"
+NEXT_PRESET, NO_CORRECTION = "the next preset, {name}", "no correction"
 SIGNIFICANT = "Its progress is {difference} above that of {other}."
 EQUAL = "Its progress is the same as that of {other}."
 NOT_SIGNIFICANT = (

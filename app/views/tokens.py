@@ -186,11 +186,14 @@ def _panel(
 
 
 def _answer(record: runs.StepRecord, texts: Texts) -> None:
-    """Show how much of the mismatch 1 % of the tokens make, and the largest gap, before any correction."""
+    """Show how much of the mismatch 1 % of the tokens make, and the largest gap, before any correction.
+
+    Of equal gaps it is the one of the response that the text below shows first.
+    """
     batch = record.batch
     try:
         result, share = correct(batch, CorrectionConfig()), largest_hundredth(batch)
-        furthest = furthest_token(batch, result, range(len(batch.response_mask)))
+        furthest = furthest_token(batch, result, ordered_rows(batch, result, next(iter(say.ORDERS))))
     except UsageError:  # the text below says what is missing
         return
     if furthest is None:

@@ -63,7 +63,7 @@ def _decisions(shown: Study, result: StudyTable) -> None:
         if compared:
             with next(columns):
                 _differences(shown, against, compared, result.source)
-    _predictions(result, columns)
+    _predictions(shown, result, columns)
     with next(columns) if _has_one_picture(result) else st.container():
         _outcomes(shown, result)
 
@@ -79,12 +79,13 @@ def _differences(shown: Study, against: str, compared: list[Comparison], source:
     picture(title, figure, key=f"study_{against}", caption=caption.format(count=len(compared)), source=source)
 
 
-def _predictions(result: StudyTable, columns: Iterator[DeltaGenerator]) -> None:
+def _predictions(shown: Study, result: StudyTable, columns: Iterator[DeltaGenerator]) -> None:
     """Show whether η predicts the reward, a picture for each training run and step that it was measured on."""
     title, caption = say.PREDICTION
+    titles = {outcome.preset: arm_title(shown, outcome.preset) for outcome in result.outcomes}
     for (training_run, step), (progress, correlation) in result.predictions.items():
         text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
-        figure = reward_over_progress(progress, result.outcomes)
+        figure = reward_over_progress(progress, result.outcomes, titles)
         with next(columns):
             picture(title, figure, key="study_eta", caption=text, source=result.source)
 

@@ -105,15 +105,19 @@ def _within_one(difference: Interval) -> Interval:
     return Interval(difference.value, max(difference.low, -1), min(difference.high, 1))
 
 
-def reward_over_progress(progress: Mapping[str, Interval], outcomes: Sequence[Outcome]) -> Figure:
+def reward_over_progress(
+    progress: Mapping[str, Interval], outcomes: Sequence[Outcome], titles: Mapping[str, str] | None = None
+) -> Figure:
     """Draw one point per arm: η on x, and the reward at the end on y.
 
-    The bars are the 95 % interval of η, and the range from the lowest seed to the highest.
+    The bars are the 95 % interval of η, and the range from the lowest seed to the highest. `titles` name the arms where
+    the mouse is; by default, their names do.
     """
     reward = {outcome.preset: Interval(*astuple(outcome.reward)) for outcome in outcomes}
     arms = [arm for arm in progress if arm in reward]
     points = {
-        "type": "scatter", "mode": "markers", "name": "arms", "text": arms, "marker": {"size": 8, "color": ACROSS[0]},
+        "type": "scatter", "mode": "markers", "name": "arms", "marker": {"size": 8, "color": ACROSS[0]},
+        "text": [(titles or {}).get(arm, arm) for arm in arms],
         "x": [progress[arm].value for arm in arms], "y": [reward[arm].value for arm in arms],
         "error_x": error_bars([progress[arm] for arm in arms], fade(ACROSS[0], 0.35)),
         "error_y": error_bars([reward[arm] for arm in arms], fade(ACROSS[0], 0.35)),

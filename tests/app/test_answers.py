@@ -1,5 +1,7 @@
 """Each page answers its question in a sentence, with numbers that other ways give as well."""
 
+import re
+
 import pytest
 from app_pages import committed, headlines, one_scan, open_app, said
 from app_runs import PROJECT
@@ -33,6 +35,14 @@ def test_tokens_names_the_largest_gap() -> None:
     text = said(open_app("views/tokens.py", run="kv_fp8_e5m2"))
     assert f"1 % of the tokens make {100 * share:.2f} % of the mismatch" in text
     assert f"token {column} of response {row}. Its probability is" in text
+
+
+def test_tokens_opens_the_gap_that_it_names() -> None:
+    """Several answers of this step begin alike, and have the same largest gap."""
+    text = said(open_app("views/tokens.py", run="smol_kv_fp8_e5m2"))
+    named = re.search(r"token (\d+) of response (\d+)\. Its probability is", text)
+    assert named is not None
+    assert f"Token {named[1]} of response {named[2]}: " in text
 
 
 def test_training_says_how_reward_and_mismatch_went() -> None:

@@ -14,7 +14,7 @@ from app_pages import committed, line_and_state, live_parts, one_scan, open_app,
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import TokenBatch, preset
+from rlcorr import PRESETS, TokenBatch, preset
 from rlcorr.bounds import BoundId
 from rlcorr.figures.canvas import WARM
 from rlcorr.gradients.answers import AnswerTree
@@ -24,6 +24,7 @@ from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch, SampledUnits, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import RANKED
+from rlcorr.presets.titles import title
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 
@@ -160,13 +161,13 @@ def test_the_sentence_about_the_best_preset(committed: None) -> None:
     """On a run whose answers tell it."""
     run = runs.ROOT / "stale_4"
     ranking = compare(*read_gradients(run, last_sketch(run)), [preset(name) for name in RANKED])
-    choice, names = ranking.choices[0], list(RANKED)
+    choice, names = ranking.choices[0], [title(PRESETS[name]) for name in RANKED]
     order = [number for group in choice.groups for number in group]
     sentences = said(open_app(GRADIENT, run="stale_4"))
-    assert f"With 256 answers in a batch, {names[choice.best]} makes the most progress. " in sentences
+    assert f"With 256 answers in a batch, {names[choice.best]} · " in sentences  # and the system, or the name
     support = f"{100 * choice.support[choice.best]:.0f} % of the bootstrap samples"
     assert f"It is the best of the {len(names)} presets in {support}." in sentences
-    assert f"that of the next preset, {names[order[1]]}" in sentences
+    assert f"that of the next preset, {names[order[1]]} · " in sentences
     above = choice.over_nothing
     assert above.tells
     assert f"Its progress is {text(above.value)} [{text(above.low)}, {text(above.high)}] above that of no" in sentences

@@ -249,7 +249,7 @@ def test_what_a_study_decides(studies: Path) -> None:
     assert (chance["y"], chance["x"]) == (["token_band_50"], pytest.approx([0.1]))
     (points,) = drawn["Does η predict the reward?"]["data"]
     assert dict(zip(points["text"], points["y"], strict=True)) == pytest.approx(
-        {"product_cap": 0.55, "token_band_50": 0.15, "none": 0.15}
+        {"Cap each response's weight": 0.55, "token_band_50": 0.15, "none": 0.15}
     )
     # Ranks of η 3, 2, 1 and of the reward 3, 1.5, 1.5: correlation 0.866.
     assert "η of each correction at step 10 of `none_0`" in said(at)

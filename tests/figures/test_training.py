@@ -172,6 +172,8 @@ def test_progress_beside_the_reward() -> None:
     figure: Any = study.reward_over_progress(eta, outcomes)
     (points,) = figure.data
     assert (list(points.text), list(points.x), list(points.y)) == (["a"], [0.2], [0.5])
+    titled: Any = study.reward_over_progress(eta, outcomes, {"a": "Cap at 2"})
+    assert list(titled.data[0].text) == ["Cap at 2"]
     assert (points.error_x.array[0], points.error_x.arrayminus[0]) == pytest.approx((0.2, 0.1))
     assert (points.error_y.array[0], points.error_y.arrayminus[0]) == pytest.approx((0.2, 0.1))
 
