@@ -80,10 +80,16 @@ def palette() -> list[str]:
 def ticks(span: float) -> list[str]:
     """Return the ratios at full colour, at half strength, and 1, for the legend.
 
-    Half strength is at a quarter of the span, because the strength is the root of |log r|.
+    Half strength is at a quarter of the span, because the strength is the root of |log r|. Two digits are shown; of a
+    ratio near 1, two digits of its distance from 1.
     """
-    shares = (-1.0, -0.25, 0.0, 0.25, 1.0)
-    return [f"{math.exp(share * span):.2g}".replace("e-0", "e−").replace("e+0", "e") for share in shares]
+    return [_ratio(share * span) for share in (-1.0, -0.25, 0.0, 0.25, 1.0)]
+
+
+def _ratio(d: float) -> str:
+    if abs(d) < math.log(2):
+        return f"{1 + float(f'{math.expm1(d):.2g}'):.10g}"
+    return f"{math.exp(d):.2g}".replace("e-0", "e−").replace("e+0", "e")
 
 
 def pages_of(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:

@@ -287,4 +287,6 @@ def test_ticks_of_the_legend(root: Path) -> None:
     """Half of full colour is a quarter of the span: e^0.175 and e^0.7."""
     from components.token_text import ticks
 
-    assert ticks(0.7) == ["0.5", "0.84", "1", "1.2", "2"]
+    assert ticks(0.7) == ["0.5", "0.84", "1", "1.19", "2"]
+    assert ticks(0.004) == ["0.996", "0.999", "1", "1.001", "1.004"]  # e^−0.001 = 0.9990005
+    assert ticks(0.0) == ["1"] * 5
