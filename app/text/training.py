@@ -97,7 +97,7 @@ OUTCOME_COLUMNS = ["Correction", "Reward at the end", "Highest on the way", "k3 
 OUTCOME_STYLE = """<style>
 .rl-outcomes .rl-table table { font-size: 0.8rem; line-height: 1.25 }
 .rl-outcomes .rl-table td { padding: 2px 12px 2px 0; white-space: nowrap; overflow-wrap: normal }
-.rl-outcomes .rl-table td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5rem }
+.rl-outcomes .rl-table td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8rem }
 </style>"""
 """Break lines within names, but not within numbers. Ten rows fit next to a picture on a projector."""
 NO_STUDIES = "There is no index of studies in {folder}, so no study can be shown."
