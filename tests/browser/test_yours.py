@@ -26,7 +26,8 @@ def test_the_verdict_is_in_the_first_screen_and_a_refusal_replaces_it(page: Page
     expect(verdict).to_be_in_viewport(ratio=1)
     expect(page.get_by_text("mine.jsonl: 40 sequences, 1,200 tokens")).to_be_visible()
     expect(page.get_by_text("Not in the file")).to_be_hidden()
-    settled(page)  # while the page changes, it may have the text of the example too
+    settled(page)  # until then the page may have the text of the example, and then both for a moment
+    expect(page.get_by_text("calculate_log_probs: true")).to_have_count(1)
     expect(page.get_by_text("calculate_log_probs: true")).to_be_visible()
     page.get_by_text("mine.jsonl: 40 sequences, 1,200 tokens").click()
     expect(page.get_by_text("Not in the file")).to_be_visible()
