@@ -41,7 +41,7 @@ def pick(all_runs: dict[str, Path], view: str) -> session.Selection:
     default = recorded.default_run(all_runs, sketched=view == "gradient", example=example)
     options = [session.NEWEST, *all_runs]
     named = address.one_of(options, lambda raw: f"{unknown('run', raw, all_runs)} Showing {default}.")
-    is_new = address.restore("run", session.NEWEST, named)
+    address.restore("run", session.NEWEST, named)
     wanted = _picked("run", options)
     selection, problems = _selected(all_runs, default if wanted == session.NEWEST else wanted, "step")
     second = _second(all_runs, selection) if _compares_runs(view) else None
@@ -63,8 +63,6 @@ def pick(all_runs: dict[str, Path], view: str) -> session.Selection:
     if any(PRESETS[name].loss.score_centering for name in presets):
         st.info(phrases.CENTERED)
     session.select_second(second)
-    if is_new:  # otherwise the next line would take the new values for choices that the page has missed
-        session.remember_pickers()
     with state, st.container(key="run_state"):
         watch(page_inputs(all_runs, selection.run), selection, time.monotonic())
     st.html(STYLE)
@@ -233,7 +231,7 @@ def watch(seen: tuple, selection: session.Selection | None, drawn_at: float) -> 
     all_runs = recorded.all_runs()
     now = page_inputs(all_runs, selection.run if selection else None)
     has_grown = now[1] != seen[1] and time.monotonic() - drawn_at > RELOAD_EVERY
-    if now[0] != seen[0] or has_grown or session.differs_from_page():
+    if now[0] != seen[0] or has_grown or (session.runs_alone() and session.differs_from_page()):
         st.rerun()
     if selection is not None:
         state, count = recorded.run_status(selection.run), len(selection.steps)
@@ -259,13 +257,7 @@ def announce_new_runs(all_runs: dict[str, Path], shown: str) -> None:
     for slug in [slug for slug, path in all_runs.items() if slug not in seen and recorded.has_steps(path)]:
         text, button = st.columns([4, 1], vertical_alignment="center")
         text.info(plain(f"A new run has appeared: {slug}."))
-        button.button("Show it", key=f"show_{slug}", on_click=show_run, args=(slug,))
-
-
-def show_run(slug: str) -> None:
-    """Select this run as its picker would, with its latest step."""
-    st.session_state["run"] = slug
-    st.session_state["step"] = session.LATEST
+        button.button("Show it", key=f"show_{slug}", on_click=session.put_run, args=(slug,))
 
 
 def show_step(step: int) -> None:

@@ -18,8 +18,8 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.foreign.missing_fields import unpaired_sentence
 
-OPEN, REFUSAL = "upload_open", "upload_refusal"
-"""Keys of the session: whether the box is open; why files were refused, and what was picked then."""
+OPEN, REFUSAL, TAKEN = "upload_open", "upload_refusal", "upload_taken"
+"""Keys of the session: whether the box is open; why files were refused, and what was picked then; which were taken."""
 # Streamlit refuses a file that is too large in the browser, of which Python hears nothing, and says why in a tooltip.
 TOO_LARGE = """<style>
 .rl-too-large { display: none; padding: 1rem; border-radius: 6px; background: #e5534b40 }
@@ -43,21 +43,20 @@ class Read:
 
 def take() -> None:
     """Show the box to drop files into, what was read from them, or why they were refused."""
+    _take_new_files()
     read = _shown()
     st.session_state.setdefault(OPEN, read is None)
     with st.expander(plain(read.line) if read else say.DROP, key=OPEN, on_change="rerun"):
         st.caption(phrases.UPLOAD)
-        st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding", on_change=_dropped)
+        st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding")
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
-        dropped = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped", on_change=_dropped)
+        st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped")
         sentence = say.TOO_LARGE.format(limit=st.get_option("server.maxUploadSize"))
         st.html(TOO_LARGE.replace("{sentence}", html.escape(sentence)))
         for sentence in read.details if read else ():
             st.caption(plain(sentence))
     for sentence in read.notes if read else ():
         st.info(plain(sentence))
-    if not dropped:  # after a change of page the box is empty
-        st.session_state.pop(REFUSAL, None)
     if refusal := st.session_state.get(REFUSAL):
         st.error(plain(refusal[0]))
 
@@ -82,21 +81,33 @@ def _picked() -> tuple[str | None, str | None]:
     return st.session_state.get("run"), st.session_state.get("step")
 
 
-def _dropped() -> None:
-    """Make a run of the dropped files before the page is drawn, so that the pickers know the run."""
+def _take_new_files() -> None:
+    """Make a run of files that the box has not had before, so that the pickers know the run.
+
+    This is no `on_change` of the box. Another request of the browser can end a callback before it has done anything,
+    and Streamlit does not call it again.
+    """
+    dropped = st.session_state.get("dropped") or []
+    clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
+    now = clamp, *(file.file_id for file in dropped)
+    if not dropped:  # so it is after a change of page
+        st.session_state.pop(REFUSAL, None)
+    elif now != st.session_state.get(TAKEN):
+        _take([(file.name, file.getvalue()) for file in dropped], clamp=clamp)
+    st.session_state[TAKEN] = now
+
+
+def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
+    """Make a run of these files and select it, or remember why they were refused."""
     st.session_state.pop(REFUSAL, None)
     st.session_state[OPEN] = True
-    files = [(file.name, file.getvalue()) for file in st.session_state.get("dropped") or []]
-    if not files:
-        return
     names = sorted(name for name, _ in files)
     try:
-        clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
         slug, summary = uploads.take(files, phrases.UPLOADED.format(name=", ".join(names)), clamp_rounding=clamp)
     except UsageError as error:
         st.session_state[REFUSAL] = " ".join([str(error), *_hints(names)]), _picked()
         return
-    st.session_state["run"], st.session_state["step"] = slug, session.LATEST
+    session.put_run(slug)
     details, notes = (_welcome(summary), *_missing(summary)), (*summary.notes, *_left_out(summary))
     line = say.read_line(uploads.name_of(names), summary)
     st.session_state["upload_read"] = Read(slug, line, details, notes)

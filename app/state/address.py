@@ -21,7 +21,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from rlcorr.errors import UsageError
-from state import notices
+from state import notices, session
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -80,14 +80,12 @@ def peek(key: str, default: T, parse: Callable[[str], T]) -> T:
         return default
 
 
-def restore(key: str, default: T, parse: Callable[[str], T]) -> bool:
+def restore(key: str, default: T, parse: Callable[[str], T]) -> None:
     """Give the widget of this key its value before it is drawn: that of the address, or the one of the last view.
 
-    Returns whether the page has just arrived at an address.
     A text that `parse` refuses with a `UsageError` counts as the default; the error's sentence becomes the notice.
     """
-    is_new = _arrived(key)
-    if is_new:
+    if _arrived(key):
         notices.clear(key)
         value = default
         try:
@@ -98,7 +96,6 @@ def restore(key: str, default: T, parse: Callable[[str], T]) -> bool:
         st.session_state[key] = st.session_state.get(f"last_{key}", default) if _keeps(key) else value
     elif key not in st.session_state or _returns(key):
         st.session_state[key] = st.session_state.get(f"last_{key}", default)
-    return is_new
 
 
 def one_of(options: Collection[str], sentence: Callable[[str], str]) -> Callable[[str], str]:
@@ -163,8 +160,7 @@ def fragment(show: Callable[P, None]) -> Callable[P, None]:
     @wraps(show)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         show(*args, **kwargs)
-        context = get_script_run_ctx()
-        if context is not None and context.fragment_ids_this_run:
+        if session.runs_alone():
             flush()
             is_met = st.session_state.get("rerun_when")
             if is_met is not None and is_met(said()):

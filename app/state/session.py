@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 PICKERS = ("run", "step", "preset", "run_b", "step_b", "preset_b", "part")
 """Keys of the widgets that decide what the whole page shows."""
@@ -47,9 +48,22 @@ def run_and_step() -> dict[str, str]:
     return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
 
 
+def put_run(slug: str) -> None:
+    """Pick a run from code, and its latest step.
+
+    The browser hears of it when the page is drawn. If its timer has sent a request just before, this brings the older
+    values once more, which `differs_from_page` then replaces.
+    """
+    put = {"run": slug, "step": LATEST}
+    st.session_state["put"] = {key: (st.session_state.get(key), value) for key, value in put.items()}
+    st.session_state["run"], st.session_state["step"] = slug, LATEST
+
+
 def remember_pickers() -> None:
     """Remember the values of the pickers, at the end of a run of the page that has shown them."""
     remember({key: st.session_state.get(key) for key in PICKERS})
+    if any(st.session_state.get(key) != value for key, (_, value) in st.session_state.get("put", {}).items()):
+        del st.session_state["put"]  # somebody has picked another one since then
 
 
 def remember(values: dict[str, Any]) -> None:
@@ -64,10 +78,19 @@ def differs_from_page() -> bool:
     older values replace those of the click; and it skips a fragment whose place on the page has changed. The browser
     then shows the choice, and the page does not. The next request of a timer brings the choice again.
     """
+    for key, (before, value) in st.session_state.pop("put", {}).items():
+        if st.session_state.get(key) == before:
+            st.session_state[key] = value
     drawn = st.session_state.get("drawn_values", {})
     now = {key: st.session_state.get(key, value) for key, value in drawn.items()}
     remember(now)
     return now != drawn
+
+
+def runs_alone() -> bool:
+    """Return whether a fragment runs without the rest of the page."""
+    context = get_script_run_ctx()
+    return context is not None and bool(context.fragment_ids_this_run)
 
 
 def set_source(source: str) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import streamlit as st
 from components.picture import picture
-from controls.pickers import show_run
 from data import recorded
 from data.names import preset_label
 from state import session
@@ -152,7 +151,7 @@ def _buttons(training: Training, outcome: launch.Outcome, selection: session.Sel
 
 def _show(run: str) -> None:
     """Show the run on the part of the page that shows runs."""
-    show_run(run)
+    session.put_run(run)
     st.session_state["part"] = say.PARTS[0]
     st.session_state["live_shown"] = True  # the pickers are outside the fragment
 
