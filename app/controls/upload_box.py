@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import streamlit as st
 from data import uploads
 from state import session
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import phrases
 from text import yours as say
 from text.formatting import plain
@@ -87,7 +88,8 @@ def _take_new_files() -> None:
     This is no `on_change` of the box. Another request of the browser can end a callback before it has done anything,
     and Streamlit does not call it again.
     """
-    dropped = st.session_state.get("dropped") or []
+    in_box = st.session_state.get("dropped") or []
+    dropped = [file for file in in_box if isinstance(file, UploadedFile)]  # a restarted server has lost the others
     clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
     now = clamp, *(file.file_id for file in dropped)
     if not dropped:  # so it is after a change of page

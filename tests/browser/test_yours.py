@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from app_runs import fits_a_phone, settled
+from app_runs import fits_a_phone, free_port, make_run, serve, settled
 from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page, expect
 
@@ -77,3 +77,24 @@ def test_a_threshold_is_written_although_the_batch_lacks_what_the_rule_needs(pag
     page.wait_for_url("**seq_mean_k1_negative_lower=0.378*")
     expect(slider.locator("input:not([type=range])")).to_have_value("0.378")
     expect(page.locator("[data-testid=stException]")).to_have_count(0)
+
+
+def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(page: Page, tmp_path: Path) -> None:
+    make_run(tmp_path, "alpha")
+    port = free_port()
+    with serve(tmp_path, port=port) as url:
+        page.goto(f"{url}/yours")
+        page.wait_for_selector(BOX, state="attached")
+        settled(page)
+        drop(page, "mine.jsonl", pairs(8))
+        page.wait_for_url("**run=upload_**")
+        settled(page)
+    page.wait_for_selector('[data-testid="stApp"]:not([data-test-connection-state="CONNECTED"])')
+    before = page.url
+    with serve(tmp_path, port=port):
+        settled(page)
+        drop(page, "other.jsonl", pairs(8))
+        page.wait_for_url(lambda now: now != before and "run=upload_" in now)
+        settled(page)
+        expect(page.get_by_text("other.jsonl: 8 sequences")).to_be_visible()
+        expect(page.locator("[data-testid=stException]")).to_have_count(0)

@@ -100,9 +100,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(runs: Path, project: Path = PROJECT) -> Iterator[str]:
-    """The app of this project over these runs; its address."""
-    port = free_port()
+def serve(runs: Path, project: Path = PROJECT, *, port: int | None = None) -> Iterator[str]:
+    """The app of this project over these runs, at a free port unless one is given; its address."""
+    port = port or free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app/server.py"]
     options = ["--server.port", str(port), "--server.address", "127.0.0.1", "--server.fileWatcherType", "none"]
     with (runs / "server.log").open("wb") as log:
