@@ -49,7 +49,7 @@ def run_and_step() -> dict[str, str]:
 
 
 def put_run(slug: str) -> None:
-    """Pick a run from code, and its latest step.
+    """Select a run from code, and its latest step.
 
     The browser hears of it when the page is drawn. If its timer has sent a request just before, this brings the older
     values once more, which `differs_from_page` then replaces.

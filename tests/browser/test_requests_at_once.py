@@ -1,50 +1,33 @@
-"""The page's timer asks the server in the same moment as a person: both requests bring what the person has done."""
+"""What a person does counts although the page's timer asks at the same time, or Streamlit writes two things at once."""
 
 import pytest
 from app_runs import settled
 from browser_runs import BOX, drop, pairs
-from playwright.sync_api import Page, WebSocketRoute
-from streamlit.proto.BackMsg_pb2 import BackMsg
+from playwright.sync_api import Page
+from timer_requests import ORDERS, ask_at_once
 
 
-@pytest.mark.parametrize("timer", ["first", "second"])
+@pytest.mark.parametrize("timer", ORDERS)
 def test_a_file_is_taken_although_the_timer_asks_at_the_same_time(page: Page, url: str, timer: str) -> None:
     """The timer's request may end the other's run, or bring the run that the page has shown before."""
-    asked: list[BackMsg] = []
-
-    def relay(socket: WebSocketRoute) -> None:
-        server = socket.connect_to_server()
-
-        def send(message: str | bytes) -> None:
-            request = BackMsg.FromString(bytes(message, "utf-8") if isinstance(message, str) else message)
-            if request.rerun_script.is_auto_rerun:
-                asked.append(request)
-            is_drop = b"mine.jsonl" in request.rerun_script.widget_states.SerializeToString()
-            if not is_drop or len(asked) == 0 or request.rerun_script.is_auto_rerun:
-                server.send(message)
-                return
-            other = BackMsg.FromString(asked[-1].SerializeToString())
-            other.rerun_script.widget_states.CopyFrom(request.rerun_script.widget_states)
-            both = [other.SerializeToString(), message]
-            for one in both if timer == "first" else reversed(both):
-                server.send(one)
-
-        socket.on_message(send)
-
-    page.route_web_socket("**/_stcore/stream", relay)
+    asked = ask_at_once(page, timer, lambda request: b"mine.jsonl" in request.SerializeToString())
     page.goto(f"{url}/yours?run=beta")
     page.wait_for_selector(BOX, state="attached")
     settled(page)
-    while not asked:
-        page.wait_for_timeout(20)
+    _wait_for(page, asked)
     drop(page, "mine.jsonl", pairs())
     page.wait_for_url("**run=upload_**")
     settled(page)
     asked.clear()
-    while len(asked) < 2:  # the page stays as it is
-        page.wait_for_timeout(20)
+    _wait_for(page, asked)
     settled(page)
     assert "run=upload_" in page.url
+
+
+def _wait_for(page: Page, asked: list) -> None:
+    """Wait until the timer has asked twice."""
+    while len(asked) < 2:
+        page.wait_for_timeout(20)
 
 
 def test_a_query_that_is_written_before_its_path_makes_no_entry_in_the_history(page: Page, url: str) -> None:

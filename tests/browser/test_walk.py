@@ -2,7 +2,8 @@
 
 A link opens what it names. The navigation keeps run, step and preset. One press of Back or Forward, and a reload, show
 exactly what was there before, files of one's own included.
-`WALKS=100 WALK_FROM=3 WALK_STEPS=8 pytest tests/browser/test_walk.py` walks with other seeds and lengths.
+`WALKS=100 WALK_FROM=3 WALK_STEPS=8 pytest tests/browser/test_walk.py` walks with other seeds and lengths, and with
+`WALK_TIMER=first` or `second` the page's timer asks at the same time as each step.
 """
 
 import json
@@ -19,6 +20,7 @@ import pytest
 from app_runs import LINE, PATIENCE, pick_folded, settled
 from browser_runs import drop, pairs
 from playwright.sync_api import Page
+from timer_requests import ORDERS, ask_at_once
 
 STEPS = int(os.environ.get("WALK_STEPS", "40"))
 """Steps of a walk. A step takes a second."""
@@ -252,6 +254,9 @@ class Walk:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_walk(page: Page, url: str, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
+    if timer := os.environ.get("WALK_TIMER"):
+        assert timer in ORDERS
+        ask_at_once(page, timer)
     page.goto(f"{url}/{('bench', 'yours')[seed % 2]}")
     page.wait_for_selector(".rl-picture .main-svg")
     walk = Walk(page, seed, tmp_path)

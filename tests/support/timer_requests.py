@@ -1,0 +1,49 @@
+"""The page's timer asks the server in the same moment as a person does: for certain, not once in hundred times."""
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, WebSocketRoute
+from streamlit.proto.BackMsg_pb2 import BackMsg
+
+ORDERS = ("first", "second")
+"""Whether the timer's request comes before the person's, or after it."""
+
+
+def ask_at_once(page: Page, order: str, concerns: Callable[[BackMsg], bool] = lambda _: True) -> list[BackMsg]:
+    """Send a request of the timer with each of a person's requests that this concerns; both bring all widget values.
+
+    Call it before the page is opened. Returns the requests that the timer has sent by itself, in a list that grows and
+    is emptied when the page changes: before the first one there is none to send with a person's.
+    """
+    asked: list[BackMsg] = []
+
+    def relay(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        asked.clear()
+
+        def send(message: str | bytes) -> None:
+            request = BackMsg.FromString(message.encode() if isinstance(message, str) else message)
+            if request.rerun_script.is_auto_rerun:
+                asked.append(request)
+            elif request.WhichOneof("type") == "rerun_script" and asked and concerns(request):
+                both = [_of_timer(asked[-1], request), message]
+                if asked[-1].rerun_script.page_script_hash != request.rerun_script.page_script_hash:
+                    asked.clear()
+                for one in both if order == "first" else reversed(both):
+                    server.send(one)
+                return
+            server.send(message)
+
+        socket.on_message(send)
+
+    page.route_web_socket("**/_stcore/stream", relay)
+    return asked
+
+
+def _of_timer(last: BackMsg, request: BackMsg) -> bytes:
+    """Return the timer's last request as it would be now."""
+    now = BackMsg.FromString(last.SerializeToString())
+    now.rerun_script.widget_states.CopyFrom(request.rerun_script.widget_states)
+    del now.rerun_script.cached_message_hashes[:]
+    now.rerun_script.cached_message_hashes.extend(request.rerun_script.cached_message_hashes)
+    return now.SerializeToString()
