@@ -20,7 +20,7 @@ from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.foreign.missing_fields import unpaired_sentence
 
 OPEN, REFUSAL, TAKEN = "upload_open", "upload_refusal", "upload_taken"
-"""Keys of the session: whether the box is open; why files were refused, and what was picked then; which were taken."""
+"""Keys of the session: whether the box is open; why files were refused, and what was picked then; the last files."""
 # Streamlit refuses a file that is too large in the browser, of which Python hears nothing, and says why in a tooltip.
 TOO_LARGE = """<style>
 .rl-too-large { display: none; padding: 1rem; border-radius: 6px; background: #e5534b40 }
@@ -92,7 +92,7 @@ def _take_new_files() -> None:
     dropped = [file for file in in_box if isinstance(file, UploadedFile)]  # a restarted server has lost the others
     clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
     now = clamp, *(file.file_id for file in dropped)
-    if not dropped:  # so it is after a change of page
+    if not dropped:  # after a change of page the box is empty
         st.session_state.pop(REFUSAL, None)
     elif now != st.session_state.get(TAKEN):
         _take([(file.name, file.getvalue()) for file in dropped], clamp=clamp)

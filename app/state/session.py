@@ -56,7 +56,7 @@ def put_run(slug: str) -> None:
     """
     put = {"run": slug, "step": LATEST}
     st.session_state["put"] = {key: (st.session_state.get(key), value) for key, value in put.items()}
-    st.session_state["run"], st.session_state["step"] = slug, LATEST
+    st.session_state.update(put)
 
 
 def remember_pickers() -> None:

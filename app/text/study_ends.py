@@ -21,7 +21,7 @@ PAIR = "{where}, {a} (A) ended at {measure} {range_a}, {b} (B) at {range_b}, and
 MEASURES = {"reward": "a reward of", "accuracy": "a greedy accuracy of"}
 STUDY = "(Study `{name}`, on the page Training.)"
 STUDY_LINK = "(See [the study {name}]({address}).)"
-"""What the app shows instead of `STUDY`: a link."""
+"""A link, which the app shows instead of `STUDY`."""
 ONE = "This difference is {significant} on {seeds} seeds."
 SOME = "{which} significant on {seeds} seeds."
 CONTRADICTS = "This contradicts the gradient step above: a better step is not always a better training run."

@@ -1,4 +1,4 @@
-"""The page's timer asks the server in the same moment as a person does: for certain, not once in hundred times."""
+"""The page's timer asks the server in the same moment as a person does: always, not one time in a hundred."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,11 @@ ORDERS = ("first", "second")
 
 
 def ask_at_once(page: Page, order: str, concerns: Callable[[BackMsg], bool] = lambda _: True) -> list[BackMsg]:
-    """Send a request of the timer with each of a person's requests that this concerns; both bring all widget values.
+    """Send a request of the timer with each of a person's requests for which `concerns` is true.
 
-    Call it before the page is opened. Returns the requests that the timer has sent by itself, in a list that grows and
-    is emptied when the page changes: before the first one there is none to send with a person's.
+    Both bring the same widget values. Call this before the page is opened. Returns the requests that the timer has sent
+    by itself, in a list that grows, and is emptied when the page changes. While it is empty, nothing is added to a
+    person's request.
     """
     asked: list[BackMsg] = []
 
