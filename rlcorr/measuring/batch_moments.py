@@ -1,23 +1,38 @@
 """The second stage of measuring: moments per sequence, of shape (B,), become one table of the batch."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from rlcorr.config import PER_TOKEN, CorrectionConfig
-from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, row_flags, row_moments
-from rlcorr.measuring.quantities import Quantity
+from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, row_moments, unstacked
+from rlcorr.measuring.quantities import Quantity, RuleQuantity
 from rlcorr.measuring.sequence_moments import MomentsByName, RuleMoments, SequenceMoments
 from rlcorr.ratios import excess, ratio
 from rlcorr.rejection import log_bounds
 from rlcorr.rules import RejectionRule
 
 
+@dataclass(frozen=True)
+class PerRow:
+    """One number or condition per sequence, (B,), that counts `count` times, (B,)."""
+
+    x: Tensor
+    count: Tensor
+
+
+Measured = dict[Quantity, Moments | PerRow]
+MeasuredOfRule = dict[RuleQuantity, Moments | PerRow]
+
+
 def batch_moments(sequences: SequenceMoments, config: CorrectionConfig) -> MomentTable:
     """Add the quantities that are counted per sequence, and merge the moments of all sequences.
 
-    Sequences without tokens are left out everywhere. Everything is as it is before batch normalisation.
+    Sequences without tokens are left out everywhere. Everything is as it is before batch normalisation. The moments are
+    those of `concat_moments`, in float64.
 
     >>> from rlcorr.measuring.sequence_moments import correction_moments, pair_moments
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
@@ -27,26 +42,36 @@ def batch_moments(sequences: SequenceMoments, config: CorrectionConfig) -> Momen
     >>> dict(measured.rows())["seq_log_ppl_diff"][1]  # −mean d
     -1.0
     """
-    rows: MomentsByName = {name: value.double() for name, value in sequences.quantities.items()}
-    rule_rows: dict[str, RuleMoments] = {
-        rule: {name: value.double() for name, value in by_name.items()}
-        for rule, by_name in sequences.rule_quantities.items()
-    }
+    rows, rule_rows = sequences.quantities, sequences.rule_quantities
     count = rows["d"].count
     kept, trained = _kept_and_trained(rows, rule_rows, config)
-    measured: dict[Quantity | RuleKey, Moments] = {**_pair_moments(rows), **_kept_moments(kept, trained, count)}
+    measured: dict[Quantity | RuleKey, Moments | PerRow] = {
+        **_pair_moments(rows),
+        **_kept_moments(kept, trained, count),
+    }
     if config.rollout_is is not None:
         measured |= _weight_moments(rows, config)
     vetoes = [rule_rows[name]["outside"].total for name in ("seq_min_k1", "seq_max_k1") if name in rule_rows]
     if vetoes:
-        measured["veto"] = row_flags(torch.stack(vetoes).amax(0) > 0, count)
+        measured["veto"] = PerRow(torch.stack(vetoes).amax(0) > 0, _once(count))
     for rule in config.rollout_rs:
         by_name = _rule_moments(rule, rule_rows[rule.name], count)
         measured |= {RuleKey(rule.name, name): value for name, value in by_name.items()}
-    return MomentTable.pooled(measured)
+    return MomentTable.pooled(_with_row_moments(measured))
 
 
-def _pair_moments(rows: MomentsByName) -> MomentsByName:
+Key = TypeVar("Key")
+
+
+def _with_row_moments(measured: Mapping[Key, Moments | PerRow]) -> dict[Key, Moments]:
+    """Compute the moments of all numbers per sequence in one table: one by one, they would take most of the time."""
+    numbers = {id(entry): entry for entry in measured.values() if isinstance(entry, PerRow)}
+    x, count = (torch.stack(column) for column in zip(*((n.x, n.count) for n in numbers.values()), strict=True))
+    computed = dict(zip(numbers, unstacked(row_moments(x, count)), strict=True))
+    return {name: computed[id(entry)] if isinstance(entry, PerRow) else entry for name, entry in measured.items()}
+
+
+def _pair_moments(rows: MomentsByName) -> Measured:
     """Compute the moments that depend on the log-probs only."""
     once = _once(rows["d"].count)
     training, rollout = -_mean(rows["training_log_prob"]), -_mean(rows["rollout_log_prob"])
@@ -57,24 +82,24 @@ def _pair_moments(rows: MomentsByName) -> MomentsByName:
         "k3": rows["k3"],
         "ratio": rows["ratio"],
         "ratio_excess": rows["ratio_excess"],
-        "seq_training_log_ppl": row_moments(training, once),
-        "seq_rollout_log_ppl": row_moments(rollout, once),
-        "seq_training_ppl": row_moments(training.exp(), once),
-        "seq_rollout_ppl": row_moments(rollout.exp(), once),
-        "seq_log_ppl_diff": row_moments(gap, once),
-        "seq_log_ppl_abs_diff": row_moments(gap.abs(), once),
-        "seq_ppl_ratio": row_moments(gap.exp(), once),
-        "seq_excess": row_moments(excess(rows["d"].total), once),
+        "seq_training_log_ppl": PerRow(training, once),
+        "seq_rollout_log_ppl": PerRow(rollout, once),
+        "seq_training_ppl": PerRow(training.exp(), once),
+        "seq_rollout_ppl": PerRow(rollout.exp(), once),
+        "seq_log_ppl_diff": PerRow(gap, once),
+        "seq_log_ppl_abs_diff": PerRow(gap.abs(), once),
+        "seq_ppl_ratio": PerRow(gap.exp(), once),
+        "seq_excess": PerRow(excess(rows["d"].total), once),
     }
 
 
-def _kept_moments(kept: Moments, trained: Moments, count: Tensor) -> MomentsByName:
+def _kept_moments(kept: Moments, trained: Moments, count: Tensor) -> Measured:
     rejected = replace(kept, total=count - kept.total)
     return {
         "kept": kept,
         "trained": trained,
         "rejected": rejected,
-        "seq_rejected": row_flags(rejected.total > 0, count),
+        "seq_rejected": PerRow(rejected.total > 0, _once(count)),
     }
 
 
@@ -117,60 +142,61 @@ def _kept_and_trained(
                          squares=_times(kept_row, weight.squares * tokens))  # fmt: skip
 
 
-def _weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByName:
+def _weight_moments(rows: MomentsByName, config: CorrectionConfig) -> Measured:
     weight, once = rows["weight"], _once(rows["d"].count)
-    pooled: MomentsByName = {
-        "seq_weight": row_moments(_mean(weight), once),
-        "seq_weight_deviation": row_moments((_mean(weight) - 1).abs(), once),
+    pooled: Measured = {
+        "seq_weight": PerRow(_mean(weight), once),
+        "seq_weight_deviation": PerRow((_mean(weight) - 1).abs(), once),
         "weight_low": rows["weight_low"],
         "weight_high": rows["weight_high"],
     }
     return pooled | (_token_weight_moments if config.rollout_is in PER_TOKEN else _row_weight_moments)(rows, config)
 
 
-def _token_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByName:
+def _token_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> Measured:
     high, lower = config.rollout_is_threshold, config.rollout_is_threshold_lower
     of_raw, of_excess = rows.get("raw_weight", rows["ratio"]), rows.get("raw_weight_excess", rows["ratio_excess"])
-    raw, count = _mean(of_raw), rows["d"].count
+    outside = _outside(rows["weight_low"], rows["weight_high"], config)
+    raw, once = _mean(of_raw), _once(rows["d"].count)
     return {
         "weight": rows["weight"],
         "extreme_weight": rows["weight"],
         "weight_excess": rows["weight_excess"],
         "raw_weight": of_raw,
         "raw_weight_excess": of_excess,
-        "seq_raw_low": row_flags(raw < (1 / high if lower is None else lower), count),
-        "seq_raw_high": row_flags(raw > high, count),
-        "outside": _outside(rows["weight_low"], rows["weight_high"], config),
+        "seq_raw_low": PerRow(raw < (1 / high if lower is None else lower), once),
+        "seq_raw_high": PerRow(raw > high, once),
+        "outside": replace(rows["weight_high"], total=outside, squares=outside),
     }
 
 
-def _row_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> MomentsByName:
+def _row_weight_moments(rows: MomentsByName, config: CorrectionConfig) -> Measured:
     """Compute the moments of sequence weights. The weight of a sequence counts once for each of its tokens."""
     count, log_raw = rows["d"].count, _mean(rows["log_weight"])
     below, above = rows["weight_low"], rows["weight_high"]
+    raw = PerRow(ratio(log_raw), count)
     return {
-        "weight": row_moments(_mean(rows["weight"]), count),
-        "weight_excess": row_moments(_mean(rows["weight_excess"]), count),
-        "raw_weight": row_moments(ratio(log_raw), count),
-        "extreme_weight": row_moments(ratio(log_raw), count),
-        "raw_weight_excess": row_moments(excess(log_raw), count),
+        "weight": PerRow(_mean(rows["weight"]), count),
+        "weight_excess": PerRow(_mean(rows["weight_excess"]), count),
+        "raw_weight": raw,
+        "extreme_weight": raw,
+        "raw_weight_excess": PerRow(excess(log_raw), count),
         "seq_raw_low": below,
         "seq_raw_high": above,
-        "outside": _outside(row_moments(below.total, count), row_moments(above.total, count), config),
+        "outside": PerRow(_outside(below, above, config), count),
     }
 
 
-def _outside(low: Moments, high: Moments, config: CorrectionConfig) -> Moments:
+def _outside(low: Moments, high: Moments, config: CorrectionConfig) -> Tensor:
     """Count the weights that a configured bound changes: without a lower bound, only those above the upper one."""
-    total = high.total if config.rollout_is_threshold_lower is None else low.total + high.total
-    return replace(high, total=total, squares=total)
+    return high.total if config.rollout_is_threshold_lower is None else low.total + high.total
 
 
-def _rule_moments(rule: RejectionRule, rows: RuleMoments, count: Tensor) -> RuleMoments:
+def _rule_moments(rule: RejectionRule, rows: RuleMoments, count: Tensor) -> MeasuredOfRule:
     once, per_row = _once(count), _mean(rows["statistic"])
-    pooled: RuleMoments = {
-        "seq": row_moments(per_row, once),
-        "seq_deviation": row_moments(per_row.abs(), once),
+    pooled: MeasuredOfRule = {
+        "seq": PerRow(per_row, once),
+        "seq_deviation": PerRow(per_row.abs(), once),
         "low": rows["low"],
         "high": rows["high"],
     }
@@ -179,18 +205,18 @@ def _rule_moments(rule: RejectionRule, rows: RuleMoments, count: Tensor) -> Rule
         rejected = rows["rejected"]
         pooled |= {"statistic": rows["statistic"], "clamped": rows["clamped"]}
         pooled |= {
-            "seq_low": row_flags(per_row < low, count),
-            "seq_high": row_flags(per_row > high, count),
+            "seq_low": PerRow(per_row < low, once),
+            "seq_high": PerRow(per_row > high, once),
         }
     else:
         rejected = rows["rejected"] if "rejected" in rows else _times_count(rows["outside"], count)
         pooled |= {
-            "statistic": row_moments(per_row, count),
-            "clamped": row_moments(_mean(rows["clamped"]), count),
+            "statistic": PerRow(per_row, count),
+            "clamped": PerRow(_mean(rows["clamped"]), count),
             "seq_low": pooled["low"],
             "seq_high": pooled["high"],
         }
-    pooled |= {"rejected": rejected, "seq_rejected": row_flags(rejected.total > 0, count)}
+    pooled |= {"rejected": rejected, "seq_rejected": PerRow(rejected.total > 0, once)}
     return pooled
 
 

@@ -13,7 +13,7 @@ from rlcorr.correction import normalise, require_fields, weights_and_rejections
 from rlcorr.errors import UsageError
 from rlcorr.measuring.batch_moments import batch_moments, normalised
 from rlcorr.measuring.moments import MomentTable
-from rlcorr.measuring.sequence_moments import SequenceMoments, correction_moments, pair_moments
+from rlcorr.measuring.sequence_moments import SequenceMoments, concat_moments, correction_moments, pair_moments
 from rlcorr.types import CorrectionResult, TokenBatch
 
 FUSE: dict[str, str | int | bool | Callable[..., object]] = dict.fromkeys(
@@ -74,7 +74,7 @@ def one_pass(batch: TokenBatch, config: CorrectionConfig) -> tuple[Tensor, Tenso
     result = CorrectionResult(d, weights, batch.response_mask & (rejected_by == 0), rejected_by)
     corrected = correction_moments(batch, result, config)
     sequences = SequenceMoments(pair_moments(batch, d) | corrected.quantities, corrected.rule_quantities)
-    return d, weights, rejected_by.to(torch.int8), batch_moments(sequences, config)
+    return d, weights, rejected_by.to(torch.int8), batch_moments(concat_moments([sequences]), config)
 
 
 @functools.cache

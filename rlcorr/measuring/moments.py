@@ -1,6 +1,6 @@
 """Moments of a quantity: count, sum, sum of squares, minimum and maximum. Moments of parts merge exactly."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -43,6 +43,25 @@ COLUMNS = ("count", "total", "squares", "low", "high")
 """The fields of `Moments`. The compiler cannot read them from the class."""
 
 
+def stacked(quantities: Sequence[Moments]) -> Moments:
+    """Stack the moments of several quantities, of shape (B,) each, into those of shape (quantities, B).
+
+    >>> two = stacked([moments(torch.tensor([1.0, 2.0]), torch.tensor([True, True]))] * 2)
+    >>> two.total.tolist(), [quantity.total.item() for quantity in unstacked(two)]
+    ([3.0, 3.0], [3.0, 3.0])
+    """
+    return Moments(*(torch.stack([getattr(quantity, column) for quantity in quantities]) for column in COLUMNS))
+
+
+def unstacked(quantities: Moments) -> list[Moments]:
+    """Return the moments of each quantity: the inverse of `stacked`.
+
+    >>> unstacked(stacked([moments(torch.tensor([1.0]), torch.tensor([True]))]))[0].count.item()
+    1.0
+    """
+    return [Moments(*row) for row in zip(*(getattr(quantities, column).unbind() for column in COLUMNS), strict=True)]
+
+
 class RuleKey(NamedTuple):
     """Key of a quantity that is measured for one rejection rule."""
 
@@ -69,7 +88,7 @@ class MomentTable:
     @classmethod
     def pooled(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
         """Merge the moments of all sequences, of shape (B,) each, into one table."""
-        batch = Moments(*(torch.stack([getattr(m, column) for m in moments.values()]) for column in COLUMNS)).pooled()
+        batch = stacked([*moments.values()]).pooled()
         return cls(tuple(moments), torch.stack([getattr(batch, column) for column in COLUMNS], -1))
 
     def rows(self) -> list[tuple[str | RuleKey, list[float]]]:
@@ -87,45 +106,70 @@ class MomentTable:
 
 
 def moments(
-    x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = True, count: Tensor | None = None
+    x: Tensor,
+    mask: Tensor,
+    *,
+    squares: bool = True,
+    extremes: bool = True,
+    count: Tensor | None = None,
+    zeroed: bool = False,
 ) -> Moments:
     """Compute count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), or (B,) → ().
 
     Without `squares` the sum of squares is 0; without `extremes` the minimum is inf and the maximum −inf. An empty
     selection has the same values, and they change nothing when moments merge. Pass `count_true(mask)` as `count` if it
-    has been computed already.
+    has been computed already, and `zeroed` if x is 0 outside the mask.
 
     >>> one_row = moments(torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]]))
     >>> [x.item() for x in (one_row.count, one_row.total, one_row.squares, one_row.low, one_row.high)]
     [2.0, 3.0, 5.0, 1.0, 2.0]
     """
-    selected = torch.where(mask, x, 0)
+    selected = x if zeroed else torch.where(mask, x, 0)
     count = count_true(mask) if count is None else count
     infinity = torch.full_like(count, torch.inf)
-    extremes = extremes and x.shape[-1] > 0
     return Moments(
         count=count,
         total=selected.sum(-1),
         squares=selected.square().sum(-1) if squares else torch.zeros_like(count),
-        low=torch.where(mask, x, torch.inf).amin(-1) if extremes else infinity,
-        high=torch.where(mask, x, -torch.inf).amax(-1) if extremes else -infinity,
+        low=smallest(x, mask) if extremes else infinity,
+        high=largest(x, mask) if extremes else -infinity,
     )
 
 
-def flag_moments(flags: Tensor, mask: Tensor) -> Moments:
+def smallest(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the minimum over the last dimension, inf for an empty selection.
+
+    >>> smallest(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, True, False]])).tolist()
+    [2.0]
+    """
+    return torch.where(mask, x, torch.inf).amin(-1) if x.shape[-1] else x.sum(-1) + torch.inf
+
+
+def largest(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the maximum over the last dimension, −inf for an empty selection.
+
+    >>> largest(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True, False]])).tolist()
+    [2.0]
+    """
+    return torch.where(mask, x, -torch.inf).amax(-1) if x.shape[-1] else x.sum(-1) - torch.inf
+
+
+def flag_moments(flags: Tensor, mask: Tensor, *, count: Tensor | None = None) -> Moments:
     """Compute the moments of a condition over the last dimension. Their mean is the share of True.
+
+    `count` is as in `moments`.
 
     >>> answers = flag_moments(torch.tensor([True, False, True]), torch.tensor([True, True, False]))
     >>> answers.total.item(), answers.count.item()
     (1.0, 2.0)
     """
-    count, total = count_true(mask), count_true(flags & mask)
+    count, total = count_true(mask) if count is None else count, count_true(flags & mask)
     infinity = torch.full_like(count, torch.inf)
     return Moments(count, total, total, infinity, -infinity)
 
 
 def row_moments(x: Tensor, count: Tensor) -> Moments:
-    """Compute the moments of one number per sequence, each counted `count` times; all of shape (B,).
+    """Compute the moments of one number per sequence, each counted `count` times; all of the same shape, such as (B,).
 
     With the number of tokens as `count` a number counts once for each token of its sequence. A sequence that counts 0
     times is left out.
@@ -138,12 +182,3 @@ def row_moments(x: Tensor, count: Tensor) -> Moments:
     x = torch.where(rows, x, 0)
     low, high = torch.where(rows, x, torch.inf), torch.where(rows, x, -torch.inf)
     return Moments(count, x * count, x * x * count, low, high)
-
-
-def row_flags(flags: Tensor, count: Tensor) -> Moments:
-    """Compute the moments of a condition of each sequence, counted once, except where `count` is 0; all of shape (B,).
-
-    >>> row_flags(torch.tensor([True, False, True]), torch.tensor([1.0, 3.0, 0.0])).total.tolist()
-    [1.0, 0.0, 0.0]
-    """
-    return flag_moments(flags[:, None], count[:, None] > 0)

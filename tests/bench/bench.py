@@ -10,7 +10,8 @@ app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milli
 sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
 followed  a training alone, and with its page open in Chromium: what being watched costs
 library   the whole correction with its metrics, beside verl's own helper: million positions per second
-gpu       the whole correction with its metrics on a GPU: milliseconds; seconds
+devices   whether a GPU gives the CPU's numbers, for every preset on recorded steps; seconds
+gpu       the whole correction with its metrics on a GPU, beside verl's own helper: milliseconds; two minutes
 report    log-prob pairs of 120 million tokens from Parquet, one thread: tokens per second and memory
 site      the page without installation, as `make site` wrote it: seconds to its first drag, redraws, megabytes
 strips    all places of a slider at once, 131 k and 1 M tokens: milliseconds, and kilobytes to send
@@ -47,6 +48,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_devices
 import bench_diagnosis
 import bench_exact
 import bench_followed
@@ -174,6 +176,7 @@ PARTS = {
     "sessions": bench_sessions.main,
     "followed": bench_followed.main,
     "library": bench_library.main,
+    "devices": bench_devices.bench_devices,
     "gpu": bench_gpu.bench_gpu,
     "report": bench_report.main,
     "site": bench_site.main,

@@ -1,4 +1,8 @@
-"""`make bench ARGS=gpu`: the whole correction with its metrics on a GPU, in plain PyTorch."""
+"""`make bench ARGS=gpu`: the whole correction with its metrics on a GPU, beside verl's own helper in the same process.
+
+plain: our correction without a compiler; helper: our drop-in for verl's, the whole call; helper plain: it without a
+compiler.
+"""
 
 import statistics
 import time
@@ -6,11 +10,13 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+import verl_peer
+from bench_library import VERL, batch, helper, helper_plain
 
 from rlcorr import TokenBatch, evaluate, preset
+from rlcorr.correction import old_log_probs
 
-SHAPES = ((512, 2048), (1024, 8192))
-PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_k3_rs")
+SHAPES = ((512, 2048), (2048, 4096))
 WARM_UP, TIMES = 3, 15
 
 
@@ -18,24 +24,31 @@ def bench_gpu() -> None:
     if not torch.cuda.is_available():
         print("torch sees no GPU on this machine.")
         return
-    print(torch.cuda.get_device_name())
-    for rows, columns in SHAPES:
-        batch = batch_on_gpu(rows, columns)
-        for name in PRESETS:
-            correction = preset(name)
-            seconds = [timed(partial(evaluate, batch, correction)) for _ in range(WARM_UP + TIMES)][WARM_UP:]
-            middle = statistics.median(seconds)
-            print(
-                f"{rows}×{columns} {name}: {1e3 * middle:.1f} ms [{1e3 * min(seconds):.1f}, {1e3 * max(seconds):.1f}], "
-                f"{rows * columns / middle / 1e6:.0f} million positions per second"
-            )
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: milliseconds, medians of {TIMES} [extremes]")
+    columns = ("batch", "preset", "verl", "plain", "helper", "helper plain")
+    print(f"| {' | '.join((*columns, 'helper/verl', 'helper plain/verl', 'seconds to compile'))} |")
+    print("|---" * (len(columns) + 3) + "|", flush=True)
+    for rows, tokens in SHAPES:
+        on_gpu = TokenBatch(**{name: tensor.cuda() for name, tensor in batch(rows, tokens).tensors().items()})
+        for name, options in VERL.items():
+            measure(f"{rows}×{tokens} | {name}", on_gpu, name, options)
 
 
-def batch_on_gpu(rows: int, columns: int) -> TokenBatch:
-    rng = torch.Generator("cuda").manual_seed(0)
-    rollout = -torch.rand(rows, columns, generator=rng, device="cuda") * 3
-    old = (rollout + 0.03 * torch.randn(rows, columns, generator=rng, device="cuda")).clamp(max=0)
-    return TokenBatch(torch.ones_like(rollout, dtype=torch.bool), rollout, old_log_probs=old)
+def measure(label: str, given: TokenBatch, name: str, options: dict[str, str]) -> None:
+    """Print one line of the table. The first call of the helper compiles."""
+    mask = given.response_mask.long()
+    runs: dict[str, Callable[[], object]] = {
+        "verl": partial(verl_peer.verl_correction, old_log_probs(given), given.rollout_log_probs, mask, **options),
+        "plain": partial(evaluate, given, preset(name)),
+        "helper": partial(helper, given, mask, options),
+        "helper plain": partial(helper_plain, given, mask, options),
+    }
+    first = {run: timed(runs[run]) for run in runs}
+    seconds = {run: [timed(runs[run]) for _ in range(WARM_UP + TIMES)][WARM_UP:] for run in runs}
+    middle = {run: statistics.median(times) for run, times in seconds.items()}
+    cells = [f"{1e3 * middle[run]:.1f} [{1e3 * min(seconds[run]):.1f}, {1e3 * max(seconds[run]):.1f}]" for run in runs]
+    cells += [f"{middle['verl'] / middle[run]:.1f}×" for run in ("helper", "helper plain")]
+    print(f"| {label} | {' | '.join(cells)} | {first['helper']:.0f} |", flush=True)
 
 
 def timed(run: Callable[[], object]) -> float:
