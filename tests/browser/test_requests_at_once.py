@@ -1,7 +1,7 @@
 """What a person does counts although the page's timer asks at the same time, or Streamlit writes two things at once."""
 
 import pytest
-from app_runs import settled, unfold
+from app_runs import settled
 from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page
 from timer_requests import ORDERS, ask_at_once
@@ -22,23 +22,6 @@ def test_a_file_is_taken_although_the_timer_asks_at_the_same_time(page: Page, ur
     _wait_for(page, asked)
     settled(page)
     assert "run=upload_" in page.url
-
-
-@pytest.mark.parametrize("timer", ORDERS)
-def test_two_runs_are_swapped_although_the_timer_asks_at_the_same_time(page: Page, url: str, timer: str) -> None:
-    asked = ask_at_once(page, timer, lambda request: b"swap_runs" in request.SerializeToString())
-    page.goto(f"{url}/compare?compare=two+runs&run=alpha&run_b=beta&step_b=1")
-    page.wait_for_selector(".rl-picture .main-svg")
-    unfold(page)
-    settled(page)
-    _wait_for(page, asked)
-    page.get_by_role("button", name="Swap A and B").click()
-    page.wait_for_url(lambda address: "run=beta" in address)
-    asked.clear()
-    _wait_for(page, asked)
-    settled(page)
-    assert "run=beta" in page.url
-    assert "run_b=alpha" in page.url
 
 
 def _wait_for(page: Page, asked: list) -> None:
