@@ -16,6 +16,9 @@ def slider_scale(
 ) -> tuple[float, ...]:
     """Return `count` values, evenly spaced in the logarithm of their distance from neutral, and the values `also`.
 
+    One of `also` replaces a value that is the same to eleven digits: an address has twelve, and two places of a slider
+    must not look alike.
+
     Neutral is 1 for a ratio, where the distance of t is t − 1, or 1/t − 1 below 1; it is 0 for a difference.
 
     Raises:
@@ -36,8 +39,8 @@ def slider_scale(
     smallest, largest = sorted((tightest, loosest))
     values = sorted({min(max(_rounded(distance, of_ratio), smallest), largest) for distance in steps})
     for value in also:
-        if value not in values:
-            insort(values, value)
+        values = [other for other in values if not math.isclose(other, value, rel_tol=1e-11)]
+        insort(values, value)
     return tuple(values if far > 0 else reversed(values))
 
 
