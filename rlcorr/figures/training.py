@@ -112,8 +112,10 @@ def over_steps(
     notes = [] if alone else names_at_ends(ends, run_colours(names), y, height=_HEIGHT)
     shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
     steps = [step for curve in lines for step in curve.steps] or [0]
-    room = max(0.02 * (max(steps) - min(steps)), 0.5)
-    x: Part = {"title_text": "step", "tickformat": "d", "nticks": 6, "range": [min(steps) - room, max(steps) + room]}
+    span = max(steps) - min(steps)
+    room = max(0.02 * span, 0.5)
+    ticks: Part = {"dtick": 1} if span < 6 else {"nticks": 6}  # no step has two ticks
+    x = ticks | {"title_text": "step", "tickformat": "d", "range": [min(steps) - room, max(steps) + room]}
     legend = alone and len(lines) > 1
     made = figure(traces, height=_HEIGHT, x=x, y=y, shapes=shapes, notes=notes, legend=legend)
     margin = 12 if alone else room_for_names(names)

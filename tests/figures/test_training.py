@@ -51,6 +51,13 @@ def test_rings_on_the_recorded_steps_and_a_cursor_on_the_shown_one() -> None:
     assert [shape.x0 for shape in figure.layout.shapes] == [2]
 
 
+def test_no_step_has_two_ticks() -> None:
+    """Whole numbers at every half step would read 1, 1, 2, 2."""
+    few: Any = over_steps(TWO, {"alpha": rows_of("a", [1.0, 2.0])})
+    many: Any = over_steps(TWO, {"alpha": rows_of("a", [1.0] * 40)})
+    assert (few.layout.xaxis.dtick, many.layout.xaxis.dtick, many.layout.xaxis.nticks) == (1, None, 6)
+
+
 def test_several_runs_have_a_colour_each_and_their_names() -> None:
     rows = {
         "alpha": [{"step": 1, "a": 1.0, "b": 5.0}, {"step": 2, "a": 9.0, "b": 5.0}],
