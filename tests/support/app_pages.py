@@ -30,9 +30,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The app over the committed runs."""
+def committed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The app over the committed runs, without those that somebody has trained here."""
     monkeypatch.syspath_prepend(PROJECT / "app")
+    monkeypatch.setattr(runs, "LOCAL", tmp_path / "none")
 
 
 @pytest.fixture(autouse=True)
