@@ -130,17 +130,18 @@ def _boxes_of_b(all_runs: dict[str, Path], first: session.Selection, second: ses
 
 
 def _swap_configurations() -> None:
-    presets = st.session_state["preset"], st.session_state["preset_b"]
-    st.session_state["preset_b"], st.session_state["preset"] = presets
+    session.put(preset=st.session_state["preset_b"], preset_b=st.session_state["preset"])
     fields.swap()
 
 
 def _swap_runs(a: session.Selection, b: session.Selection) -> None:
-    for (run_key, step_key), selection in ((("run", "step"), b), (("run_b", "step_b"), a)):
-        st.session_state[run_key] = selection.slug
-        st.session_state[step_key] = session.LATEST if selection.step is None else str(selection.step)
-        notices.clear(run_key)
-        notices.clear(step_key)
+    session.put(run=b.slug, step=_step_of(b), run_b=a.slug, step_b=_step_of(a))
+    for key in ("run", "step", "run_b", "step_b"):
+        notices.clear(key)
+
+
+def _step_of(selection: session.Selection) -> str:
+    return session.LATEST if selection.step is None else str(selection.step)
 
 
 def _run_box(label: str, options: list[str], key: str, default: str) -> None:
@@ -262,5 +263,5 @@ def announce_new_runs(all_runs: dict[str, Path], shown: str) -> None:
 
 def show_step(step: int) -> None:
     """Select this step as its picker would."""
-    st.session_state["step"] = str(step)
+    session.put(step=str(step))
     notices.clear("step")

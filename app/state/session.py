@@ -48,15 +48,19 @@ def run_and_step() -> dict[str, str]:
     return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
 
 
-def put_run(slug: str) -> None:
-    """Select a run from code, and its latest step.
+def put(**values: str) -> None:
+    """Select values of pickers from code.
 
-    The browser hears of it when the page is drawn. If its timer has sent a request just before, this brings the older
+    The browser hears of them when the page is drawn. If its timer has sent a request just before, this brings the older
     values once more, which `differs_from_page` then replaces.
     """
-    put = {"run": slug, "step": LATEST}
-    st.session_state["put"] = {key: (st.session_state.get(key), value) for key, value in put.items()}
-    st.session_state.update(put)
+    st.session_state["put"] = {key: (st.session_state.get(key), value) for key, value in values.items()}
+    st.session_state.update(values)
+
+
+def put_run(slug: str) -> None:
+    """Select a run from code, and its latest step."""
+    put(run=slug, step=LATEST)
 
 
 def remember_pickers() -> None:

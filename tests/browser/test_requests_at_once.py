@@ -1,9 +1,10 @@
 """What a person does counts although the page's timer asks at the same time, or Streamlit writes two things at once."""
 
 import pytest
-from app_runs import settled
+from app_runs import settled, unfold
 from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from timer_requests import ORDERS, ask_at_once
 
 
@@ -22,6 +23,33 @@ def test_a_file_is_taken_although_the_timer_asks_at_the_same_time(page: Page, ur
     _wait_for(page, asked)
     settled(page)
     assert "run=upload_" in page.url
+
+
+@pytest.mark.parametrize("timer", ORDERS)
+def test_two_configurations_keep_their_bounds_when_they_are_swapped(page: Page, url: str, timer: str) -> None:
+    """The timer may bring the presets of before, whose own bounds then take the place of those in the address."""
+    asked = ask_at_once(page, timer, lambda request: _clicks(request, "swap"))
+    page.goto(
+        f"{url}/compare?run=alpha&preset=decoupled_token_icepop&is_upper=3&preset_b=decoupled_seq_is&b.is_upper=7"
+    )
+    page.wait_for_selector(".rl-picture .main-svg")
+    unfold(page)
+    settled(page)
+    _wait_for(page, asked)
+    page.get_by_role("button", name="Swap A and B").click()
+    page.wait_for_url(lambda address: "b.is_upper=3" in address)
+    asked.clear()
+    _wait_for(page, asked)
+    settled(page)
+    assert "preset=decoupled_seq_is&" in page.url
+    assert "&is_upper=7" in page.url
+    assert "b.is_upper=3" in page.url
+
+
+def _clicks(request: BackMsg, key: str) -> bool:
+    return any(
+        state.trigger_value and state.id.endswith(f"-{key}") for state in request.rerun_script.widget_states.widgets
+    )
 
 
 def _wait_for(page: Page, asked: list) -> None:

@@ -12,9 +12,9 @@ ORDERS = ("first", "second")
 def ask_at_once(page: Page, order: str, concerns: Callable[[BackMsg], bool] = lambda _: True) -> list[BackMsg]:
     """Send a request of the timer with each of a person's requests for which `concerns` is true.
 
-    Both bring the same widget values. Call this before the page is opened. Returns the requests that the timer has sent
-    by itself, in a list that grows, and is emptied when the page changes. While it is empty, nothing is added to a
-    person's request.
+    Both bring the same widget values, but a click on a button is only in the person's request. Call this before the
+    page is opened. Returns the requests that the timer has sent by itself, in a list that grows, and is emptied when
+    the page changes. While it is empty, nothing is added to a person's request.
     """
     asked: list[BackMsg] = []
 
@@ -44,7 +44,9 @@ def ask_at_once(page: Page, order: str, concerns: Callable[[BackMsg], bool] = la
 def _of_timer(last: BackMsg, request: BackMsg) -> bytes:
     """Return the timer's last request as it would be now."""
     now = BackMsg.FromString(last.SerializeToString())
-    now.rerun_script.widget_states.CopyFrom(request.rerun_script.widget_states)
+    values = [state for state in request.rerun_script.widget_states.widgets if not state.trigger_value]
+    del now.rerun_script.widget_states.widgets[:]
+    now.rerun_script.widget_states.widgets.extend(values)
     del now.rerun_script.cached_message_hashes[:]
     now.rerun_script.cached_message_hashes.extend(request.rerun_script.cached_message_hashes)
     return now.SerializeToString()
