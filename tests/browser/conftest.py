@@ -76,10 +76,12 @@ STATE = """() => {
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
     """Say of a failed test what its page showed: on a loaded machine it may not fail again."""
     report = (yield).get_result()
-    page = getattr(item, "funcargs", {}).get("page")
+    fixtures = getattr(item, "funcargs", {})
+    page = fixtures.get("page")
     if report.when == "call" and report.failed and page is not None and not page.is_closed():
         report.sections.append(("page", f"{page.url}\n{page.evaluate(STATE)}\n{ERRORS}"))
-        report.sections.append(("server", (folder() / "server.log").read_text(encoding="utf-8")[-2000:]))
+        if "url" in fixtures:
+            report.sections.append(("server", (folder() / "server.log").read_text(encoding="utf-8")[-2000:]))
 
 
 def empty_page(opened: BrowserContext) -> Iterator[Page]:

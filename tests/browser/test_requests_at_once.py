@@ -1,11 +1,14 @@
 """What a person does counts although the page's timer asks at the same time, or Streamlit writes two things at once."""
 
+from pathlib import Path
+
+import late_streamlit
 import pytest
-from app_runs import settled, unfold
+from app_runs import make_run, pick, serve, settled, unfold
 from browser_runs import BOX, drop, pairs
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
-from timer_requests import ORDERS, ask_at_once
+from timer_requests import ORDERS, ask_at_once, ask_now
 
 
 @pytest.mark.parametrize("timer", ORDERS)
@@ -44,6 +47,21 @@ def test_two_configurations_keep_their_bounds_when_they_are_swapped(page: Page, 
     assert "preset=decoupled_seq_is&" in page.url
     assert "&is_upper=7" in page.url
     assert "b.is_upper=3" in page.url
+
+
+def test_a_text_is_renewed_although_the_timer_asks_before_it_was_delivered(page: Page, tmp_path: Path) -> None:
+    """On a busy machine the timer's request may come when a run has ended whose messages were not handled yet."""
+    make_run(tmp_path, "beta", steps=1)
+    with serve(tmp_path, streamlit=(late_streamlit.__file__,)) as url:
+        asked, ask = ask_now(page)
+        page.goto(f"{url}/training?run=beta&part=Train")
+        page.get_by_text("--rollout.engine auto").wait_for()
+        _wait_for(page, asked)
+        pick(page, "Sampler", "transformers")
+        for _ in range(20):  # for a second: the messages are handled 0.3 s after they were sent
+            page.wait_for_timeout(50)
+            ask()
+        expect(page.get_by_text("--rollout.engine transformers")).to_be_visible()
 
 
 def _clicks(request: BackMsg, key: str) -> bool:

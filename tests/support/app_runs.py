@@ -100,10 +100,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(runs: Path, project: Path = PROJECT, *, port: int | None = None) -> Iterator[str]:
-    """The app of this project over these runs, at a free port unless one is given; its address."""
+def serve(
+    runs: Path, project: Path = PROJECT, *, port: int | None = None, streamlit: tuple[str, ...] = ("-m", "streamlit")
+) -> Iterator[str]:
+    """The app of this project over these runs, at a free port unless one is given; its address.
+
+    `streamlit`: what Python runs, if it is another program than Streamlit itself.
+    """
     port = port or free_port()
-    command = [sys.executable, "-m", "streamlit", "run", "app/server.py"]
+    command = [sys.executable, *streamlit, "run", "app/server.py"]
     options = ["--server.port", str(port), "--server.address", "127.0.0.1", "--server.fileWatcherType", "none"]
     with (runs / "server.log").open("wb") as log:
         server = subprocess.Popen(

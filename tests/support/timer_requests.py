@@ -41,6 +41,31 @@ def ask_at_once(page: Page, order: str, concerns: Callable[[BackMsg], bool] = la
     return asked
 
 
+def ask_now(page: Page) -> tuple[list[BackMsg], Callable[[], None]]:
+    """Return the timer's own requests, as `ask_at_once` does, and a function that asks once more as the timer does.
+
+    Call this before the page is opened.
+    """
+    asked: list[BackMsg] = []
+    newest: list[BackMsg] = []
+    servers: list[WebSocketRoute] = []
+
+    def relay(socket: WebSocketRoute) -> None:
+        servers[:] = [socket.connect_to_server()]
+
+        def send(message: str | bytes) -> None:
+            request = BackMsg.FromString(message.encode() if isinstance(message, str) else message)
+            if request.WhichOneof("type") == "rerun_script":
+                newest[:] = [request]
+                asked.extend(newest if request.rerun_script.is_auto_rerun else [])
+            servers[0].send(message)
+
+        socket.on_message(send)
+
+    page.route_web_socket("**/_stcore/stream", relay)
+    return asked, lambda: servers[0].send(_of_timer(asked[-1], newest[0]))
+
+
 def _of_timer(last: BackMsg, request: BackMsg) -> bytes:
     """Return the timer's last request as it would be now."""
     now = BackMsg.FromString(last.SerializeToString())
