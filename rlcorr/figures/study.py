@@ -76,7 +76,7 @@ def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = 
         "error_x": error_bars([_within_one(pair.difference) for pair in order], REJECTED),
         "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
     }  # fmt: skip
-    y = {"type": "category", "autorange": "reversed", "dtick": 1, "tickfont": {"size": 11}}
+    y = {"type": "category", "range": [len(order) - 0.5, -0.75], "dtick": 1, "tickfont": {"size": 11}}
     x: Part = {"title_text": "difference of the reward", "side": "top"}
     zero = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
     if titles and order:
