@@ -131,24 +131,24 @@ def moments(
         count=count,
         total=selected.sum(-1),
         squares=selected.square().sum(-1) if squares else torch.zeros_like(count),
-        low=smallest(x, mask) if extremes else infinity,
-        high=largest(x, mask) if extremes else -infinity,
+        low=masked_min(x, mask) if extremes else infinity,
+        high=masked_max(x, mask) if extremes else -infinity,
     )
 
 
-def smallest(x: Tensor, mask: Tensor) -> Tensor:
+def masked_min(x: Tensor, mask: Tensor) -> Tensor:
     """Return the minimum over the last dimension, inf for an empty selection.
 
-    >>> smallest(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, True, False]])).tolist()
+    >>> masked_min(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, True, False]])).tolist()
     [2.0]
     """
     return torch.where(mask, x, torch.inf).amin(-1) if x.shape[-1] else x.sum(-1) + torch.inf
 
 
-def largest(x: Tensor, mask: Tensor) -> Tensor:
+def masked_max(x: Tensor, mask: Tensor) -> Tensor:
     """Return the maximum over the last dimension, −inf for an empty selection.
 
-    >>> largest(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True, False]])).tolist()
+    >>> masked_max(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True, False]])).tolist()
     [2.0]
     """
     return torch.where(mask, x, -torch.inf).amax(-1) if x.shape[-1] else x.sum(-1) - torch.inf

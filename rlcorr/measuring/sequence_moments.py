@@ -16,7 +16,7 @@ from torch import Tensor
 from rlcorr.config import PER_TOKEN, CorrectionConfig
 from rlcorr.correction import bound_weights, log_weights, old_log_probs
 from rlcorr.masked import count_true
-from rlcorr.measuring.moments import COLUMNS, Moments, flag_moments, moments, smallest, stacked, unstacked
+from rlcorr.measuring.moments import COLUMNS, Moments, flag_moments, masked_min, moments, stacked, unstacked
 from rlcorr.measuring.quantities import Quantity, RuleQuantity
 from rlcorr.ratios import excess, k3, ratio
 from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
@@ -77,7 +77,7 @@ def pair_moments(batch: TokenBatch, d: Tensor) -> MomentsByName:
         "training_log_prob": sums(old_log_probs(batch).to(d.dtype)),
         "rollout_log_prob": sums(batch.rollout_log_probs.to(d.dtype)),
         "d": log_ratios,
-        "abs_d": Moments(count, size.sum(-1), log_ratios.squares, smallest(size, mask), farthest),
+        "abs_d": Moments(count, size.sum(-1), log_ratios.squares, masked_min(size, mask), farthest),
         "k3": sums(divergence, zeroed=True),
         "ratio": _ratio_moments(d, mask, log_ratios),
         "ratio_excess": sums(excess(d, divergence), squares=True, zeroed=True),
