@@ -10,8 +10,13 @@ Cell = str | Sequence[tuple[str, str]]
 
 
 def plain(text: object) -> str:
-    """Escape a text for a Markdown element, so that it is shown literally."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|$:<>~&@])", r"\\\1", str(text))
+    r"""Escape a text for a Markdown element, so that it is shown literally. No line ends between a number and its %.
+
+    >>> plain("58 % of k3: *p*")
+    '58\xa0% of k3\\: \\*p\\*'
+    """
+    escaped = re.sub(r"([\\`*_{}\[\]()#+\-.!|$:<>~&@])", r"\\\1", str(text))
+    return re.sub(r"(?<=\d) %", "\u00a0%", escaped)
 
 
 def number(value: float | None) -> str:

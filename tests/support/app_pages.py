@@ -82,7 +82,7 @@ def said(at: AppTest) -> str:
         parts += [part["refused"], _text(part["said"]), *part["texts"].values(), *part["tables"].values()]
         parts += [_text(note["lead"]) for note in part["notes"]]
         parts += [_text(shown[of]) for row in part["rows"] for shown in row for of in ("above", "heading", "caption")]
-    return "\n".join(parts).replace("\\", "")
+    return "\n".join(parts).replace("\\", "").replace("\u00a0", " ")
 
 
 def four_digits(value: float) -> str:
@@ -94,7 +94,7 @@ def line_and_state(at: AppTest) -> str:
     """What the line above the pickers says is open, and next to it the state of the run."""
     (line,) = [box for box in at.expander if any(picker.key == "run" for picker in box.selectbox)]
     state = next(caption.value for caption in at.caption if "recorded" in caption.value)
-    return f"{line.label} | {state}".replace("\\", "")
+    return f"{line.label} | {state}".replace("\\", "").replace("\u00a0", " ")
 
 
 def _text(markup: str) -> str:

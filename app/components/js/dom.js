@@ -18,8 +18,11 @@ export const put = (element, text) => {
   if (element.textContent !== text) element.textContent = text
 }
 
+// No line ends between a number and its %.
+export const unbroken = (text) => text.replace(/(\d) %/g, "$1\u00a0%")
+
 export const putHtml = (element, html) => {
-  if (element.shownHtml !== html) element.innerHTML = html
+  if (element.shownHtml !== html) element.innerHTML = unbroken(html)
   element.shownHtml = html
 }
 

@@ -3,7 +3,7 @@
 // It is redrawn after every run of the page, unless a thumb is held at a position that the run did not know.
 
 import { movingLine } from "./strip_lookup.js"
-import { arrange, byKey, make, put, putHtml } from "./dom.js"
+import { arrange, byKey, make, put, putHtml, unbroken } from "./dom.js"
 import { purge, showPicture } from "./pictures.js"
 import { makeSlider } from "./slider.js"
 import { showWords } from "./words.js"
@@ -38,7 +38,7 @@ const newPart = (root) => {
 }
 
 const write = (part, { numbers, texts, tables }) => {
-  if (texts.answer !== undefined) put(part.answer, texts.answer)
+  if (texts.answer !== undefined) put(part.answer, unbroken(texts.answer))
   for (const [label, { text, beside }] of Object.entries(numbers)) {
     const number = part.numberOf.get(label)
     if (!number) continue
