@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import streamlit as st
 from data import uploads
-from state import session
+from state import address, session
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import phrases
 from text import yours as say
@@ -110,6 +110,7 @@ def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
         st.session_state[REFUSAL] = " ".join([str(error), *_hints(names)]), _picked()
         return
     session.put_run(slug)
+    address.leave("run", "step")  # after a restart of the server, its first run gets the files and the old address
     details, notes = (_welcome(summary), *_missing(summary)), (*summary.notes, *_left_out(summary))
     line = say.read_line(uploads.name_of(names), summary)
     st.session_state["upload_read"] = Read(slug, line, details, notes)

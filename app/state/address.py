@@ -98,6 +98,14 @@ def restore(key: str, default: T, parse: Callable[[str], T]) -> None:
         st.session_state[key] = st.session_state.get(f"last_{key}", default)
 
 
+def leave(*keys: str) -> None:
+    """Do not take these keys from the address that the page has arrived at: code has given them other values."""
+    for key in keys:
+        if _arrived(key):
+            notices.clear(key)
+            st.session_state["settled"] = _arrival().number
+
+
 def one_of(options: Collection[str], sentence: Callable[[str], str]) -> Callable[[str], str]:
     """Return a function for `restore` that accepts one of the options."""
 

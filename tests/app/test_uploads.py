@@ -65,6 +65,19 @@ def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
     assert line_and_state(again).startswith("pairs.npz · step 1")
 
 
+def test_a_file_counts_more_than_an_address_that_comes_with_it(root: Path) -> None:
+    """A restarted server gets both in its first run: the file, and the address of one that it has lost."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(BOX, run="alpha", step="0")
+    at.query_params["run"] = "upload_lost"
+    drop(at, "mine.jsonl", jsonl())
+    slug = at.selectbox(key="run").value
+    assert slug.startswith("upload_")
+    assert slug != "upload_lost"
+    assert at.query_params["run"] == slug
+    assert not at.warning
+
+
 def drop_all(at: AppTest, *files: tuple[str, bytes]) -> AppTest:
     at.file_uploader(key="dropped").set_value([(*file, "application/octet-stream") for file in files]).run()
     assert not at.exception
