@@ -4,6 +4,7 @@ The box is open until files have been read. It then folds to one line: their nam
 """
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -44,6 +45,7 @@ class Read:
 
 def take() -> None:
     """Show the box to drop files into, what was read from them, or why they were refused."""
+    is_new = "dropped" not in st.session_state
     _take_new_files()
     read = _shown()
     st.session_state.setdefault(OPEN, read is None)
@@ -51,7 +53,9 @@ def take() -> None:
         st.caption(phrases.UPLOAD)
         st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding")
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
-        st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped")
+        in_box = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped")
+        if is_new and _files(in_box):  # a restarted server knows what is in the box only when it has drawn the box
+            st.rerun()
         sentence = say.TOO_LARGE.format(limit=st.get_option("server.maxUploadSize"))
         st.html(TOO_LARGE.replace("{sentence}", html.escape(sentence)))
         for sentence in read.details if read else ():
@@ -88,8 +92,7 @@ def _take_new_files() -> None:
     This is no `on_change` of the box. Another request of the browser can end a callback before it has done anything,
     and Streamlit does not call it again.
     """
-    in_box = st.session_state.get("dropped") or []
-    dropped = [file for file in in_box if isinstance(file, UploadedFile)]  # a restarted server has lost the others
+    dropped = _files(st.session_state.get("dropped", []))
     clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
     now = clamp, *(file.file_id for file in dropped)
     if not dropped:  # after a change of page the box is empty
@@ -97,6 +100,11 @@ def _take_new_files() -> None:
     elif now != st.session_state.get(TAKEN):
         _take([(file.name, file.getvalue()) for file in dropped], clamp=clamp)
     st.session_state[TAKEN] = now
+
+
+def _files(in_box: Sequence[object]) -> list[UploadedFile]:
+    """Return the files in the box. A restarted server has lost those of before."""
+    return [file for file in in_box if isinstance(file, UploadedFile)]
 
 
 def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
