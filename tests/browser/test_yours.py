@@ -7,7 +7,7 @@ import pytest
 from app_runs import fits_a_phone, free_port, make_run, serve, settled
 from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page, WebSocketRoute, expect
-from streamlit.proto.BackMsg_pb2 import BackMsg
+from timer_requests import read
 
 BROKEN = """() => [...document.querySelectorAll(".st-key-yours .rl-table td:not(:first-child)")].filter((cell) => {
   const number = document.createRange(), first = cell.querySelector("span")?.firstChild ?? cell.firstChild
@@ -92,8 +92,7 @@ def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(
         server = socket.connect_to_server()
 
         def send(message: str | bytes) -> None:
-            request = BackMsg.FromString(message.encode() if isinstance(message, str) else message)
-            if restarted and first and request.WhichOneof("type") == "rerun_script":
+            if restarted and first and read(message).WhichOneof("type") == "rerun_script":
                 restarted.clear()  # this one is lost, as if the next had come before it was handled
             else:
                 server.send(message)

@@ -23,7 +23,7 @@ def ask_at_once(page: Page, order: str, concerns: Callable[[BackMsg], bool] = la
         asked.clear()
 
         def send(message: str | bytes) -> None:
-            request = BackMsg.FromString(message.encode() if isinstance(message, str) else message)
+            request = read(message)
             if request.rerun_script.is_auto_rerun:
                 asked.append(request)
             elif request.WhichOneof("type") == "rerun_script" and asked and concerns(request):
@@ -54,7 +54,7 @@ def ask_now(page: Page) -> tuple[list[BackMsg], Callable[[], None]]:
         servers[:] = [socket.connect_to_server()]
 
         def send(message: str | bytes) -> None:
-            request = BackMsg.FromString(message.encode() if isinstance(message, str) else message)
+            request = read(message)
             if request.WhichOneof("type") == "rerun_script":
                 newest[:] = [request]
                 asked.extend(newest if request.rerun_script.is_auto_rerun else [])
@@ -64,6 +64,11 @@ def ask_now(page: Page) -> tuple[list[BackMsg], Callable[[], None]]:
 
     page.route_web_socket("**/_stcore/stream", relay)
     return asked, lambda: servers[0].send(_of_timer(asked[-1], newest[0]))
+
+
+def read(message: str | bytes) -> BackMsg:
+    """Return what the browser has sent, for a relay of its web socket."""
+    return BackMsg.FromString(message.encode() if isinstance(message, str) else message)
 
 
 def _of_timer(last: BackMsg, request: BackMsg) -> bytes:
