@@ -2,6 +2,7 @@
 
 import streamlit as st
 from controls import drag, lesson_pages
+from controls.complete_address import CompleteAddresses
 from controls.headers import SafeHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -19,5 +20,6 @@ app = st.App(
     middleware=[
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
         Middleware(SafeHeaders, framed=not HOSTS),
+        Middleware(CompleteAddresses, base=st.get_option("server.baseUrlPath")),
     ],
 )

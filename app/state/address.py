@@ -5,8 +5,9 @@ Forward has changed the address. Every other request of the browser brings the a
 sent, which may be older than what the page has written since, so it is not looked at.
 
 An address that names a run is complete: a key that it lacks has its default. The navigation's own links name nothing;
-they keep everything as it is, and the page then completes the address. So it does with the one that opens the app: Back
-and Forward then lead to complete addresses, even where Streamlit forgets that a request comes from them.
+they keep everything as it is, and the page then completes the address. The server does so with the one that opens the
+app (controls/complete_address.py). Back and Forward then lead to complete addresses, even where Streamlit forgets that
+a request comes from them.
 
 Each control calls `restore` before it is drawn and `say` afterwards. What they say is written in one message when the
 run of the page ends, so that each choice is one entry in the browser's history.

@@ -76,6 +76,16 @@ def _wait_for(page: Page, asked: list) -> None:
         page.wait_for_timeout(20)
 
 
+def test_an_address_without_a_run_is_one_entry_in_the_history(page: Page, url: str) -> None:
+    """The page completed it once: Back then led to the same page again."""
+    page.goto("about:blank")
+    page.goto(f"{url}/training?part=Study")
+    settled(page)
+    assert page.url == f"{url}/training?run=newest&part=Study"
+    page.go_back()
+    assert page.url == "about:blank"
+
+
 def test_a_query_that_is_written_before_its_path_makes_no_entry_in_the_history(page: Page, url: str) -> None:
     """Streamlit writes both with pushState, and on a quick page the query comes first."""
     page.goto(f"{url}/bench?run=beta&preset=trl_opsm")

@@ -1,13 +1,12 @@
 // Streamlit makes an entry in the browser's history for each change of the address. Three changes replace an entry
 // instead, so that Back needs one press:
-// - The first address, and a link of the navigation, may name no run, and the page then completes the address.
+// - A link of the navigation names no run, and the page then completes the address.
 // - During a step of a tour everything that a person tries changes the address: one step is one entry.
 // - After a click on a link to another page, Streamlit may write the new page's query before the new path, if both come
 //   at once. The path then replaces this entry, which names nothing that anybody has seen.
 
 const push = history.pushState.bind(history)
-let incomplete = !new URL(location.href).searchParams.has("run")
-let leaving = false, lacksPath = false
+let incomplete = false, leaving = false, lacksPath = false
 
 const isSameStep = (next) => {
   const now = new URL(location.href), [before, after] = [now, next].map(({ searchParams }) => searchParams)
