@@ -3,8 +3,10 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import ROOT, rlcorr, running, wait_for
@@ -151,15 +153,33 @@ def test_a_training_that_fails_ends_the_study(tmp_path: Path, tiny_model: Path) 
 # --- on Ray ---
 
 
+def patiently(get_node: Callable[..., dict]) -> Callable[..., dict]:
+    """Ray waits thirty seconds until a node that it starts can be found, too short on a busy machine."""
+
+    def get(*args: Any) -> dict:
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    return get
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple]:
     """Start two nodes of one core each, and yield them with the folder in which they train."""
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
     folder = study_folder(tmp_path_factory.mktemp("ray"), tiny_model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLCORR_RUNS", str(folder))
         patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr(services, "get_node", patiently(services.get_node))
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         try:
             yield nodes, nodes.add_node(num_cpus=1), folder
