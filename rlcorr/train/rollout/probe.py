@@ -147,7 +147,7 @@ def rounding_sentence(policy: Policy, config: RolloutConfig, batch: TokenBatch, 
     largest = max(largest, SYNCED_K3 / SPREAD) if coarsest == "float32" else largest
     if not float(masked_mean(k3(d), mask)) <= SPREAD * largest:
         return None
-    measured = f"rounding in {coarsest} has been measured to make {smallest:.0e} to {largest:.0e}"
+    measured = f"rounding in {coarsest} has been measured to make a k3 of {smallest:.0e} to {largest:.0e}"
     if policy.precision == "float32":
         return f"{measured}."
     d_float32 = difference(policy.in_float32(), batch, config)
