@@ -5,6 +5,7 @@ from urllib.parse import parse_qs
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from state import address, session
+from streamlit.url_util import make_url_path
 from text import pages
 
 
@@ -16,7 +17,7 @@ class CompleteAddresses:
 
     def __init__(self, app: ASGIApp, base: str) -> None:
         self._app = app
-        self._paths = {f"/{base}/{name}".replace("//", "/").rstrip("/") for name in ("", *pages.PAGES)}
+        self._paths = {make_url_path(base, name).rstrip("/") for name in ("", *pages.PAGES)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._app
