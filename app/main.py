@@ -3,19 +3,16 @@
 import gc
 
 import pandas  # noqa: F401 - plotly looks for it, and must not find a module that another visitor's thread is still importing
+import state
 import streamlit as st
 import torch
-from components.blank_page import reload_when_blank
-from components.history_entries import one_per_view
-from components.menu import close_when_chosen
 from components.picture import load_plotly
-from controls import sharing, tours, upload_box
-from controls.pickers import announce_new_runs, page_inputs, pick, watch
+from controls import pickers, sharing, tours, upload_box
 from data import recorded
-from state import address, fields, navigation, session
 from text import pages, phrases
 from text import training as training_text
 from text.formatting import plain
+from views import bench, compare, gradient, learn, mismatch, start, tokens, training, yours
 
 from rlcorr.records import runs
 
@@ -33,63 +30,51 @@ def forget_imports() -> None:
     gc.freeze()
 
 
-forget_imports()
+STYLE = """<style>
+.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }
+.stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }
+button[data-variant][data-selected='true'] p { color: CanvasText }
+.stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }
+</style>"""
+# Views below the pickers. The two others need no run, so they are above them.
+OF_A_RUN = {
+    "mismatch": mismatch.show, "bench": bench.show, "gradient": gradient.show, "tokens": tokens.show,
+    "compare": compare.show, "training": training.show, "yours": yours.show,
+}  # fmt: skip
 
+forget_imports()
 st.set_page_config(page_title="rlcorr", layout="wide")
-st.html(
-    "<style>.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }"
-    " [data-testid='stPageLink'] p { text-decoration: underline; text-underline-offset: 3px }"
-    " [data-testid*='NavLink']:focus-visible { outline: 2px solid #3a7ca5; outline-offset: -2px; border-radius: 6px }"
-    " .stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }"
-    " button[data-variant][data-selected='true'] p { color: CanvasText }"
-    " .st-key-menu, .st-key-blank_page, .st-key-history_entries { display: none }"
-    " .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }</style>"
-)
-PAGES = {
-    name: st.Page(f"views/{name}.py", title=page.title, url_path=name, default=name == "start")
-    for name, page in pages.PAGES.items()
-}
-BEFORE_THE_PICKERS = ("start", "learn")  # these pages need no run, so the pickers are below them
-page = st.navigation([*PAGES.values()], position="hidden" if sharing.hides_navigation() else "top")
-name = next(name for name, other in PAGES.items() if other is page)
-navigation.set_pages(PAGES)
-if address.begin(name):
-    fields.show_second(False)
-hidden = sharing.hidden()
-# Everything above the pickers has the same place on each page. If they moved, the browser would have them twice for a
-# moment, and could send the values of the old ones from then on.
+state.begin()
+view = state.get("view")
+if view == "yours":
+    upload_box.read_new_files()
+st.set_page_config(page_title=f"{pages.PAGES[view].title} · rlcorr")
+st.html(STYLE)
 load_plotly()
-one_per_view()
-close_when_chosen()
-reload_when_blank()
-part = address.peek("part", training_text.PARTS[0], str)
-needs_no_run = name == "learn" or (name == "training" and part != training_text.PARTS[0])  # a study has its own runs
-with st.container():
-    sharing.apply(hidden, without_pickers=needs_no_run)
-tours.begin()
-tour = st.container(key=tours.PLACE)
-links = sharing.heading(name)
-before = st.container()
-if name == "yours":
-    with before, st.container(key="upload"):
-        upload_box.take()
+sharing.navigation()
+studies = view == "training" and state.get("part") != training_text.PARTS[0]  # a study has its own runs
+sharing.apply(without_pickers=view == "learn" or studies)
+tours.show()
 all_runs = recorded.all_runs()
-if all_runs:
-    with st.container(key="pickers"):
-        selection = pick(all_runs, name)
-    session.select(selection)
-    session.set_source(recorded.source(selection.run, selection.step))
-    with st.container():  # so that elements below keep their position, and a held thumb keeps its slider
-        announce_new_runs(all_runs, selection.slug)
-else:
-    watch(page_inputs(all_runs, None), None, 0.0)
+first, second = pickers.select(all_runs) if all_runs else (None, None)
+sharing.heading(sharing.run_and_step(first))
+for sentence in state.notices():
+    st.warning(plain(sentence))
+if view == "start":
+    start.show(all_runs, first)
+elif view == "learn":
+    learn.show(first)
+elif view == "yours":
+    with st.container(key="upload"):
+        upload_box.take()
+if first is None:
     st.info(phrases.NO_RUNS.format(root=plain(str(runs.ROOT))))
-sharing.links(links)
-if name in BEFORE_THE_PICKERS:
-    with before:
-        page.run()
-elif all_runs:
-    page.run()
-session.remember_pickers()
-tours.show(tour, name)
-address.flush()
+else:
+    with st.container(key="pickers"):
+        pickers.pick_all(all_runs, first, second)
+    pickers.announce_new_runs(all_runs, first.slug)
+    if view == "compare":
+        compare.show(first, second)
+    elif view in OF_A_RUN:
+        OF_A_RUN[view](first)
+state.end()

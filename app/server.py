@@ -1,25 +1,19 @@
-"""The server of `make app`: the pages of main.py, the addresses for dragging (controls/drag.py), and the lessons."""
+"""The server of `make app`: the page of main.py, addresses for dragging and watching, and the lessons."""
 
 import streamlit as st
-from controls import drag, lesson_pages
-from controls.complete_address import CompleteAddresses
+from controls import drag, lesson_pages, watching
 from controls.headers import SafeHeaders
+from controls.old_addresses import OldAddresses
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from state import ended_runs
-from streamlit import net_util
-
-# Streamlit asks an outside address for the IP of this machine when a page of another site connects. Nothing here may.
-net_util.get_external_ip = lambda: None
-ended_runs.deliver_messages()
 
 HOSTS = st.get_option("server.allowedHosts")  # `rlcorr play` sets it; without it every name is accepted
 app = st.App(
     "main.py",
-    routes=[*drag.ROUTES, *lesson_pages.routes()],
+    routes=[*drag.ROUTES, *watching.ROUTES, *lesson_pages.routes()],
     middleware=[
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
         Middleware(SafeHeaders, framed=not HOSTS),
-        Middleware(CompleteAddresses, base=st.get_option("server.baseUrlPath")),
+        Middleware(OldAddresses, base=st.get_option("server.baseUrlPath")),
     ],
 )

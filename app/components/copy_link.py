@@ -1,4 +1,4 @@
-"""A button that copies a link to the page, and confirms that it did."""
+"""A button that copies a link to a page, and confirms that it did."""
 
 from collections.abc import Mapping
 
@@ -11,16 +11,14 @@ HTML = """<button type="button"></button><span role="status"></span><input reado
 _mount = component("rlcorr_copy_link", html=HTML, css=style("copy_link.css"), js=script("copy_link.js"))
 
 
-def copy_link(
-    label: str, query: Mapping[str, str], *, words: Mapping[str, str], key: str, path: str | None = None
-) -> None:
-    """Show a button that copies the address of this page, with the values of `query` instead of its own.
+def copy_link(label: str, address: str, *, words: Mapping[str, str], key: str, is_shown: bool = False) -> None:
+    """Show a button that copies an address.
 
     Args:
         label: The text on the button.
-        query: Keys and values to set in the address.
+        address: The address, relative to the app.
         words: The texts `link`, `copied` and `press`.
         key: Streamlit's key of the component.
-        path: Another page to link to; its address is shown, too.
+        is_shown: Whether the address is shown before the button is pressed.
     """
-    _mount(data={"label": label, "query": dict(query), "words": dict(words), "path": path}, key=key)
+    _mount(data={"label": label, "address": address, "words": dict(words), "shown": is_shown}, key=key)

@@ -2,16 +2,16 @@
 
 One component owns all these elements. While a thumb moves, the component looks up its new content in the strip of the
 slider. Until the strip is loaded, or if there is none, it asks the server (see controls/drag.py). The page runs again
-when the thumb is let go. The static site shows the same part with the same data.
+when the thumb is let go, and state.py takes the value. The static site shows the same part with the same data.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import state
 import streamlit as st
-from state.session import next_run_number
 from streamlit.components.v2 import component
 
 from components.markdown import inline
@@ -169,33 +169,20 @@ def live_part(
     sliders: Sequence[Slider],
     content: LiveContent,
     *,
-    key: str,
     source: str,
     resets: Mapping[str, str],
-    on_move: Callable[[str, float, bool], None],
-    on_reset: Callable[[str], None],
 ) -> None:
-    """Show the live part.
+    """Show the live part, of which a page has one.
 
     Args:
-        sliders: The sliders.
+        sliders: The sliders. The key of each is that of a field of state.py, with `live_` before it if it is a bound.
         content: The content for the present values of the sliders.
-        key: Streamlit's key of the component.
         source: Which run, step and file the pictures show.
-        resets: Key → label of the buttons that reset something.
-        on_move: Called before the page runs again, with a slider's key, its value, and whether it was let go.
-        on_reset: Called before the page runs again, with the key of the button of `resets` that was pressed.
+        resets: Slot → label of the button that resets its configuration.
     """
+    data = part_data(sliders, content, source, resets) | {"run": state.run_number()}
+    _mount(data=data, key=state.LIVE, on_moved_change=state.press, on_reset_change=_reset)
 
-    def report_move() -> None:
-        event = st.session_state[key]["at"]
-        if event["generation"] == {slider.key: slider.generation for slider in sliders}.get(event["slider"]):
-            on_move(event["slider"], float(event["value"]), bool(event["done"]))
 
-    def report_reset() -> None:
-        on_reset(st.session_state[key]["reset"])
-
-    data = part_data(sliders, content, source, resets) | {"run": next_run_number()}
-    result = _mount(data=data, key=key, on_at_change=report_move, on_reset_change=report_reset)
-    if result.reset is not None:
-        st.rerun()  # the other controls are outside this fragment
+def _reset() -> None:
+    state.reset(st.session_state[state.LIVE]["reset"])

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
-from state import session
 from streamlit.components.v2 import component
 
 from components.markdown import plain_text
@@ -26,7 +25,7 @@ def picture(
     *,
     key: str,
     caption: str,
-    source: str | None = None,
+    source: str,
     on_click: Callable[[], None] | None = None,
 ) -> None:
     """Show a heading, the figure and its caption.
@@ -37,11 +36,11 @@ def picture(
         key: Streamlit's key of the component.
         caption: Markdown.
         source: Which run, step and file the figure shows, one text line each; written into the figure and into saved
-            copies. By default the source of the selected step.
+            copies.
         on_click: Called after a click inside the axes; st.session_state[key]["click"]["x"] is the clicked value.
     """
     st.markdown(f"**{title}**")
-    data = picture_data(figure, title, caption, session.source() if source is None else source)
+    data = picture_data(figure, title, caption, source)
     data |= {"clicks": on_click is not None}
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
     _mount(data=data, key=key, **listening)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from state.session import next_run_number
+import state
 from streamlit.components.v2 import component
 
 from components.sources import script, style
@@ -66,7 +66,7 @@ def token_text(
         "responses": [asdict(r) for r in responses],
         "legend": legend,
         "opened": index,
-        "run": next_run_number(),
+        "run": state.run_number(),
     }
     _mount(data=data, key=key, on_open_change=on_open)
 

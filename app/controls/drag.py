@@ -1,6 +1,6 @@
-"""Sliders that are dragged without a rerun of the page: a bound, or the batch size.
+"""Addresses for sliders that are dragged without a run of the page: a bound, or the batch size.
 
-A rerun takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers two URLs of its
+A run takes Streamlit 50 ms and the browser 40 more before anything is drawn. So a page offers two URLs of its
 own. The first returns the strip of a slider, in which the browser looks up everything. The second computes one value
 on request, until the strip is ready or if there is none. An offer belongs to the session that made it and ends with
 it. Only the browser of that session knows the URLs.
@@ -12,46 +12,18 @@ import json
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import streamlit as st
-from components.live_part import LiveContent, Slider, live_part
+from components.live_part import LiveContent
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from state import fields, session
 
 from rlcorr.errors import UsageError
 from rlcorr.strips.packing import Package, pack
-
-
-@dataclass(frozen=True)
-class Dragged:
-    """A slider, and a function that takes its value before the page runs: (value, whether it was let go)."""
-
-    slider: Slider
-    put: Callable[[float, bool], None]
-
-
-def show_live(
-    dragged: Sequence[Dragged], content: LiveContent, *, key: str, resets: Mapping[str, str], source: str | None = None
-) -> None:
-    """Show a live part. Call it in a fragment that contains nothing else, so that releasing the thumb is quick."""
-    put = {one.slider.key: one.put for one in dragged}
-    live_part(
-        [one.slider for one in dragged],
-        content,
-        key=key,
-        source=session.source() if source is None else source,
-        resets=resets,
-        on_move=lambda slider, value, done: put[slider](value, done),
-        on_reset=fields.reset,
-    )
-
-
-# --- the addresses ---
 
 
 @dataclass(frozen=True, eq=False)

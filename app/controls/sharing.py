@@ -1,24 +1,25 @@
-"""Parts of every page: the heading with a link to copy, controls that a link hides, and the projector mode."""
+"""Parts of every page: navigation, heading, a link to copy, controls that a link hides, and the projector mode."""
 
-from urllib.parse import urlencode
+from collections.abc import Collection
 
+import state
 import streamlit as st
 from components.copy_link import copy_link
-from state import address, navigation, notices, session
-from streamlit.delta_generator import DeltaGenerator
+from components.links import Link, links
+from data.selection import Selection
 from text import links as say
 from text import study_ends as say_study
 from text import training as training_text
-from text.formatting import plain
 from text.pages import PAGES
 
-from rlcorr.errors import UsageError, unknown
+from controls.choosing import switch
 
 SELECTORS = {
     "run_picker": ".st-key-pickers:not(:has(.st-key-preset)), .st-key-run, .st-key-step, .st-key-run_state",
     "upload": ".st-key-upload",
     "preset": ".st-key-preset",
     "bounds": ".rl-resets, [data-slider^=live_]:not([data-slider^='live_b.'])",
+    "navigation": ".st-key-navigation",
     "choices": ".st-key-choices",
     "methods": ".st-key-methods",
     "budget": ".st-key-budget",
@@ -50,70 +51,52 @@ html { font-size: 21px }
 """
 
 
-def hides_navigation() -> bool:
-    """Check whether the navigation is hidden, before it is known which view is shown."""
-    raw = st.query_params.get("hide", st.session_state.get("hide", ""))
-    return "navigation" in raw.split(",")
-
-
-def hidden() -> frozenset[str]:
-    """Return the names that the link which opened the app hides. They are hidden for the whole visit, in every view."""
-    address.restore("hide", "", str)
-    raw = st.session_state["hide"]
-    address.say("hide", raw, "")
-    return frozenset(name for name in raw.split(",") if name)
-
-
-def apply(names: frozenset[str], *, without_pickers: bool) -> None:
-    """Hide these controls, enlarge the type if the URL asks for it, and name what is wrong in the URL."""
-    for name in sorted(names - set(say.HIDEABLE)):
-        st.warning(plain(say.WRONG_HIDE.format(error=unknown("control in hide=", name, say.HIDEABLE))))
-    hidden_names = names | ({"run_picker", "upload"} if without_pickers else set())
-    selectors = [selector for name, selector in SELECTORS.items() if name in hidden_names]
+def apply(*, without_pickers: bool) -> None:
+    """Hide the controls that the address names, and enlarge the type if it asks for it."""
+    names = {*state.get("hide")} | ({"run_picker", "upload"} if without_pickers else set())
+    selectors = [selector for name, selector in SELECTORS.items() if name in names]
     selectors += [selector for emptied, selector in EMPTIED.items() if emptied <= names]
     rules = f"{', '.join(selectors)} {{ display: none }}" if selectors else ""
-    st.html(f"<style>{rules}{'' if hides_navigation() else LOW}{LARGE if _projector() else ''}</style>")
+    low = "" if "navigation" in names else LOW
+    st.html(f"<style>{rules}{low}{LARGE if state.get('projector') else ''}</style>")
 
 
-def _projector() -> bool:
-    """Return whether the large type is on, and name what is wrong with it in the address."""
-    address.restore("projector", False, _on_or_off)
-    for sentence in notices.of("projector"):
-        st.warning(plain(sentence))
-    is_on = st.session_state["projector"]
-    address.say("projector", is_on, False, lambda _: "1")
-    return is_on
+def navigation() -> None:
+    """Show a link to each view."""
+    shown = [Link(page.title, {"view": name}) for name, page in PAGES.items()]
+    with st.container(key="navigation"):
+        links(*shown, key="views", current=PAGES[state.get("view")].title)
 
 
-def _on_or_off(raw: str) -> bool:
-    if raw not in ("0", "1"):
-        raise UsageError(say.WRONG_PROJECTOR.format(got=raw))
-    return raw == "1"
+def heading(run_and_step: dict[str, str]) -> None:
+    """Show the question that the page answers, its introduction, the button that copies the link, and the projector.
 
-
-def heading(name: str) -> DeltaGenerator:
-    """Show the question that the page answers and its introduction. Return a container for the link, next to it."""
-    with st.container():
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f"#### {PAGES[name].question}", width="stretch")
-            container = st.container(key="links", horizontal=True, vertical_alignment="center", width="content")
-        if PAGES[name].before:
-            st.markdown(PAGES[name].before)
-    return container
-
-
-def links(container: DeltaGenerator) -> None:
-    """Show the button that copies the link, and the projector switch.
-
-    The link names the run and the step, even if the URL leaves them to the newest.
+    The link names the run and the step, even if the address leaves them to the newest.
     """
-    with container:
-        copy_link(say.COPY, session.run_and_step(), words=say.LINK, key="copy_link")
-        st.toggle(say.PROJECTOR, key="projector", help=say.PROJECTOR_HELP)
+    page = PAGES[state.get("view")]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"#### {page.question}", width="stretch")
+        with st.container(key="links", horizontal=True, vertical_alignment="center", width="content"):
+            copy_link(say.COPY, state.address_of(run_and_step), words=say.LINK, key="copy_link")
+            switch("projector", say.PROJECTOR, help=say.PROJECTOR_HELP)
+    if page.before:
+        st.markdown(page.before)
+
+
+def run_and_step(shown: Selection | None) -> dict[str, str]:
+    """Return the run and the step that are shown, as a link names them."""
+    if shown is None:
+        return {}
+    return {"run": shown.slug} | ({} if shown.step is None else {"step": str(shown.step)})
+
+
+def view_links(names: Collection[str], *, key: str) -> None:
+    """Show a link to each of these views, which show the same run."""
+    links(*(Link(PAGES[name].title, {"view": name}) for name in names), key=key)
 
 
 def with_study_link(sentence: str, name: str) -> str:
-    """Return a sentence about a study, in Markdown, in which the study is a link. Streamlit loads the page anew."""
-    query = navigation.linked({"part": training_text.PARTS[1], "study": name})
-    link = say_study.STUDY_LINK.format(name=name, address=f"training?{urlencode(query)}")
+    """Return a sentence about a study, in Markdown, in which the study is a link. The browser loads the page anew."""
+    address = state.address_of({"view": "training", "part": training_text.PARTS[1], "study": name})
+    link = say_study.STUDY_LINK.format(name=name, address=address)
     return sentence.replace(say_study.STUDY.format(name=name), link)

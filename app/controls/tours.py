@@ -2,16 +2,12 @@
 
 import html
 
+import state
 import streamlit as st
+from components.links import Link, links
 from components.show_me import show_me
-from state import address, navigation, notices
-from state.navigation import TOUR, TOUR_DONE, TOUR_STEP
-from streamlit.delta_generator import DeltaGenerator
 from text import tours as say
-from text.formatting import plain
 from text.tours import TOURS, Step, Tour
-
-from rlcorr.errors import UsageError, unknown
 
 PLACE = "tour"
 """Key of the strip. It stays in sight at the top. On a phone a slider has the top, and the strip the lower edge."""
@@ -40,36 +36,18 @@ LIGHT = """<style>
 </style>"""
 
 
-def begin() -> None:
-    """Take the tour and its step from the address, before the links of the page are drawn."""
-    address.restore(TOUR, "", address.one_of(["", *TOURS], _wrong_tour))
-    address.restore(TOUR_STEP, 1, _parsed_step)
-    tour = TOURS.get(st.session_state[TOUR])
-    address.restore(TOUR_DONE, "", _parsed_done)
-    if tour is None or not 1 <= st.session_state[TOUR_STEP] <= len(tour.steps):
-        st.session_state[TOUR_STEP] = 1
-    if tour is None:
-        st.session_state[TOUR_DONE] = ""
-    _say()
+def show() -> None:
+    """Show the strip of the tour that is on, if one is, and light up the control of its step until the step is done."""
     st.html(STYLE)
-
-
-def show(place: DeltaGenerator, view: str) -> None:
-    """Show the strip, after all controls of the page have said what they show."""
-    with place:
-        for sentence in [*notices.of(TOUR), *notices.of(TOUR_STEP), *notices.of(TOUR_DONE)]:
-            st.warning(plain(sentence))
-        tour = TOURS.get(st.session_state[TOUR])
+    tour, view = TOURS.get(state.get("tour")), state.get("view")
+    with st.container(key=PLACE):
         if tour is None:
             return
-        index = st.session_state[TOUR_STEP] - 1
+        index = min(state.get("tour_step"), len(tour.steps)) - 1
         step, is_here = tour.steps[index], tour.steps[index].view == view
-        if is_here and step.is_done(address.said()):
-            st.session_state[TOUR_DONE] = "".join(sorted({*st.session_state[TOUR_DONE], str(index + 1)}))
-            _say()
-        done = {int(number) - 1 for number in st.session_state[TOUR_DONE]}
-        if is_here and index not in done:
-            address.rerun_when(step.is_done)
+        if is_here and step.is_done(state.texts()):
+            state.change(tour_done="".join(sorted({*state.get("tour_done"), str(index + 1)})))
+        done = {int(number) - 1 for number in state.get("tour_done")}
         _strip(tour, index, done, view)
     if is_here and index not in done and step.control:
         st.html(LIGHT.format(control=step.control))
@@ -91,7 +69,7 @@ def _strip(tour: Tour, index: int, done: set[int], view: str) -> None:
         if index + 1 < len(tour.steps):
             _go(say.NEXT, tour.steps[index + 1], index + 1, view, is_main=index in done)
         label, kind = (say.FINISH, "primary") if len(done) == len(tour.steps) else (say.LEAVE, "tertiary")
-        st.button(label, key="tour_leave", type=kind, on_click=_leave)
+        st.button(label, key="tour_leave", type=kind, on_click=state.change, kwargs={"tour": ""})
 
 
 def _mark(number: int, is_current: bool, is_done: bool) -> str:
@@ -103,52 +81,9 @@ def _mark(number: int, is_current: bool, is_done: bool) -> str:
 def _go(label: str, step: Step, index: int, view: str, *, is_main: bool = False) -> None:
     """Show a button to a step of this page, or a link to one of another page."""
     if step.view == view:
-        kind = "primary" if is_main else "secondary"
-        st.button(label, key=f"tour_to_{index}", type=kind, on_click=_set, args=(index + 1,))
+        kind, changes = "primary" if is_main else "secondary", {"tour_step": index + 1}
+        st.button(label, key=f"tour_to_{index}", type=kind, on_click=state.change, kwargs=changes)
         return
-    query = dict(step.query) | {TOUR: st.session_state[TOUR]}
-    query |= {TOUR_STEP: str(index + 1)} if index else {}
-    query |= {TOUR_DONE: st.session_state[TOUR_DONE]} if st.session_state[TOUR_DONE] else {}
+    to = {**dict(step.query), "view": step.view, "tour_step": str(index + 1)}
     with st.container(key=f"tour_link_{index}", width="content"):
-        navigation.link_to(step.view, query, label, width="content")
-
-
-def _set(number: int) -> None:
-    st.session_state[TOUR_STEP] = number
-    notices.clear(TOUR_STEP)
-
-
-def _leave() -> None:
-    st.session_state[TOUR] = st.session_state[TOUR_DONE] = ""
-    _set(1)
-
-
-def _say() -> None:
-    address.say(TOUR, st.session_state[TOUR], "")
-    address.say(TOUR_STEP, st.session_state[TOUR_STEP], 1)
-    address.say(TOUR_DONE, st.session_state[TOUR_DONE], "")
-
-
-def _wrong_tour(raw: str) -> str:
-    return f"{unknown('tour', raw, list(TOURS))} {say.NO_TOUR}"
-
-
-def _parsed_step(raw: str) -> int:
-    count = _count()
-    if not raw.isdecimal() or not 1 <= int(raw) <= count:
-        raise UsageError(say.WRONG_STEP.format(raw=raw, all=count))
-    return int(raw)
-
-
-def _parsed_done(raw: str) -> str:
-    """Return the digits of the steps that are done, in order, each once."""
-    count = _count()
-    if not all(digit in "123456789"[:count] for digit in raw):
-        raise UsageError(say.WRONG_DONE.format(raw=raw, all=count))
-    return "".join(sorted(set(raw)))
-
-
-def _count() -> int:
-    """Return the number of steps of the tour that is on; 1 without a tour."""
-    tour = TOURS.get(st.session_state[TOUR])
-    return 1 if tour is None else len(tour.steps)
+        links(Link(label, to), key=f"tour_link_to_{index}")

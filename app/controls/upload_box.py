@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import state
 import streamlit as st
 from data import uploads
-from state import address, session
+from data.selection import LATEST
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import phrases
 from text import yours as say
@@ -20,8 +21,8 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.foreign.missing_fields import unpaired_sentence
 
-OPEN, REFUSAL, TAKEN = "upload_open", "upload_refusal", "upload_taken"
-"""Keys of the session: whether the box is open; why files were refused, and what was picked then; the last files."""
+REFUSAL, TAKEN, READ = "upload_refusal", "upload_taken", "upload_read"
+"""Keys of the session: why files were refused, and what was picked then; the last files; what was read of them."""
 # Streamlit refuses a file that is too large in the browser, of which Python hears nothing, and says why in a tooltip.
 TOO_LARGE = """<style>
 .rl-too-large { display: none; padding: 1rem; border-radius: 6px; background: #e5534b40 }
@@ -45,15 +46,14 @@ class Read:
 
 def take() -> None:
     """Show the box to drop files into, what was read from them, or why they were refused."""
-    is_new = "dropped" not in st.session_state
-    _take_new_files()
+    is_new = state.widget("dropped") not in st.session_state
     read = _shown()
-    st.session_state.setdefault(OPEN, read is None)
-    with st.expander(plain(read.line) if read else say.DROP, key=OPEN, on_change="rerun"):
+    label = plain(read.line) if read else say.DROP
+    with st.expander(label, expanded=state.get("upload_open"), key=state.widget("upload_open"), on_change="rerun"):
         st.caption(phrases.UPLOAD)
-        st.checkbox(phrases.CLAMP_ROUNDING, key="clamp_rounding")
+        st.checkbox(phrases.CLAMP_ROUNDING, value=state.get("clamp_rounding"), key=state.widget("clamp_rounding"))
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
-        in_box = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key="dropped")
+        in_box = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key=state.widget("dropped"))
         if is_new and _files(in_box):  # a restarted server knows what is in the box only when it has drawn the box
             st.rerun()
         sentence = say.TOO_LARGE.format(limit=st.get_option("server.maxUploadSize"))
@@ -67,12 +67,9 @@ def take() -> None:
 
 
 def _shown() -> Read | None:
-    """Return what was read of the files of the run that the page shows; None if there are none, or others are refused.
-
-    A run that was picked in the same moment is in the session before its picker is drawn.
-    """
-    read: Read | None = st.session_state.get("upload_read")
-    is_other = read is None or REFUSAL in st.session_state or read.slug != st.session_state.get("run")
+    """Return what was read of the files of the shown run; None if there are none, or others are refused."""
+    read: Read | None = st.session_state.get(READ)
+    is_other = read is None or REFUSAL in st.session_state or read.slug != state.get("run")
     return None if is_other else read
 
 
@@ -82,18 +79,14 @@ def is_refused() -> bool:
     return refusal is not None and refusal[1] == _picked()
 
 
-def _picked() -> tuple[str | None, str | None]:
-    return st.session_state.get("run"), st.session_state.get("step")
+def _picked() -> tuple[str, str]:
+    return state.get("run"), state.get("step")
 
 
-def _take_new_files() -> None:
-    """Make a run of files that the box has not had before, so that the pickers know the run.
-
-    This is no `on_change` of the box. Another request of the browser can end a callback before it has done anything,
-    and Streamlit does not call it again.
-    """
-    dropped = _files(st.session_state.get("dropped", []))
-    clamp = st.session_state.get("clamp_rounding", False)  # a browser may not have drawn the checkbox yet
+def read_new_files() -> None:
+    """Make a run of files that the box has not had before. Call it before the pickers are drawn, which name the run."""
+    dropped = _files(st.session_state.get(state.widget("dropped"), []))
+    clamp = state.get("clamp_rounding")
     now = clamp, *(file.file_id for file in dropped)
     if not dropped:  # after a change of page the box is empty
         st.session_state.pop(REFUSAL, None)
@@ -110,19 +103,17 @@ def _files(in_box: Sequence[object]) -> list[UploadedFile]:
 def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
     """Make a run of these files and select it, or remember why they were refused."""
     st.session_state.pop(REFUSAL, None)
-    st.session_state[OPEN] = True
+    state.change(upload_open=True)
     names = sorted(name for name, _ in files)
     try:
         slug, summary = uploads.take(files, phrases.UPLOADED.format(name=", ".join(names)), clamp_rounding=clamp)
     except UsageError as error:
         st.session_state[REFUSAL] = " ".join([str(error), *_hints(names)]), _picked()
         return
-    session.put_run(slug)
-    address.leave("run", "step")  # after a restart of the server, its first run gets the files and the old address
     details, notes = (_welcome(summary), *_missing(summary)), (*summary.notes, *_left_out(summary))
     line = say.read_line(uploads.name_of(names), summary)
-    st.session_state["upload_read"] = Read(slug, line, details, notes)
-    st.session_state[OPEN] = False
+    st.session_state[READ] = Read(slug, line, details, notes)
+    state.change(run=slug, step=LATEST, upload_open=False)
 
 
 def _hints(names: list[str]) -> list[str]:

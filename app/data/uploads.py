@@ -109,8 +109,8 @@ def _remove_expired() -> None:
 
 def mine() -> dict[str, Path]:
     """Return slug → run: what this session has dropped or opened, which after a reload is what it dropped before."""
-    named, root = (st.query_params.get("run", ""), str(st.session_state.get("run", ""))), Path(folder().name)
-    slugs = dict.fromkeys((*st.session_state.get("opened_uploads", ()), *st.session_state.get("uploads", ()), *named))
+    named, root = st.query_params.get("run", ""), Path(folder().name)
+    slugs = dict.fromkeys((*st.session_state.get("opened_uploads", ()), *st.session_state.get("uploads", ()), named))
     runs = {slug: root / slug for slug in slugs if slug.startswith(PREFIX) and _exists(root, slug)}
     st.session_state["opened_uploads"] = tuple(runs)
     return runs

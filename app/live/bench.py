@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Words
-from controls.bounds import bounds_of, is_first, m2po_rule_index
 from data import corrections
-from state.fields import Bound
+from data.bounds import Bound, bounds_of, is_first, m2po_rule_index
 from text import phrases
 from text import start as start_text
 from text.formatting import number, percent, plain

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture
 from data import corrections
-from state.fields import Bound
+from data.bounds import Bound
 from text import compare as say
 from text import phrases
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from components.live_part import ANSWER, LiveContent, Number, Picture
-from controls.bounds import bounds_of, is_first, slider_values_of
 from data import sketches
+from data.bounds import Bound, bounds_of, is_first, slider_values_of
 from data.names import BETWEEN, preset_title
 from data.sketches import Sketched
-from state.fields import Bound
 from text import gradient as say
 from text.formatting import plain
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from components.live_part import LiveContent, Number
 from data import corrections
-from state.fields import Bound
+from data.bounds import Bound
 
 from rlcorr import CorrectionConfig
 from rlcorr.strips.bars import Bars

@@ -2,7 +2,7 @@
 
 from components.live_part import LiveContent, Note
 from data import corrections
-from state.fields import Bound
+from data.bounds import Bound
 
 from live import strips
 from rlcorr import CorrectionConfig, TokenBatch

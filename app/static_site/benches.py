@@ -6,10 +6,9 @@ from pathlib import Path
 
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture
 from components.markdown import inline
-from controls.bounds import bounds_of, slider_values_of, useful_slider_values
 from data import corrections, recorded
+from data.bounds import Bound, bounds_of, slider_values_of, useful_slider_values
 from live import bench as live_bench
-from state.fields import Bound
 from text import mismatch as mismatch_text
 from text import published
 from text import start as start_text

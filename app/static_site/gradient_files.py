@@ -7,12 +7,11 @@ from pathlib import Path
 
 from components.live_part import ANSWER, LiveContent, Picture, Slider
 from components.markdown import inline
-from controls import batch_size
-from controls.bounds import bounds_of
 from data import recorded, sketches, study_ends
+from data.bounds import Bound, bounds_of
+from data.reading import USUAL_BATCH
 from live import gradient as live_gradient
 from live import strips
-from state.fields import Bound
 from text import gradient as gradient_text
 from text import study_ends as say_study
 
@@ -40,7 +39,7 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     has a slider, or if the gradient's view does.
     """
     config = PRESETS[preset].config
-    shown = live_gradient.Shown(sketches.sketched(run, step), preset, batch_size.USUAL)
+    shown = live_gradient.Shown(sketches.sketched(run, step), preset, USUAL_BATCH)
     content, source = live_gradient.gradient(shown, config), recorded.source(run, step)
     measured = [(b, sweep, _reports(shown, config, b, sweep)) for b, sweep in _sweeps(shown, config)]
     sliders = [parts.bound_slider(b, _slider_values(b, reports)) for b, _, reports in measured]
@@ -83,7 +82,7 @@ def _slider_values(b: Bound, reports: Iterable[float]) -> list[float]:
 
 
 def _strip(shown: live_gradient.Shown, sweep: GradientSweep, reports: Mapping[float, GradientReport]) -> Package:
-    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, batch_size.USUAL, [*reports]))}
+    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, USUAL_BATCH, [*reports]))}
     numbers = [live_gradient.numbers(report, shown.size_index) for report in reports.values()]
     texts = {ANSWER: [live_gradient.answer(shown, report, sweep) for report in reports.values()]}
     return strips.package({}, numbers, texts, pictures)
@@ -119,10 +118,10 @@ def ranking_package(run: Path, step: int) -> Package:
         for size, choice in zip(sketches.BATCH_SIZES, ranking.choices, strict=True)
     ]
     slider = Slider(
-        batch_size.KEY, gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, batch_size.USUAL, generation=0, address=None,
+        "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0, address=None,
         strip=None, text=BEST, help=gradient_text.BATCH_SIZE_IS,
     )  # fmt: skip
-    usual = contents[sketches.BATCH_SIZES.index(batch_size.USUAL)]
+    usual = contents[sketches.BATCH_SIZES.index(USUAL_BATCH)]
     package = parts.with_part(strips.package_contents(contents), usual, [slider], recorded.source(run, step), resets={})
     (picture,) = package.about["pictures"].values()
     picture["figures"] = [json.dumps(parts.rounded(json.loads(figure))) for figure in picture["figures"]]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from components.live_part import LiveContent, Picture, Slider, Words, part_data
 from components.markdown import plain_text
-from state.fields import Bound
+from data.bounds import Bound
 from text import phrases
 
 from rlcorr.strips.packing import Package

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from components.sources import script, style
-from controls.bounds import bounds_of
-from controls.choices import choices_of
-from controls.configuration import SECOND_PRESET
 from data import lessons, names, recorded, studies
+from data.bounds import bounds_of
+from data.choices import choices_of
+from data.configuration import DEFAULT_PRESET, SECOND_PRESET
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from state.session import DEFAULT_PRESET
 from text import pages, phrases, start
 from text import published as published_text
 

@@ -15,7 +15,7 @@ EXPLAIN = (
     "metric, and the gradient. Or compare two batches under one configuration: two runs, or two steps of a run. A is "
     "the configuration that the other pages show."
 )
-CONFIGURATIONS, RUNS = "two configurations", "two runs"
+CONFIGURATIONS, RUNS = MODES = ("two configurations", "two runs")
 MODE = "Compare"
 SWAP = "Swap A and B"
 

@@ -87,6 +87,11 @@ def small(text: str) -> str:
     return f"<small>{html.escape(text)}</small>" if text else ""
 
 
+def paragraph(text: str) -> str:
+    """Return a literal text as a paragraph of HTML."""
+    return f"<p>{html.escape(text)}</p>"
+
+
 def swatches(colours: dict[str, str]) -> str:
     """Return an HTML legend: name → colour, each name as literal text after a spot of its colour."""
     spots = "".join(

@@ -22,4 +22,7 @@ HIDEABLE = {
     "links": "“Copy link” and the projector switch",
 }
 """Name in hide= → what it hides."""
-WRONG_HIDE = "{error} It hides nothing."
+UNKNOWN_KEYS = "The address has {keys} which means nothing here."
+OTHER_VIEW = "{key}= in the address changes nothing here: it belongs to {titles}."
+TOO_LONG = "{key}= in the address is longer than {most} characters, so it is left out."
+TWICE = "{key}= is twice in the address; using the last: {shown}."

@@ -2,10 +2,16 @@
 
 from collections.abc import Sequence
 
+from rlcorr import PRESETS
 from rlcorr.analysis.published import rounding
+from rlcorr.analysis.regions import TOKEN_METHODS, has_region
 from rlcorr.analysis.resampling import Estimate
 from rlcorr.analysis.segments import AgeShare
 from rlcorr.analysis.symptoms import Pattern, Symptom, percent, short
+
+OFFERED = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
+DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
+"""The methods that can be drawn, and those that are if nobody picks others."""
 
 ALSO = "Also: {sentence}"
 OLD = "Looks like old weights: about {share} of k3 comes with their age. {sentence}"

@@ -126,6 +126,9 @@ STATUS = {
 }
 
 
+SHOW_STEP = "Show step {step}"
+
+
 def recorded_steps(count: int) -> str:
     """Return how many steps of a run are recorded.
 

@@ -128,3 +128,13 @@ def numbers(story: TokenStory, weighted: bool) -> list[list[str]]:
     if story.contribution is not None:
         rows.append(["c, in the gradient Σ c ∇ log π", "", digits(story.contribution)])
     return rows
+
+
+NO_TOKEN = (
+    "token={raw} is not a token: it must be ROW.COLUMN, such as 3.0. Showing the one whose ratio is furthest from 1."
+)
+NO_SUCH_TOKEN = (
+    "token={raw} is not in this step: it has {responses} responses{of_row}, all counted from 0. "
+    "Showing the one whose ratio is furthest from 1."
+)
+OF_ROW = "; response {row} has {tokens} tokens"

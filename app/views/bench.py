@@ -1,18 +1,22 @@
 """The correction bench: one step, one preset, and its bounds, which can be dragged."""
 
+from collections.abc import Mapping
 from functools import partial
 
+import state
 import streamlit as st
-from components.live_part import LiveContent
+from components.live_part import LiveContent, live_part
 from controls import systems
-from controls.bounds import bounds_of, m2po_rule_index, useful_slider_values
-from controls.configuration import bound_sliders, bounded, preset_name, resets, set_threshold, settings
-from controls.drag import show_live
+from controls.choosing import number, switch
+from controls.configuration import bound_sliders, resets, set_threshold, settings
 from controls.pickers import explain, picked_record
+from controls.sharing import run_and_step
 from data import corrections
+from data.bounds import bounds_of, m2po_rule_index, useful_slider_values
+from data.configuration import FIRST
+from data.selection import Selection
 from live import bench as live_bench
 from live import strips
-from state import address, notices, session
 from text import phrases
 from text.formatting import percent, plain
 
@@ -25,33 +29,27 @@ from rlcorr.records.step_files import StepRecord
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
 
 
-@address.fragment
-def bench(selection: session.Selection, record: StepRecord) -> None:
+def bench(shown: Selection, record: StepRecord) -> None:
     """Show the controls, and next to them the live part."""
-    identity, batch = corrections.identity(selection.run, record.step), record.batch
-    above = st.container()
+    identity, batch = corrections.identity(shown.run, record.step), record.batch
     left, right = st.columns([3, 1], gap="medium")  # on a phone the right one is below the pictures
     with right, st.container(key="side"):
-        name = preset_name()
-        config = settings(PRESETS[name].config)
+        config = settings()
         if of_turns := _per_turn(batch):
             identity, batch = corrections.per_turn(identity, batch)
         with st.container(key="budget"):
             _budget(identity, batch, config)
             if (rule_index := m2po_rule_index(config)) is not None:
                 _m2po(batch, config, BoundId(rule_index))
-    for sentence in notices.sentences():
-        above.warning(plain(sentence))
     with left:
-        live(identity, batch, name, config, of_turns)
+        live(identity, batch, config, of_turns, shown)
 
 
-@address.fragment
 def live(
-    identity: corrections.Identity, batch: TokenBatch, name: str, config: CorrectionConfig, of_turns: bool
+    identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, of_turns: bool, shown: Selection
 ) -> None:
     """Show what changes with a bound, and the export below it."""
-    config, preset = bounded(config), PRESETS[name]
+    preset = PRESETS[state.get("preset")]
     sliders = bound_sliders(
         config,
         lambda varied: live_bench.bench(identity, batch, varied, preset),
@@ -66,11 +64,11 @@ def live(
         content = live_bench.bench(identity, batch, config, preset)
     except UsageError as error:
         content, refused = LiveContent({}, []), str(error)
-    show_live(sliders, content, key="bench", resets=resets())
+    live_part(sliders, content, source=shown.source, resets=resets(FIRST))
     if refused:
         st.error(plain(refused))
     else:
-        _export(name, config, of_turns)
+        _export(config, of_turns, run_and_step(shown))
 
 
 def _per_turn(batch: TokenBatch) -> bool:
@@ -79,14 +77,11 @@ def _per_turn(batch: TokenBatch) -> bool:
     Most batches have no turns. Then there is no switch, and a link that asks for it gets a sentence.
     """
     if batch.turn_ids is None:
-        if address.text("turns") is not None:
+        if state.get("turns"):
             st.warning(plain(phrases.NO_TURNS))
-        address.write({"turns": None})
+            state.change(turns=False)
         return False
-    address.restore("turns", False, lambda raw: raw == "true")
-    chosen = st.toggle(phrases.PER_TURN, key="turns", help=phrases.PER_TURN_IS)
-    address.say("turns", chosen, False, lambda _: "true")
-    return chosen
+    return switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
 
 
 def _budget(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
@@ -100,8 +95,12 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
         return
     st.markdown(f"**{phrases.BUDGET_TITLE}**")
     st.caption(phrases.BUDGET)
-    kind = st.radio(phrases.BUDGET, list(BUDGETS), key="budget_of", label_visibility="collapsed")
-    share = st.number_input(phrases.BUDGET_SHARE, 1.0, 100.0, 95.0, 1.0, key="budget_share") / 100
+    kinds = list(BUDGETS)
+    kind = st.radio(
+        phrases.BUDGET, kinds, kinds.index(state.get("budget_of")), key=state.widget("budget_of"),
+        label_visibility="collapsed",
+    )  # fmt: skip
+    share = number("budget_share", phrases.BUDGET_SHARE, 1, 100, step=1.0) / 100
     reached = corrections.affordable(identity, batch, config, bounds, BUDGETS[kind], share)
     if not isinstance(reached, corrections.Affordable):
         st.info(plain(_missed(config, share, reached)))
@@ -127,32 +126,27 @@ def _missed(config: CorrectionConfig, share: float, missed: list[corrections.Mis
 
 
 def _m2po(batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> None:
-    threshold = st.number_input(phrases.M2_BUDGET, 1e-9, 1e3, 0.04, key="budget_m2", format="%g")
+    threshold = number("budget_m2", phrases.M2_BUDGET, 1e-9, 1e3, format="%g")
     upper = m2po(batch, threshold).upper
     st.button(phrases.BUDGET_SET, key="budget_m2_set", on_click=set_threshold, args=(config, upper, bound))
 
 
-def _export(name: str, config: CorrectionConfig, of_turns: bool) -> None:
+def _export(config: CorrectionConfig, of_turns: bool, link: Mapping[str, str]) -> None:
     """Show the text to export if its box is open. Code blocks are slow to draw, and every new bound changes them."""
-    expander = st.expander(phrases.EXPORT, key="use_it", on_change="rerun")
-    if not expander.open:
+    is_open = state.get("use_it")
+    expander = st.expander(phrases.EXPORT, expanded=is_open, key=state.widget("use_it"), on_change="rerun")
+    if not is_open:
         return
     with expander:
         if of_turns:
             st.info(phrases.PER_TURN_EXPORT)
             return
         st.caption(phrases.EXPORT_IS)
-        system = systems.system()
-        for sentence in notices.sentences(systems.KEY):
-            st.warning(plain(sentence))
-        systems.text_for(system, config, PRESETS[name].loss)
+        systems.text_for(systems.system(), config, PRESETS[state.get("preset")].loss, link)
 
 
-def show(selection: session.Selection) -> None:
-    record = picked_record(selection)
+def show(shown: Selection) -> None:
+    record = picked_record(shown)
     if record is not None:
-        bench(selection, record)
+        bench(shown, record)
     explain(phrases.EXPLAIN)
-
-
-show(session.selection())

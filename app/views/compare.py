@@ -4,28 +4,29 @@ from dataclasses import replace
 from functools import partial
 
 import streamlit as st
-from components.live_part import LiveContent
+from components.live_part import LiveContent, live_part
 from components.picture import picture
-from controls import batch_size
-from controls.bounds import useful_slider_values
-from controls.configuration import StripOf, bound_sliders, bounded, preset_name, resets, settings
-from controls.drag import show_live
-from controls.pickers import picked_record, record_of
-from controls.segments import choose_one
+from controls.batch_size import batch_size
+from controls.choosing import buttons
+from controls.configuration import StripOf, bound_sliders, resets, settings
+from controls.pickers import picked_record
 from controls.sharing import with_study_link
-from data import corrections, recorded, sketches, study_ends
+from data import corrections, sketches, study_ends
+from data.bounds import useful_slider_values
+from data.configuration import FIRST, SECOND
 from data.names import run_labels
+from data.reading import USUAL_BATCH
+from data.selection import Selection
 from data.sketches import Sketched
 from live import compare as live_compare
 from live import strips
-from state import address, fields, notices, session
 from text import compare as say
 from text import phrases
 from text import study_ends as say_study
 from text.formatting import plain
 from text.gradient import NOISE_REFERENCE
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch
+from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.comparison import MetricPair, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
@@ -38,17 +39,16 @@ from rlcorr.records.study_ends import kind_of
 Identities = tuple[corrections.Identity, corrections.Identity]
 
 
-def show(selection: session.Selection) -> None:
-    modes = [say.CONFIGURATIONS, say.RUNS]
-    mode = choose_one(say.MODE, modes, modes[0], "compare", hide_label=True)
-    fields.show_second(mode == say.CONFIGURATIONS)
-    record = picked_record(selection)
+def show(first: Selection, second: Selection | None) -> None:
+    """Show two configurations on the first run, or one on both runs."""
+    buttons("compare", say.MODE, say.MODES, hide_label=True)
+    record = picked_record(first)
     if record is None:
         return
-    if mode == say.CONFIGURATIONS:
-        _configurations(selection, record)
+    if second is None:
+        _configurations(first, record)
     else:
-        _runs(selection, record)
+        _runs(first, record, second)
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.write(say.EXPLAIN)
 
@@ -56,25 +56,22 @@ def show(selection: session.Selection) -> None:
 # --- two configurations of one batch ---
 
 
-def _configurations(selection: session.Selection, record: StepRecord) -> None:
-    """Show what is wrong in the URL, the live part, and below it the choices of A and B."""
-    batch_size.take()
-    above, live = st.container(), st.container()
+def _configurations(selection: Selection, record: StepRecord) -> None:
+    """Show the live part, and below it the choices of A and B."""
+    live = st.container()
     first, second, third = st.columns(3, gap="medium")
     with first:
-        a = _configuration("A", fields.FIRST)
+        a = settings(FIRST, f"A: {phrases.CHOICES}")
     with second, st.container(key="second_choices"):
-        b = _configuration("B", fields.SECOND)
+        b = settings(SECOND, f"B: {phrases.CHOICES}")
     measured = _sketched(selection, record.step)
     with third:
-        size = batch_size.USUAL if isinstance(measured, str) else batch_size.batch_size()
-    for sentence in notices.sentences("preset_b", f"{fields.SECOND}fields", batch_size.KEY):
-        above.warning(plain(sentence))
+        size = USUAL_BATCH if isinstance(measured, str) else batch_size()
     with live:
         _live(selection, record, (a, b), measured, size)
 
 
-def _sketched(selection: session.Selection, step: int) -> Sketched | str:
+def _sketched(selection: Selection, step: int) -> Sketched | str:
     """Return the step with its sketch, or the reason why there is none."""
     try:
         return sketches.sketched(selection.run, step)
@@ -82,30 +79,25 @@ def _sketched(selection: session.Selection, step: int) -> Sketched | str:
         return str(error)
 
 
-def _configuration(name: str, slot: str) -> CorrectionConfig:
-    return settings(PRESETS[preset_name(slot)].config, slot, f"{name}: {phrases.CHOICES}")
-
-
-@address.fragment
 def _live(
-    selection: session.Selection,
+    selection: Selection,
     record: StepRecord,
     pair: tuple[CorrectionConfig, CorrectionConfig],
     measured: Sketched | str,
     size: int,
 ) -> None:
     """Show what changes with a bound of A or B, and the comparison of the gradients below it."""
-    batch, a, b = record.batch, bounded(pair[0]), bounded(pair[1], fields.SECOND)
+    batch, (a, b) = record.batch, pair
     identity = corrections.identity(selection.run, record.step)
     first = bound_sliders(
             a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
             slider_values=partial(useful_slider_values, [(identity, batch)], a),
         )  # fmt: skip
     sliders = [
-        *(replace(one, slider=replace(one.slider, label=f"A: {one.slider.label}")) for one in first),
+        *(replace(slider, label=f"A: {slider.label}") for slider in first),
         *bound_sliders(
             b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
-            slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=fields.SECOND,
+            slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=SECOND,
         ),
     ]  # fmt: skip
     gradients, refused = _compared(measured, a, b, size), ""
@@ -114,7 +106,7 @@ def _live(
         content = replace(live_compare.two_corrections(batch, a, b), said=_verdict(selection, a, b, progress, size))
     except UsageError as error:
         content, refused = LiveContent({}, []), str(error)
-    show_live(sliders, content, key="compared", resets=resets())
+    live_part(sliders, content, source=selection.source, resets=resets(FIRST, SECOND))
     if refused:
         st.error(plain(refused))
         return
@@ -122,14 +114,14 @@ def _live(
     with left:
         (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
         figure = comparison.weights_against(batch, result_a, result_b)
-        picture(say.WEIGHTS_AGAINST, figure, key="weights_against", caption=say.WEIGHTS)
+        picture(say.WEIGHTS_AGAINST, figure, key="weights_against", caption=say.WEIGHTS, source=selection.source)
         _others(metric_pairs(report_a, report_b))
     with right:
-        _gradients(gradients, size)
+        _gradients(gradients, size, selection.source)
 
 
 def _verdict(
-    selection: session.Selection, a: CorrectionConfig, b: CorrectionConfig, progress: Interval | None, size: int
+    selection: Selection, a: CorrectionConfig, b: CorrectionConfig, progress: Interval | None, size: int
 ) -> str:
     """Return, in Markdown, which of the two makes more progress, and how training runs with such corrections ended."""
     sentences = [] if progress is None else [f"**{say.advice(progress, size)}**"]
@@ -170,7 +162,7 @@ def _compared(
     return NOISE_REFERENCE if gradients.a.reference_length.value == 0 else gradients
 
 
-def _gradients(gradients: GradientComparison | str, size: int) -> None:
+def _gradients(gradients: GradientComparison | str, size: int, source: str) -> None:
     st.markdown(f"**{say.GRADIENT_TITLE}**")
     if isinstance(gradients, str):
         st.info(plain(gradients))
@@ -183,35 +175,33 @@ def _gradients(gradients: GradientComparison | str, size: int) -> None:
     left, right = st.columns(2)
     with left:
         bars = comparison.gradient_bars(gradients, size)
-        picture(say.GRADIENT_BARS_TITLE, bars, key="bars", caption=say.GRADIENT_BARS)
+        picture(say.GRADIENT_BARS_TITLE, bars, key="bars", caption=say.GRADIENT_BARS, source=source)
     with right:
         figure = comparison.differences(gradients, size)
-        picture(say.GRADIENT_DIFFERENCES_TITLE, figure, key="differences", caption=say.GRADIENT_DIFFERENCES)
+        title, caption = say.GRADIENT_DIFFERENCES_TITLE, say.GRADIENT_DIFFERENCES
+        picture(title, figure, key="differences", caption=caption, source=source)
 
 
 # --- one configuration on two batches ---
 
 
-def _runs(selection: session.Selection, record: StepRecord) -> None:
-    second = session.second_selection()
-    for sentence in notices.sentences("run_b", "step_b"):
-        st.warning(plain(sentence))
+def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
     if second.step is None:
         st.info(say.NO_STEP_B)
         return
-    other = record_of(second, second.step)
+    other = picked_record(second)
     if other is None:
         return
-    labels = run_labels([selection.slug, second.slug])
+    labels = run_labels([first.slug, second.slug])
     names = {
-        "A": say.batch_name(labels[selection.slug], record.step),
+        "A": say.batch_name(labels[first.slug], record.step),
         "B": say.batch_name(labels[second.slug], other.step),
     }
     st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
-    sources = recorded.source(selection.run, record.step), recorded.source(second.run, other.step)
+    sources = first.source, second.source
     try:
         _densities(names, record.batch, other.batch, sources)
-        identities = corrections.identity(selection.run, record.step), corrections.identity(second.run, other.step)
+        identities = corrections.identity(first.run, record.step), corrections.identity(second.run, other.step)
         _same_configuration(identities, (record.batch, other.batch), "\n".join(sources))
     except UsageError as error:
         st.error(plain(str(error)))
@@ -229,22 +219,18 @@ def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tup
             picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
 
 
-@address.fragment
 def _same_configuration(identities: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
     live = st.container()
-    config = settings(PRESETS[preset_name()].config)
+    config = settings()
     with live:
-        for sentence in notices.sentences():
-            st.warning(plain(sentence))
         _live_same(identities, batches, config, source)
 
 
-@address.fragment
 def _live_same(
     identities: Identities, batches: tuple[TokenBatch, TokenBatch], config: CorrectionConfig, source: str
 ) -> None:
     """Show what changes with a bound of the configuration that both batches have."""
-    config, (a, b) = bounded(config), batches
+    a, b = batches
     sliders = bound_sliders(
         config,
         lambda varied: live_compare.two_batches(a, b, varied),
@@ -260,11 +246,8 @@ def _live_same(
         content = live_compare.two_batches(a, b, config)
     except UsageError as error:
         content, refused = LiveContent({}, []), str(error)
-    show_live(sliders, content, key="same", resets=resets(), source=source)
+    live_part(sliders, content, source=source, resets=resets(FIRST))
     if refused:
         st.error(plain(refused))
     else:
         _others(metric_pairs(corrections.corrected(a, config)[1], corrections.corrected(b, config)[1]))
-
-
-show(session.selection())

@@ -3,20 +3,21 @@
 from dataclasses import replace
 from functools import partial
 
+import state
 import streamlit as st
-from components.live_part import LiveContent
+from components.live_part import LiveContent, live_part
 from components.picture import picture
 from controls import batch_size
-from controls.bounds import bounds_of
-from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
-from controls.drag import show_live
-from controls.pickers import show_step
+from controls.choosing import buttons
+from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
 from data import sketches, study_ends
+from data.bounds import bounds_of
+from data.configuration import FIRST
+from data.selection import Selection
 from data.sketches import Sketched
 from live import gradient as live_gradient
 from live import strips
-from state import address, notices, session
 from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
@@ -32,21 +33,16 @@ from rlcorr.records import runs
 from rlcorr.records.study_ends import kind_of
 
 
-@address.fragment
-def gradient(measured: Sketched) -> None:
+def gradient(measured: Sketched, selection: Selection) -> None:
     """Show the live part, and below it the choices and the KL losses."""
-    batch_size.take()
-    above, below = st.container(), st.container()
-    name = preset_name()
-    if PRESETS[name].loss.score_centering:
-        above.caption(phrases.CENTERED_GRADIENT)
-    config = settings(PRESETS[name].config)
-    for sentence in notices.sentences(batch_size.KEY):
-        above.warning(plain(sentence))
-    with below:
-        live(measured, name, config)
+    if PRESETS[state.get("preset")].loss.score_centering:
+        st.caption(phrases.CENTERED_GRADIENT)
+    above = st.container()
+    config = settings()
+    with above:
+        live(measured, selection, config)
     measured_on(measured)
-    _kl(measured)
+    _kl(measured, selection.source)
 
 
 def measured_on(measured: Sketched) -> None:
@@ -56,10 +52,9 @@ def measured_on(measured: Sketched) -> None:
         st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
 
 
-@address.fragment
-def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
+def live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> None:
     """Show what changes with a bound or with the batch size, and the toy below it."""
-    config, size = bounded(config), batch_size.live_batch_size()
+    name, size = state.get("preset"), state.get("answers")
     shown = live_gradient.Shown(measured, name, size)
     sliders = bound_sliders(
         config,
@@ -82,31 +77,30 @@ def live(measured: Sketched, name: str, config: CorrectionConfig) -> None:
         content = live_gradient.gradient(shown, config)
     except UsageError as error:
         content, refused = LiveContent({}, []), str(error)
-    content = replace(content, said=_study(shown, config))
-    show_live(sliders, content, key="gradient", resets=resets())
+    content = replace(content, said=_study(shown, config, selection))
+    live_part(sliders, content, source=selection.source, resets=resets(FIRST))
     if refused:
         st.warning(plain(refused))
         return
     # The toy is computed only if its box is open. A picture drawn in a closed box would have the wrong width, too.
-    address.restore("toy", False, lambda raw: raw == "true")
-    expander = st.expander(say.TOY_FOLDED, key="toy", on_change="rerun")
-    address.say("toy", expander.open, False, lambda _: "true")
-    if expander.open and bounds_of(config):
+    is_open = state.get("toy")
+    expander = st.expander(say.TOY_FOLDED, expanded=is_open, key=state.widget("toy"), on_change="rerun")
+    if is_open and bounds_of(config):
         with expander:
-            _toy(shown, config)
+            _toy(shown, config, selection.source)
 
 
-def _study(shown: live_gradient.Shown, config: CorrectionConfig) -> str:
+def _study(shown: live_gradient.Shown, config: CorrectionConfig, selection: Selection) -> str:
     """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
     kind = kind_of(config)
-    ended = study_ends.ends(session.selection().run, kind) if kind else None
+    ended = study_ends.ends(selection.run, kind) if kind else None
     if not ended or not kind:
         return ""
     return with_study_link(say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)), ended.name)
 
 
-def _toy(shown: live_gradient.Shown, config: CorrectionConfig) -> None:
-    (b, *_), source = bounds_of(config), say.TOY_SOURCE.format(source=session.source())
+def _toy(shown: live_gradient.Shown, config: CorrectionConfig, source: str) -> None:
+    (b, *_), source = bounds_of(config), say.TOY_SOURCE.format(source=source)
     try:
         thresholds = sketches.swept(shown.measured, config, b.id).thresholds
     except UsageError as error:  # every ratio is 1
@@ -118,12 +112,10 @@ def _toy(shown: live_gradient.Shown, config: CorrectionConfig) -> None:
     picture(say.TOY_TITLE, figure, key="toy_curves", caption=caption, source=source)
 
 
-def _kl(measured: Sketched) -> None:
+def _kl(measured: Sketched, source: str) -> None:
     st.markdown(say.KL_TITLE)
     st.markdown(say.KL_ADVICE)
-    picked = st.segmented_control(
-        say.KL_TARGET, list(say.TARGETS), default=next(iter(say.TARGETS)), key="kl_target", required=True
-    )
+    picked = buttons("kl_target", say.KL_TARGET, list(say.TARGETS))
     target = say.TARGETS[picked]
     tokens = measured.sketch.next_tokens
     recorded = {} if tokens is None else {"ref": tokens.ref_log_probs, "rollout": tokens.rollout_log_probs}
@@ -134,7 +126,7 @@ def _kl(measured: Sketched) -> None:
     left, right = st.columns([3, 2], gap="medium")
     with left:
         caption = say.KL.format(count=len(tokens.log_probs))
-        picture(say.KL_DIRECTION, gradients.kl_directions(reports), key="kl", caption=caption)
+        picture(say.KL_DIRECTION, gradients.kl_directions(reports), key="kl", caption=caption, source=source)
     with right:
         rows = [[name, _range(loss.cosine), _range(loss.length), _range(loss.noise)] for name, loss in reports.items()]
         st.html(table(["loss", *say.KL_NUMBERS], rows, say.KL_NUMBERS))
@@ -144,7 +136,7 @@ def _range(interval: Interval) -> str:
     return f"{say.short(interval.value)} ({say.short(interval.low)}\u00a0to\u00a0{say.short(interval.high)})"
 
 
-def show(selection: session.Selection) -> None:
+def show(selection: Selection) -> None:
     if selection.step is None:
         st.info(phrases.NO_STEPS)
         return
@@ -153,11 +145,10 @@ def show(selection: session.Selection) -> None:
     except UsageError as error:
         st.info(plain(str(error)))
         for step in runs.list_sketches(selection.run):
-            st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=show_step, args=(step,))
+            st.button(
+                say.GO.format(step=step), key=f"sketched_{step}", on_click=state.change, kwargs={"step": str(step)}
+            )
         return
     if isinstance(measured.sketch, ExactSketch) and (little := say.little_covered(measured.sketch.answers.coverage)):
         st.warning(plain(little))
-    gradient(measured)
-
-
-show(session.selection())
+    gradient(measured, selection)

@@ -1,19 +1,21 @@
 """The Learn page: lessons, glossary, a cheat sheet with a map of all presets, and notes for teachers."""
 
+import state
 import streamlit as st
 from components.copy_link import copy_link
+from components.links import Link, links
 from controls import lesson_pages
-from controls.segments import choose_one
+from controls.choosing import buttons, pick, pick_several, switch
+from controls.sharing import run_and_step
 from data.lessons import are_built, lessons, notes_for_teachers, number
 from data.names import preset_label, preset_title
-from state import address, navigation, notices, session
+from data.selection import Selection
 from text import learn as learn_text
 from text import links as links_text
 from text.formatting import Cell, plain, table
 from text.pages import PAGES
 
 from rlcorr import PRESETS
-from rlcorr.errors import unknown
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
@@ -26,32 +28,22 @@ WIDE_COLUMNS = """<style>
 </style>"""
 
 
-def show() -> None:
-    for sentence in notices.sentences():
-        st.warning(plain(sentence))
-    part = choose_one("Part", learn_text.PARTS, learn_text.LESSONS, "learn", noun="part", hide_label=True)
-    {
-        learn_text.LESSONS: _lessons,
-        learn_text.GLOSSARY: _glossary,
-        learn_text.SHEET: _sheet,
-        learn_text.TEACHING: _teaching,
-    }[part]()
+def show(shown: Selection | None) -> None:
+    part = buttons("learn", "Part", learn_text.PARTS, hide_label=True)
+    if part == learn_text.TEACHING:
+        _teaching(run_and_step(shown))
+    else:
+        {learn_text.LESSONS: _lessons, learn_text.GLOSSARY: _glossary, learn_text.SHEET: _sheet}[part]()
 
 
 def _lessons() -> None:
-    by_slug = {lesson.slug: lesson for lesson in lessons()}
-    address.restore("lesson", "", address.one_of(by_slug, lambda raw: str(unknown("lesson", raw, list(by_slug)))))
-    slug = st.session_state["lesson"] or None
-    for sentence in notices.of("lesson"):
-        st.warning(plain(sentence))
-    address.say("lesson", slug or "", "")
     if are_built():
         st.html(FRAME)
         with st.container(key="lesson_pages"):
-            st.iframe(lesson_pages.address(slug), height=800, alt=learn_text.FRAME)
+            st.iframe(lesson_pages.address(state.get("lesson") or None), height=800, alt=learn_text.FRAME)
         return
     st.markdown(learn_text.LESSONS_ARE)
-    for lesson in by_slug.values():
+    for lesson in lessons():
         before = ", ".join(map(number, lesson.prerequisites))
         facts = learn_text.FACTS.format(
             minutes=lesson.minutes,
@@ -65,7 +57,8 @@ def _lessons() -> None:
 
 
 def _glossary() -> None:
-    text = st.text_input(learn_text.SEARCH, key="search")
+    text: str = state.get("search")
+    st.text_input(learn_text.SEARCH, value=text, key=state.widget("search"))
     terms, metrics = find(text), find_metrics(text)
     if not terms and not metrics:
         st.info(plain(learn_text.NOT_FOUND.format(text=text)))
@@ -104,28 +97,25 @@ def _titled(names: list[str]) -> Cell:
 
 
 def _preset() -> None:
-    name = st.selectbox(learn_text.PICK, list(PRESETS), format_func=preset_label, key="looked_up")
+    name = pick("looked_up", learn_text.PICK, list(PRESETS), written=preset_label)
     entry = PRESETS[name]
     st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")
     st.caption(f"Source: {plain(entry.source)}.")
-    navigation.link_to("bench", {"preset": name}, learn_text.OPEN_PRESET)
+    links(Link(learn_text.OPEN_PRESET, {"view": "bench", "preset": name}), key="open_preset")
 
 
-def _teaching() -> None:
+def _teaching(shown: dict[str, str]) -> None:
     st.markdown(learn_text.BUILD)
     st.caption(learn_text.BUILD_IS)
-    st.session_state.setdefault("link_view", "bench")
     left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
-    view = left.selectbox(learn_text.VIEW, list(PAGES), format_func=lambda name: PAGES[name].title, key="link_view")
-    hideable = links_text.HIDEABLE
-    names = middle.multiselect(learn_text.HIDE, list(hideable), format_func=hideable.__getitem__, key="link_hide")
-    large = right.toggle(learn_text.LARGE, key="link_projector")
-    query = session.run_and_step() | navigation.preset_and_fields()
-    query |= {"hide": ",".join(names)} if names else {}
-    query |= {"projector": "1"} if large else {}
-    copy_link(learn_text.MAKE, query, words=links_text.LINK, key="copy_built", path=navigation.pages()[view].url_path)
+    with left:
+        view = pick("link_view", learn_text.VIEW, list(PAGES), written=lambda name: PAGES[name].title)
+    with middle:
+        hideable = links_text.HIDEABLE
+        names = pick_several("link_hide", learn_text.HIDE, list(hideable), written=hideable.__getitem__)
+    with right:
+        large = switch("link_projector", learn_text.LARGE)
+    changes = {"view": view, "tour": "", "hide": ",".join(names), "projector": "1" if large else "", **shown}
+    copy_link(learn_text.MAKE, state.address_of(changes), words=links_text.LINK, key="copy_built", is_shown=True)
     st.html(table(learn_text.HIDE_HEADER, [list(row) for row in links_text.HIDEABLE.items()]))
     st.markdown(notes_for_teachers())
-
-
-show()

@@ -1,19 +1,18 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
-from functools import partial
-
 import streamlit as st
+from components.links import Link, links
 from components.picture import picture
+from controls.choosing import pick_several
 from controls.pickers import picked_record
-from controls.segments import choose_several
-from state import address, navigation, notices, session
+from data.selection import Selection
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
 from text.phrases import in_words
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, evaluate
+from rlcorr import CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
-from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS, has_region
+from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.analysis.segments import AgeShare, age_share, answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
@@ -26,14 +25,9 @@ from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records.step_files import StepRecord
 
-METHODS = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
-DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
 
-
-def show(selection: session.Selection) -> None:
-    for sentence in notices.sentences():
-        st.warning(plain(sentence))
-    record = picked_record(selection)
+def show(shown: Selection) -> None:
+    record = picked_record(shown)
     if record is None:
         return
     try:
@@ -42,10 +36,10 @@ def show(selection: session.Selection) -> None:
         st.error(plain(str(error)))
         return
     if record.batch.sampled_log_probs is not None:
-        _parts(record.batch)
-    _pictures(record)
+        _parts(record.batch, shown.source)
+    _pictures(record, shown.source)
     _discarding(record)
-    _regions(record.batch)
+    _regions(record.batch, shown.source)
 
 
 def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
@@ -67,13 +61,13 @@ def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
         st.caption(say.one_lag(lags[0]))
 
 
-def _parts(batch: TokenBatch) -> None:
+def _parts(batch: TokenBatch, source: str) -> None:
     """Show how much of the gap is the engine's and how much the age of the weights."""
     st.markdown(f"##### {say.PARTS}")
     left, right = st.columns(2, gap="medium")
     with left:
         title, caption = say.PICTURES["parts"]
-        picture(title, mismatch.tail_of_parts(batch), key="mismatch_parts", caption=caption)
+        picture(title, mismatch.tail_of_parts(batch), key="mismatch_parts", caption=caption, source=source)
     numbers = part_metrics(batch) | evaluate(batch, CorrectionConfig())[1]
     with right:
         rows = [
@@ -89,30 +83,29 @@ def _next(symptom: Symptom, part: AgeShare | None) -> None:
     advice, view, label = say.next_step(symptom, part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
-        navigation.link_to(view, {}, label, width="content")
+        links(Link(label, {"view": view}), key="next_link")
 
 
-@address.fragment
-def _regions(batch: TokenBatch) -> None:
-    """Show the choice of methods and their pictures. A choice reruns only this fragment."""
-    draw = partial(st.multiselect, say.METHODS, list(METHODS), key="methods")
-    names = choose_several(list(METHODS), DRAWN, "methods", "method", draw)
-    methods = {name: METHODS[name] for name in names}
+def _regions(batch: TokenBatch, source: str) -> None:
+    """Show the choice of methods and their pictures."""
+    names = pick_several("methods", say.METHODS, list(say.OFFERED))
+    methods = {name: say.OFFERED[name] for name in names}
     left, right = st.columns(2)
     with left:
         figure = mismatch.acceptance(batch, methods)
-        picture(say.ACCEPTANCE_TITLE, figure, key="acceptance", caption=say.ACCEPTANCE)
+        picture(say.ACCEPTANCE_TITLE, figure, key="acceptance", caption=say.ACCEPTANCE, source=source)
     with right:
         figure = mismatch.acceptance(batch, methods, magnified=True)
-        picture(say.MAGNIFIED_TITLE, figure, key="magnified", caption=say.MAGNIFIED)
+        picture(say.MAGNIFIED_TITLE, figure, key="magnified", caption=say.MAGNIFIED, source=source)
     if methods:
         with st.expander(say.EXPLAINED):
             st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
 
 
-def _pictures(record: StepRecord) -> None:
+def _pictures(record: StepRecord, source: str) -> None:
     batch, missing_fields = record.batch, missing(record)
     _row(
+        source,
         tail=mismatch.tail(batch),
         position=mismatch.by_position(batch),
         length=mismatch.by_length(batch, SEQUENCE_METHODS),
@@ -129,7 +122,7 @@ def _pictures(record: StepRecord) -> None:
     if batch.turn_ids is not None:
         second["turn"] = turn_bars(by_turn(batch))
     if second:
-        _row(**second)
+        _row(source, **second)
 
 
 def _discarding(record: StepRecord) -> None:
@@ -158,11 +151,8 @@ def _lags(record: StepRecord) -> list[int]:
     return token_lags(record.batch, record.step)[record.batch.response_mask].unique().tolist()
 
 
-def _row(**figures: Figure) -> None:
+def _row(source: str, **figures: Figure) -> None:
     for column, (key, figure) in zip(st.columns(len(figures)), figures.items(), strict=True):
         with column:
             title, caption = say.PICTURES[key]
-            picture(title, figure, key=f"mismatch_{key}", caption=caption)
-
-
-show(session.selection())
+            picture(title, figure, key=f"mismatch_{key}", caption=caption, source=source)

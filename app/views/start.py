@@ -4,22 +4,24 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import state
 import streamlit as st
-from components.live_part import LiveContent, Slider
+from components.links import Link, links
+from components.live_part import LiveContent, Slider, live_part
 from components.picture import picture
 from controls import drag
-from controls.bounds import bounds_of, useful_slider_values, with_bounds
+from controls.sharing import view_links
 from data import corrections, lessons, recorded, studies
+from data.bounds import bounds_of, useful_slider_values, with_bounds
 from data.names import run_title
+from data.selection import Selection
 from live import bench as live_bench
 from live import strips
-from state import address, navigation, notices, session
-from state.fields import Bound
-from state.navigation import TOUR
 from text import learn as learn_text
 from text import phrases
 from text import start as say
 from text.formatting import plain
+from text.pages import PAGES
 from text.start import Story
 from text.tours import STUDY, TOURS
 
@@ -48,11 +50,9 @@ STYLE = """<style>
 </style>"""
 
 
-def show(paths: dict[str, Path]) -> None:
+def show(paths: dict[str, Path], shown: Selection | None) -> None:
     st.html(STYLE)
-    for sentence in notices.sentences(KEY):
-        st.warning(plain(sentence))
-    if not paths:
+    if shown is None:
         return
     if say.PLAYED in paths:
         _played(paths[say.PLAYED])
@@ -65,7 +65,7 @@ def show(paths: dict[str, Path]) -> None:
         with column:
             _story(story, draw, paths)
     _yours(paths)
-    _any(paths)
+    _any(shown)
 
 
 def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
@@ -75,24 +75,20 @@ def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
     """
     with st.container(key="start_links", horizontal=True, vertical_alignment="center"):
         st.markdown(f"##### {heading}" if heading else say.INTRODUCTION, width="stretch")
-        if query is not None:
-            navigation.link_to("bench", query, say.OPEN_MOVING, width="content")
-        navigation.link_to("learn", {}, say.LESSONS, width="content")
-        navigation.link_to("learn", {"learn": learn_text.SHEET}, say.PAPERS, width="content")
+        shown = [Link(say.OPEN_MOVING, {"view": "bench", **query})] if query is not None else []
+        shown += [Link(say.LESSONS, {"view": "learn"}), Link(say.PAPERS, {"view": "learn", "learn": learn_text.SHEET})]
         if (code := public_address(lessons.LESSONS.parent)) is not None:
-            st.page_link(code, label=say.CODE, width="content")
+            shown.append(Link(say.CODE, address=code))
+        links(*shown, key="start_links_row")
 
 
-@address.fragment
 def _played(run: Path) -> None:
     """Show one bound on one step; its slider moves by itself, once."""
     step, record = _newest(run)
     batch, texts = record.batch, live_bench.first_answers(record)
     identity, preset = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
     (b,) = bounds_of(preset.config)
-    address.restore(KEY, b.value, partial(_parsed, b))
-    value = st.session_state[KEY]
-    _say(value, b)
+    value = b.within(state.get(KEY))
     config = with_bounds(preset.config, {b.id: value})
     slider_values = useful_slider_values([(identity, batch)], config, b, value)
 
@@ -100,7 +96,7 @@ def _played(run: Path) -> None:
         return live_bench.start_content(batch, with_bounds(preset.config, {b.id: value}), texts)
 
     slider = Slider(
-        KEY, say.MOVING_LABEL, slider_values, value, generation=address.number(),
+        KEY, say.MOVING_LABEL, slider_values, value, generation=state.generation(KEY),
         address=drag.offer(KEY, content),
         strip=drag.offer_strip(
             KEY,
@@ -112,36 +108,16 @@ def _played(run: Path) -> None:
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
     st.markdown(say.MOVING_IS)
-    dragged, source = drag.Dragged(slider, partial(_put, b)), recorded.source(run, step)
-    drag.show_live([dragged], content(value), key="start", resets={}, source=source)
-
-
-def _put(b: Bound, value: float, done: bool) -> None:
-    st.session_state[KEY] = value
-    if done:
-        _say(value, b)
-
-
-def _say(value: float, b: Bound) -> None:
-    address.say(KEY, value, b.value, "{:.12g}".format)
-
-
-def _parsed(b: Bound, raw: str) -> float:
-    try:
-        value = float(raw)
-    except ValueError as error:
-        raise UsageError(f"{KEY}={raw!r} is not a number.") from error
-    if not b.low <= value <= b.high:
-        raise UsageError(f"{KEY}={raw} is out of range. Allowed: {b.low:g} to {b.high:g}.")
-    return value
+    with st.container(key="start"):
+        live_part([slider], content(value), source=recorded.source(run, step), resets={})
 
 
 def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:
     with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
         st.markdown(f"##### {story.title}", width="stretch")
         if story.run in paths:
-            query = dict(story.query) | {TOUR: story.tour}
-            navigation.link_to(story.view, query, story.button, width="content")
+            to = {**dict(story.query), "view": story.view, "tour": story.tour}
+            links(Link(story.button, to), key=f"open_{story.tour}")
     st.markdown(story.sentence)
     if story.run not in paths:
         st.info(plain(say.MISSING.format(run=story.run)))
@@ -198,20 +174,12 @@ def _yours(paths: dict[str, Path]) -> None:
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
     st.markdown(f"##### {say.YOURS}")
     st.caption(say.YOURS_ARE if local else say.NONE_YET)
-    with st.container(horizontal=True):
-        for slug in local:
-            navigation.link_to("training", {"run": slug}, plain(slug))
-        navigation.link_to("training", {"part": "Train"}, say.TRAIN)
+    opened = [Link(slug, {"view": "training", "run": slug}) for slug in local]
+    links(*opened, Link(say.TRAIN, {"view": "training", "part": "Train"}), key="your_runs")
 
 
-def _any(paths: dict[str, Path]) -> None:
+def _any(shown: Selection) -> None:
     """Show links to the other views, which show the selected run."""
     st.markdown(f"##### {say.ANY}")
-    st.markdown(say.ANY_IS.format(run=f"**{plain(run_title(session.selection().slug))}**"))
-    with st.container(horizontal=True):
-        for name, page in navigation.pages().items():
-            if name != "start":
-                st.page_link(page)
-
-
-show(recorded.all_runs())
+    st.markdown(say.ANY_IS.format(run=f"**{plain(run_title(shown.slug))}**"))
+    view_links([name for name in PAGES if name != "start"], key="any_view")

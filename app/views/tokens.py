@@ -2,15 +2,18 @@
 
 from functools import partial
 
+import state
 import streamlit as st
+from components.live_part import live_part
 from components.token_text import SHADES, ShownResponse, pages_of, token_text
-from controls.bounds import useful_slider_values
-from controls.configuration import bound_sliders, bounded, preset_name, resets, settings
-from controls.drag import show_live
+from controls.choosing import pick
+from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import explain, picked_record
 from data import corrections
+from data.bounds import useful_slider_values
+from data.configuration import FIRST
+from data.selection import Selection
 from live import tokens as live_tokens
-from state import address, notices, opened_token, session
 from text import tokens as say
 from text.formatting import number, plain, table
 from torch import Tensor
@@ -41,22 +44,18 @@ PANEL = """<style>
 }
 </style>"""
 Texts = list[list[str]]
+TokenIndex = tuple[int, int]
+"""Row and column of a token, both counted from 0."""
 
 
-@address.fragment
-def microscope(identity: corrections.Identity, record: runs.StepRecord, texts: Texts, note: str) -> None:
-    """Show the controls, the text and the opened token. A click reruns only this fragment."""
-    # Empty these here. Streamlit does not remove old elements of a fragment if another fragment runs right after it.
-    above, refused = st.empty(), st.empty()
+def microscope(shown: Selection, record: runs.StepRecord, texts: Texts, note: str) -> None:
+    """Show the controls, the text and the opened token."""
+    refused = st.empty()
     left, middle, right = st.columns([1, 2, 1.9], gap="medium")
     with left:
-        preset = PRESETS[preset_name()]
-        config = _live(identity, record.batch, settings(preset.config))
-    opened_token.sync([len(row) for row in texts])
-    if sentences := [*notices.sentences(), *filter(None, [opened_token.notice()])]:
-        with above.container():
-            for sentence in sentences:
-                st.warning(plain(sentence))
+        preset = PRESETS[state.get("preset")]
+        config = settings()
+        _live(shown, record.batch, config)
     try:
         result = correct(record.batch, config)
         with middle:
@@ -68,9 +67,9 @@ def microscope(identity: corrections.Identity, record: runs.StepRecord, texts: T
         refused.error(plain(str(error)))
 
 
-def _live(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> CorrectionConfig:
-    """Show the sliders and the sentence about the correction, and return the configuration."""
-    config = bounded(config)
+def _live(shown: Selection, batch: TokenBatch, config: CorrectionConfig) -> None:
+    """Show the sliders and the sentence about the correction."""
+    identity = corrections.identity(shown.run, shown.step or 0)
     sliders = bound_sliders(
         config,
         live_tokens.sentence,
@@ -80,16 +79,13 @@ def _live(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
         ),
         slider_values=partial(useful_slider_values, [(identity, batch)], config),
     )
-    show_live(sliders, live_tokens.sentence(config), key="tokens_live", resets=resets())
-    return config
+    live_part(sliders, live_tokens.sentence(config), source=shown.source, resets=resets(FIRST))
 
 
-def _text(
-    record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig
-) -> opened_token.TokenIndex:
+def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig) -> TokenIndex:
     """Show one page of responses, and return the token to show: the opened one, or the largest mismatch of the page."""
     rows = _page(record, texts, result)
-    opened = opened_token.opened() or furthest_token(record.batch, result, rows)
+    opened = _opened(texts) or furthest_token(record.batch, result, rows)
     if opened is None:
         raise UsageError(say.NO_TOKENS)
     strengths, span = shades(record.batch, result)
@@ -108,27 +104,31 @@ def _text(
 def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> list[int]:
     """Show the pickers of order and page, and return the rows of the selected page."""
     left, right = st.columns([2, 1], vertical_alignment="bottom")
-    order = left.selectbox(
-        "Order", list(say.ORDERS), format_func=say.ORDERS.__getitem__, key=ORDER,
-        persist_state="session", on_change=_turn, args=(1,),
-    )  # fmt: skip
+    with left:
+        order = pick(ORDER, "Order", list(say.ORDERS), written=say.ORDERS.__getitem__)
     pages = pages_of(ordered_rows(record.batch, result, order), [len(row) for row in texts])
-    opened = opened_token.opened()
-    if PAGE not in st.session_state or (opened is not None and st.session_state.get("tokens_turned_for") != opened):
-        _turn(next((n for n, rows in enumerate(pages, 1) if opened is not None and opened[0] in rows), 1))
+    opened = _opened(texts)
+    if opened is not None and st.session_state.get("tokens_turned_for") != opened:
+        state.change(**{PAGE: next((n for n, rows in enumerate(pages, 1) if opened[0] in rows), 1)})
     st.session_state["tokens_turned_for"] = opened
-    _turn(min(st.session_state[PAGE], max(len(pages), 1)))
-    number = right.number_input(f"Page (of {len(pages)})", 1, max(len(pages), 1), key=PAGE, disabled=len(pages) < 2)
+    last = max(len(pages), 1)
+    if state.get(PAGE) > last:
+        state.change(**{PAGE: last})
+    label, number = f"Page (of {len(pages)})", state.get(PAGE)
+    right.number_input(label, 1, last, number, key=state.widget(PAGE), disabled=len(pages) < 2)
     return pages[number - 1] if pages else []
 
 
-def _turn(page: int) -> None:
-    st.session_state[PAGE] = page
+def _opened(texts: Texts) -> TokenIndex | None:
+    """Return the opened token; None if no token is open, or the step has no such token."""
+    token: TokenIndex | None = state.get("token")
+    exists = token is not None and token[0] < len(texts) and token[1] < len(texts[token[0]])
+    return token if exists else None
 
 
 def _clicked() -> None:
     index = st.session_state[TEXT]["open"]
-    opened_token.open_token((index["row"], index["column"]))
+    state.change(token=(int(index["row"]), int(index["column"])))
 
 
 def _shown(
@@ -166,7 +166,7 @@ def _panel(
     result: CorrectionResult,
     config: CorrectionConfig,
     preset: Preset,
-    opened: opened_token.TokenIndex,
+    opened: TokenIndex,
 ) -> None:
     """Show the numbers of the opened token, the formulas with these numbers, and buttons for its neighbours."""
     row, column = opened
@@ -175,8 +175,8 @@ def _panel(
     with st.container(horizontal=True):
         _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
         _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
-        is_open = opened_token.opened() is not None
-        st.button(say.CLOSE, key="tokens_close", disabled=not is_open, on_click=opened_token.open_token, args=(None,))
+        is_open = _opened(texts) is not None
+        st.button(say.CLOSE, key="tokens_close", disabled=not is_open, on_click=state.change, kwargs={"token": None})
     rows = say.numbers(story, config.rollout_is is not None)
     st.html(table(say.NUMBERS, rows, say.MEANINGS) + PANEL)
     with st.container(key="tokens_formulas"):
@@ -203,22 +203,14 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
     st.markdown(f"##### {say.answer(share, texts[row][column], row, column, q, p)}")
 
 
-def _step(label: str, key: str, token: opened_token.TokenIndex, possible: bool) -> None:
-    st.button(label, key=key, disabled=not possible, on_click=opened_token.open_token, args=(token,))
+def _step(label: str, key: str, token: TokenIndex, possible: bool) -> None:
+    st.button(label, key=key, disabled=not possible, on_click=state.change, kwargs={"token": token})
 
 
-def show(selection: session.Selection) -> None:
-    record = picked_record(selection)
+def show(shown: Selection) -> None:
+    record = picked_record(shown)
     if record is not None:
         texts = pieces(record)
         _answer(record, texts)
-        microscope(
-            corrections.identity(selection.run, record.step),
-            record,
-            texts,
-            f"{say.KEYS} {say.TEXTS[text_kind(record)]}",
-        )
+        microscope(shown, record, texts, f"{say.KEYS} {say.TEXTS[text_kind(record)]}")
     explain(say.EXPLAIN)
-
-
-show(session.selection())

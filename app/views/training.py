@@ -2,14 +2,15 @@
 
 from functools import partial
 
+import state
 import streamlit as st
 from components.picture import picture
-from controls import overlaid
-from controls.pickers import record_of, show_step
-from controls.segments import choose_one
+from controls.choosing import buttons, pick_several
+from controls.pickers import picked_record
+from controls.sharing import view_links
 from data import corrections, recorded
 from data.names import run_labels
-from state import navigation, notices, session
+from data.selection import Selection
 from text import phrases
 from text import training as say
 from text.formatting import clipped, number, plain, swatches, table
@@ -27,14 +28,12 @@ ACROSS = 3
 LONGEST = 400  # characters of a prompt or a response in a table
 
 
-def show(selection: session.Selection) -> None:
-    for sentence in notices.sentences():
-        st.warning(plain(sentence))
-    follow(selection)
-    runs, study_part, _ = say.PARTS
+def show(selection: Selection) -> None:
+    runs, study_part, train_part = say.PARTS
+    follow(selection, with_curves=state.get("part") == train_part)
     left, right = st.columns([1, 2])
     with left:
-        part = choose_one("Show", say.PARTS, runs, "part")
+        part = buttons("part", "Show", say.PARTS)
     if part == runs:
         _runs(selection)
     elif part == study_part:
@@ -43,26 +42,27 @@ def show(selection: session.Selection) -> None:
         train()
 
 
-def _runs(selection: session.Selection) -> None:
+def _runs(selection: Selection) -> None:
     _course(selection)
     _story(selection)
     _curves(selection)
-    answers_table(selection.run)
+    if answers := answers_table(selection.run):
+        st.html(answers)
     if not selection.steps:
         st.info(phrases.NO_STEPS)
     elif selection.step is not None:
-        _step(selection, selection.step)
+        _step(selection)
     _provenance(selection)
 
 
-def _course(selection: session.Selection) -> None:
+def _course(selection: Selection) -> None:
     """Show a sentence about the course of reward and mismatch."""
     rows = recorded.metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
     st.markdown(f"##### {plain(say.course(len(rows), ends))}")
 
 
-def _story(selection: session.Selection) -> None:
+def _story(selection: Selection) -> None:
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     try:
@@ -75,10 +75,15 @@ def _story(selection: session.Selection) -> None:
             st.markdown(f"**This run.** {plain(story)}")
 
 
-def _curves(selection: session.Selection) -> None:
+def _curves(selection: Selection) -> None:
     """Show every metric over the steps, for the selected run and the compared ones. A click opens a step."""
     paths = recorded.all_runs()
-    others = overlaid.pick(paths, selection.slug)
+    options = [slug for slug in paths if slug != selection.slug]
+    labels = run_labels(options)
+    others = pick_several(
+        "with", say.COMPARE, options, written=labels.__getitem__, help=say.COMPARE_HELP,
+        max_selections=training.MOST_RUNS - 1,
+    )  # fmt: skip
     rows = {slug: recorded.metric_rows(paths[slug]) for slug in (selection.slug, *others)}
     if not any(rows.values()):
         return
@@ -102,19 +107,19 @@ def _curves(selection: session.Selection) -> None:
 def _clicked(key: str, steps: tuple[int, ...]) -> None:
     clicked_step = st.session_state[key]["click"]["x"]
     if steps:
-        show_step(training.nearest(steps, clicked_step))
+        state.change(step=str(training.nearest(steps, clicked_step)))
 
 
-def _step(selection: session.Selection, step: int) -> None:
+def _step(selection: Selection) -> None:
     """Show the step in short, and links to the views that show all of it."""
-    record = record_of(selection, step)
+    record = picked_record(selection)
     if record is None:
         return
+    step = record.step
     st.markdown(f"##### {say.OPENED.format(step=step)}")
     with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
         st.caption(say.OPEN_IN, width="content")
-        for name in VIEWS:
-            st.page_link(navigation.pages()[name])
+        view_links(VIEWS, key="open_step")
     row = next((row for row in recorded.metric_rows(selection.run) if row["step"] == step), {})
     with st.container(horizontal=True, key="sizes"):
         for label, key in SIZES.items():
@@ -130,7 +135,7 @@ def _step(selection: session.Selection, step: int) -> None:
     st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 
 
-def _provenance(selection: session.Selection) -> None:
+def _provenance(selection: Selection) -> None:
     try:
         manifest = recorded.manifest(selection.run)
     except DamagedFile:
@@ -146,7 +151,7 @@ def _provenance(selection: session.Selection) -> None:
         _check(selection)
 
 
-def _check(selection: session.Selection) -> None:
+def _check(selection: Selection) -> None:
     """Show whether every file agrees with its hash; cached until a file changes."""
     report = recorded.verified(selection.run)
     readable = (
@@ -157,6 +162,3 @@ def _check(selection: session.Selection) -> None:
         return
     lines = "\n".join(f"- {plain(problem)}" for problem in report.problems)
     st.error(f"Damaged files:\n\n{lines}\n\n{readable}")
-
-
-show(session.selection())

@@ -1,55 +1,136 @@
 """A training run next to the app: start it, follow it, show its last batch, and stop it."""
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 
+import state
 import streamlit as st
-from components.picture import picture
+from components.watched import WatchedContent
+from controls.choosing import number, pick
+from controls.watching import watch
 from data import recorded
 from data.names import preset_label
-from state import session
+from data.selection import LATEST, Selection
 from text import training as say
-from text.formatting import clipped, number, plain, table
+from text.formatting import clipped, paragraph, plain, table
+from text.formatting import number as written
 
 from rlcorr.command import launch
-from rlcorr.command.launch import Training
+from rlcorr.command.launch import Outcome, Training
 from rlcorr.command.request import LIMITS, REAL_MODEL, TrainRequest, choices, options_of, real_model_megabytes
 from rlcorr.errors import UsageError
 from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.records import runs
 
-ERROR = "live_error"
+ERROR, HIDDEN = "live_error", "live_dismissed"
+"""Keys of the session: why a run could not be started or stopped, and the process of an ended run that was hidden."""
 ROWS = (
     ("preset", "task", "engine"),
     ("dtype", "kv_cache_dtype", "staleness", "temperature"),
     ("learning_rate", "prompts_per_step", "steps", "seed"),
 )
 """Fields of the form, row by row. A row has four columns; the title of a preset needs two of them."""
+GOING_ON = ("running", "stopping")
 
 
-def follow(selection: session.Selection) -> None:
-    """Show the training run that is in progress or ended last, wherever it was started."""
-    _follow(selection, launch.in_progress())
+def follow(selection: Selection, *, with_curves: bool) -> None:
+    """Show the training run that is in progress or ended last, wherever it was started, and its curves if asked to."""
+    if ERROR in st.session_state:
+        st.error(plain(st.session_state.pop(ERROR)))
+    training = launch.last()
+    if training is None:
+        return
+    if launch.outcome(training) not in GOING_ON and st.session_state.get(HIDDEN) == training.pid:
+        return
+
+    def content() -> WatchedContent:
+        return _content(training, selection, with_curves)
+
+    watch(content, key="live_run", on_press=lambda button: _pressed(button, training))
+
+
+def _content(training: Training, selection: Selection, with_curves: bool) -> WatchedContent:
+    outcome, run = launch.outcome(training), runs.LOCAL / training.run
+    is_going_on = outcome in GOING_ON
+    if is_going_on:
+        said = _bar(training, outcome) + (paragraph(say.ONE_AT_A_TIME) if with_curves else "")
+    else:
+        said = _note(training, outcome)
+    pictures, below = {}, ""
+    if with_curves:
+        rows = recorded.metric_rows(run)
+        said += f"<h3>{html.escape(say.WATCHED.format(run=training.run))}</h3>"
+        said += "" if rows else paragraph(say.NO_STEP_YET)
+        for name in ("reward", "mismatch") if rows else ():
+            title, caption = say.CURVES[name]
+            figure = over_steps(PANELS[name], {training.run: rows}, at=None, recorded=runs.list_steps(run))
+            pictures[f"watched_{name}"] = (title, figure, caption, recorded.source(run, None))
+        below = answers_table(run)
+    return WatchedContent(said, _buttons(training, outcome, selection), pictures, below, ends=not is_going_on)
+
+
+def _note(training: Training, outcome: Outcome) -> str:
+    """Return how a run has ended, with the last lines of its log if it failed."""
+    failed = outcome == "failed"
+    log = f"<pre>{html.escape(launch.last_lines(training.run))}</pre>" if failed else ""
+    said = paragraph(say.STATES[outcome].format(run=training.run))
+    return f"<div class='rl-note-box{' failed' if failed else ''}'>{said}{log}</div>"
+
+
+def _bar(training: Training, outcome: Outcome) -> str:
+    """Return how far a run has come, in words and as a bar."""
+    said, run = say.STATES[outcome].format(run=training.run), runs.LOCAL / training.run
+    try:
+        progress = launch.progress(recorded.manifest(run).config, recorded.metric_rows(run))
+    except runs.DamagedFile:
+        progress = None  # the run has not written its manifest yet
+    if progress is None or progress.step == 0:
+        return f"{paragraph(f'{said} {say.WARMING}')}<progress value='0'></progress>"
+    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
+    share = min(progress.step / progress.steps, 1.0)
+    at = paragraph(f"{said} Step {progress.step} of {progress.steps}{left}")
+    return f"{at}<progress value='{share:.4f}'></progress>"
+
+
+def _buttons(training: Training, outcome: Outcome, selection: Selection) -> dict[str, str]:
+    """Return the buttons: what each does → its label."""
+    steps, buttons = runs.list_steps(runs.LOCAL / training.run), {}
+    if steps and (selection.slug, selection.step) != (training.run, steps[-1]):
+        buttons["show"] = say.LAST_BATCH
+    if outcome not in GOING_ON:
+        buttons["hide"] = say.HIDE
+    elif not launch.is_forbidden():
+        may_kill = launch.may_kill(training)
+        if outcome == "running" or may_kill:
+            buttons["stop"] = say.KILL if may_kill else say.STOP
+    return buttons
+
+
+def _pressed(button: str, training: Training) -> None:
+    state.press()
+    if button == "show":
+        state.change(run=training.run, step=LATEST, part=say.PARTS[0])
+    elif button == "hide":
+        st.session_state[HIDDEN] = training.pid
+    else:
+        try:
+            launch.stop()
+        except UsageError as error:
+            st.session_state[ERROR] = str(error)
 
 
 def train() -> None:
     """Show the form that starts a training run, unless starting is forbidden or a run is in progress."""
     with st.container(key="train"):
-        _train()
-
-
-def _train() -> None:
-    if launch.is_forbidden():
-        st.info(plain(say.FORBIDDEN.format(name=launch.FORBID)))
-    elif launch.in_progress():
-        st.info(say.ONE_AT_A_TIME)
-        _watch()
-    else:
-        st.caption(say.LIVE_HELP)
-        with st.container(border=True, key="real_model"):
-            _real_model()
-        st.markdown(f"##### {say.CHOOSE}")
-        _form()
+        if launch.is_forbidden():
+            st.info(plain(say.FORBIDDEN.format(name=launch.FORBID)))
+        elif not launch.in_progress():
+            st.caption(say.LIVE_HELP)
+            with st.container(border=True, key="real_model"):
+                _real_model()
+            st.markdown(f"##### {say.CHOOSE}")
+            _form()
 
 
 def _real_model() -> None:
@@ -57,117 +138,24 @@ def _real_model() -> None:
     st.markdown(f"##### {say.REAL}")
     megabytes = real_model_megabytes()
     st.markdown(plain(say.REAL_IS + (say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED)))
-    if st.button(say.REAL_START, key="train_real", type="primary"):
-        _start(REAL_MODEL, "smollm2")
+    st.button(say.REAL_START, key="train_real", type="primary", on_click=_start, args=(REAL_MODEL, "smollm2"))
 
 
-@st.fragment(run_every=3.0)
-def _watch() -> None:
-    """Show the curves and answers of the training run in progress. They update by themselves."""
-    training = launch.last()
-    if training is None:
-        return
-    run = runs.LOCAL / training.run
-    st.markdown(f"##### {plain(say.WATCHED.format(run=training.run))}")
-    rows = recorded.metric_rows(run)
-    if not rows:
-        st.caption(say.NO_STEP_YET)
-    else:
-        for column, name in zip(st.columns(2), ("reward", "mismatch"), strict=True):
-            title, caption = say.CURVES[name]
-            figure = over_steps(PANELS[name], {training.run: rows}, at=None, recorded=runs.list_steps(run))
-            with column:
-                picture(title, figure, key=f"watched_{name}", caption=caption, source=recorded.source(run, None))
-    answers_table(run)
-
-
-def answers_table(run: Path) -> None:
-    """Show the greedy answers to the same held-out prompts, one row per evaluation; nothing if none are recorded."""
+def answers_table(run: Path) -> str:
+    """Return the greedy answers to the same held-out prompts, one row per evaluation; nothing if none are recorded."""
     answers = recorded.answers(run)
     if not answers:
-        return
+        return ""
     prompts = list(dict.fromkeys(clipped(answer.prompt, say.PROMPT_LIMIT) for answer in answers))
     rows: dict[int, dict[str, str]] = {}
     for answer in answers:
-        cell = f"{clipped(answer.response, say.ANSWER_LIMIT)}  ({number(answer.reward)})"
+        cell = f"{clipped(answer.response, say.ANSWER_LIMIT)}  ({written(answer.reward)})"
         rows.setdefault(answer.step, {})[clipped(answer.prompt, say.PROMPT_LIMIT)] = cell
-    st.markdown(f"##### {say.ANSWERS}")
-    st.caption(say.ANSWERS_ARE)
     cells = [[str(step), *(row.get(prompt, "") for prompt in prompts)] for step, row in rows.items()]
-    st.html(table(["Step", *prompts], cells))
+    title, about = html.escape(say.ANSWERS), html.escape(say.ANSWERS_ARE)
+    return f"<h3>{title}</h3><p><small>{about}</small></p>{table(['Step', *prompts], cells)}"
 
 
-@st.fragment(run_every=2.0)
-def _follow(selection: session.Selection, busy: bool) -> None:
-    """Show a line about the training run, which updates by itself. The page reruns when a run starts or ends."""
-    if launch.in_progress() != busy or st.session_state.pop("live_shown", False):
-        st.rerun()
-    if ERROR in st.session_state:
-        st.error(plain(st.session_state.pop(ERROR)))
-    training = launch.last()
-    if training is not None:
-        _line(training, launch.outcome(training), selection)
-
-
-def _line(training: Training, outcome: launch.Outcome, selection: session.Selection) -> None:
-    if outcome not in ("running", "stopping"):
-        if st.session_state.get("live_dismissed") == training.pid:
-            return
-        (st.error if outcome == "failed" else st.info)(plain(say.STATES[outcome].format(run=training.run)))
-        if outcome == "failed":
-            st.code(launch.last_lines(training.run), language=None, wrap_lines=True)
-    else:
-        _bar(training, outcome)
-    with st.container(horizontal=True, key="live_buttons"):
-        _buttons(training, outcome, selection)
-
-
-def _bar(training: Training, outcome: launch.Outcome) -> None:
-    state = say.STATES[outcome].format(run=training.run)
-    run = runs.LOCAL / training.run
-    try:
-        progress = launch.progress(recorded.manifest(run).config, recorded.metric_rows(run))
-    except runs.DamagedFile:
-        progress = None  # the run has not written its manifest yet
-    if progress is None or progress.step == 0:
-        st.progress(0.0, plain(f"{state} {say.WARMING}"))
-        return
-    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
-    share = min(progress.step / progress.steps, 1.0)
-    st.progress(share, plain(f"{state} Step {progress.step} of {progress.steps}{left}"))
-
-
-def _buttons(training: Training, outcome: launch.Outcome, selection: session.Selection) -> None:
-    steps = runs.list_steps(runs.LOCAL / training.run)
-    if steps and (selection.slug, selection.step) != (training.run, steps[-1]):
-        st.button(say.LAST_BATCH, key="live_show", on_click=_show, args=(training.run,))
-    if outcome not in ("running", "stopping"):
-        st.button(say.HIDE, key="live_hide", on_click=_hide, args=(training.pid,))
-    elif not launch.is_forbidden():
-        may_kill = launch.may_kill(training)
-        waiting = outcome == "stopping" and not may_kill
-        st.button(say.KILL if may_kill else say.STOP, key="live_stop", on_click=_stop, disabled=waiting)
-
-
-def _show(run: str) -> None:
-    """Show the run on the part of the page that shows runs."""
-    session.put_run(run)
-    st.session_state["part"] = say.PARTS[0]
-    st.session_state["live_shown"] = True  # the pickers are outside the fragment
-
-
-def _hide(pid: int) -> None:
-    st.session_state["live_dismissed"] = pid
-
-
-def _stop() -> None:
-    try:
-        launch.stop()
-    except UsageError as error:
-        st.session_state[ERROR] = str(error)
-
-
-@st.fragment
 def _form() -> None:
     """Show the fields, the command that they make, and the button."""
     options = choices()
@@ -177,7 +165,6 @@ def _form() -> None:
         for column, name in zip(columns, (first, *others), strict=True):
             with column:
                 values[name] = _field(name, options.get(name))
-    session.remember({f"train_{name}": value for name, value in values.items()})
     try:
         request = TrainRequest(**values)
     except UsageError as error:
@@ -185,16 +172,15 @@ def _form() -> None:
         return
     st.caption(say.COMMAND)
     st.code(_command(request), language="bash", wrap_lines=True)
-    if st.button(say.START, key="train_start"):
-        _start(options_of(request), request.task)
+    st.button(say.START, key="train_start", on_click=_start, args=(options_of(request), request.task))
 
 
 def _start(options: Sequence[str], task: str) -> None:
+    state.press()
     try:
         launch.start(options, task=task)
     except UsageError as error:
         st.session_state[ERROR] = str(error)
-    st.rerun()
 
 
 def _command(request: TrainRequest) -> str:
@@ -206,13 +192,11 @@ def _command(request: TrainRequest) -> str:
 def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
     """Show a list of the options, or without options a number box of the default's type; return the value."""
     label, help = say.FIELDS[name]
-    default, key = getattr(TrainRequest(), name), f"train_{name}"
+    key = f"train_{name}"
     if options is not None:
-        written = preset_label if name == "preset" else str
-        return st.selectbox(label, options, index=options.index(default), format_func=written, key=key, help=help)
+        return pick(key, label, options, written=preset_label if name == "preset" else str, help=help)
     low, high = LIMITS[name]
+    default = getattr(TrainRequest(), name)
     if isinstance(default, int):
-        return st.number_input(label, int(low), int(high), default, key=key, help=help)
-    return st.number_input(
-        label, float(low), float(high), float(default), float(default) / 10, "%g", key=key, help=help
-    )
+        return number(key, label, low, high, help=help)
+    return number(key, label, low, high, step=default / 10, format="%g", help=help)

@@ -7,11 +7,10 @@ from itertools import cycle
 
 import streamlit as st
 from components.picture import picture
-from controls.segments import choose_from_list, choose_several
+from controls.choosing import pick_label, pick_several
 from data import studies
 from data.names import arm_label, arm_title, study_label
 from data.studies import StudyTable
-from state import address
 from streamlit.delta_generator import DeltaGenerator
 from text import training as say
 from text.formatting import plain, swatches
@@ -31,7 +30,7 @@ def study(beside: DeltaGenerator) -> None:
         return
     labels = {name: study_label(study) for name, study in index.items()}
     with beside:
-        name = choose_from_list(say.STUDY, labels, next(iter(index)), "study", on_change=_study_changed)
+        name = pick_label("study", say.STUDY, labels)
     st.markdown(plain(f"{index[name].story} {index[name].look}"))
     try:
         result = studies.table(name)
@@ -40,12 +39,6 @@ def study(beside: DeltaGenerator) -> None:
         return
     _decisions(index[name], result)
     _curves(index[name], result)
-
-
-def _study_changed() -> None:
-    """Forget the presets that were drawn: another study has others, and would keep none of them."""
-    for key in ("presets", "last_presets"):
-        st.session_state.pop(key, None)
 
 
 def _decisions(shown: Study, result: StudyTable) -> None:
@@ -90,14 +83,10 @@ def _predictions(shown: Study, result: StudyTable, columns: Iterator[DeltaGenera
             picture(title, figure, key="study_eta", caption=text, source=result.source)
 
 
-@address.fragment
 def _curves(shown: Study, result: StudyTable) -> None:
     """Show the choice of presets, and their curves."""
     colours = preset_colours(result.rows)
-    draw = partial(
-        st.multiselect, say.PRESETS_DRAWN, list(colours), key="presets", format_func=partial(arm_title, shown)
-    )
-    picked = choose_several(list(colours), studies.few(result), "presets", "preset", draw)
+    picked = pick_several("presets", say.PRESETS_DRAWN, list(colours), written=partial(arm_title, shown))
     st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:

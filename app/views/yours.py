@@ -1,16 +1,20 @@
 """The page for a person's own data: its likely cause, what the system ships, thresholds by budget, and the text."""
 
+from collections.abc import Mapping
+
 import streamlit as st
+from components.links import Link, links
 from components.picture import picture
 from controls import systems, upload_box
-from controls.bounds import bounds_of
+from controls.choosing import buttons, pick
 from controls.pickers import picked_record
-from controls.segments import choose_one
+from controls.sharing import run_and_step
 from data import suggestions, uploads
+from data.bounds import bounds_of
 from data.corrections import Identity
 from data.names import BETWEEN, run_labels
+from data.selection import Selection
 from data.suggestions import Stamps, Suggestion
-from state import address, navigation, notices, session
 from text import mismatch as mismatch_text
 from text import yours as yours_text
 from text.formatting import number, percent, plain, table
@@ -43,7 +47,7 @@ WHOLE_NUMBERS = """<style>
 NOTHING_ELSE = "<style>.st-key-pickers { display: none }</style>"
 
 
-def show(selection: session.Selection) -> None:
+def show(selection: Selection) -> None:
     if upload_box.is_refused():
         st.html(NOTHING_ELSE)
         st.info(yours_text.REFUSED)
@@ -61,7 +65,7 @@ def show(selection: session.Selection) -> None:
             st.error(plain(str(error)))
 
 
-def _page(selection: session.Selection, record: StepRecord) -> None:
+def _page(selection: Selection, record: StepRecord) -> None:
     """Show the verdict, and below it what to choose from, unless there is a fault to mend first."""
     stamps = suggestions.stamps_of(selection.run, selection.steps)
     symptoms, fault = triage(record.batch), suggestions.fault(stamps)
@@ -73,13 +77,13 @@ def _page(selection: session.Selection, record: StepRecord) -> None:
     if fault is not None:
         with right:
             if symptoms[0].pattern != "identical":  # no token differs
-                _tail(record, stamps)
+                _tail(record, stamps, selection.source)
         _all_steps(stamps)
         return
     with right:
         _sizes(record, symptoms)
-    _corrections(record, stamps)
-    _is_it_normal(record, symptoms)
+    _corrections(record, stamps, selection)
+    _is_it_normal(record, symptoms, selection.source)
 
 
 def _no_table(record: StepRecord, step: int, symptom: Symptom) -> None:
@@ -107,11 +111,11 @@ def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
 
 def _token_links(symptom: Symptom, label: str) -> None:
     """Show a link to each token that the symptom names, or to all tokens if it names none."""
-    for row, column in symptom.tokens:
-        named = yours_text.SEE_TOKEN.format(column=column, row=row)
-        navigation.link_to("tokens", {"token": f"{row}.{column}"}, named, width="content")
-    if not symptom.tokens:
-        navigation.link_to("tokens", {}, label, width="content")
+    named = [
+        Link(yours_text.SEE_TOKEN.format(column=column, row=row), {"view": "tokens", "token": f"{row}.{column}"})
+        for row, column in symptom.tokens
+    ]
+    links(*(named or [Link(label, {"view": "tokens"})]), key="see_tokens")
 
 
 def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
@@ -127,10 +131,10 @@ def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.html(table(columns, rows, meanings | yours_text.AVERAGES_ARE))
 
 
-def _tail(record: StepRecord, stamps: Stamps) -> None:
+def _tail(record: StepRecord, stamps: Stamps, source: str) -> None:
     title, caption = mismatch_text.PICTURES["tail"]
     (identity,) = [stamp for stamp in stamps if stamp[1] == record.step]
-    picture(title, _tail_figure(identity, record), key="tail", caption=caption)
+    picture(title, _tail_figure(identity, record), key="tail", caption=caption, source=source)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -148,8 +152,7 @@ def _all_steps(stamps: Stamps) -> None:
             st.markdown(f"- {plain(mismatch_text.headline(in_words(line))[0])}")
 
 
-@address.fragment
-def _is_it_normal(record: StepRecord, symptoms: list[Symptom]) -> None:
+def _is_it_normal(record: StepRecord, symptoms: list[Symptom], source: str) -> None:
     """Show the gap of the step among measured gaps, and how many of its ratios are near 1."""
     size = gap_size(without_outliers(record.batch, symptoms))
     if size is None or size.k3 == 0:
@@ -157,7 +160,7 @@ def _is_it_normal(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.markdown(f"##### {yours_text.NORMAL}")
     left, right = st.columns([3, 2], gap="medium")
     with right:
-        measure = yours_text.MEASURES[choose_one(yours_text.MEASURE, tuple(yours_text.MEASURES), "k3", "measure")]
+        measure = yours_text.MEASURES[buttons("measure", yours_text.MEASURE, tuple(yours_text.MEASURES))]
         value = size.k3 if measure == "k3" else size.abs
         for sentence in place(value, measure):
             st.markdown(plain(sentence))
@@ -169,29 +172,26 @@ def _is_it_normal(record: StepRecord, symptoms: list[Symptom]) -> None:
         st.html(table(list(yours_text.BANDS), rows, yours_text.BANDS_ARE))
     with left:
         title, caption = yours_text.STRIP
-        picture(title, gap_strip(value, measure), key="gaps", caption=caption)
+        picture(title, gap_strip(value, measure), key="gaps", caption=caption, source=source)
 
 
-@address.fragment
-def _corrections(record: StepRecord, stamps: Stamps) -> None:
+def _corrections(record: StepRecord, stamps: Stamps, selection: Selection) -> None:
     """Show what the system ships, thresholds by budget, the text of the one that is taken, and the tail."""
     left, right = st.columns([2, 3], gap="medium")
     with left:
         system = systems.system()
-        for sentence in notices.sentences(systems.KEY):
-            st.warning(plain(sentence))
     shipped = suggestions.published(stamps, system)
     with right:
         _shipped(stamps, system, shipped)
         st.markdown(f"##### {yours_text.BUDGET}")
-        picked = choose_one(yours_text.KEEP, yours_text.KEEPS, yours_text.KEEPS[0], "keep")
+        picked = buttons("keep", yours_text.KEEP, yours_text.KEEPS)
         reached, refused = suggestions.by_budget(stamps, float(picked.removesuffix(" %")) / 100)
         offered = [one for one in reached if can_express(system, one.config, one.loss)]
         no_text = yours_text.NO_TEXT.format(system=system)
         _by_budget(stamps, reached, refused, {one.preset: no_text for one in reached if one not in offered})
     with left:
-        _take(system, [one for one in (*shipped, *offered) if one.is_advised])
-        _tail(record, stamps)
+        _take(system, [one for one in (*shipped, *offered) if one.is_advised], run_and_step(selection))
+        _tail(record, stamps, selection.source)
         _all_steps(stamps)
 
 
@@ -275,20 +275,16 @@ def _label(one: Suggestion) -> str:
     return f"{yours_text.BY_BUDGET.format(what=_what(one), share=f'{100 * one.share:g} %')} ({one.preset})"
 
 
-def _take(system: str, advised: list[Suggestion]) -> None:
+def _take(system: str, advised: list[Suggestion], run: Mapping[str, str]) -> None:
     """Show the text for the person's system, and a link to the bench."""
     if not advised:
         st.info(yours_text.NOTHING_TO_TAKE)
         return
     by_key = {one.key: one for one in advised}
-    key = st.selectbox(yours_text.TAKE, list(by_key), format_func=lambda key: _label(by_key[key]), key="take")
-    one = by_key[key]
+    one = by_key[pick("take", yours_text.TAKE, list(by_key), written=lambda key: _label(by_key[key]))]
     if one.preset is None:  # the bench shows presets only
-        systems.text_for(system, one.config, one.loss)
+        systems.text_for(system, one.config, one.loss, run)
         return
-    query = {"preset": one.preset} | {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
-    systems.text_for(system, one.config, one.loss, ("bench", session.run_and_step() | query))
-    navigation.link_to("bench", query, yours_text.OPEN, width="content")
-
-
-show(session.selection())
+    to = {"view": "bench", "preset": one.preset} | {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
+    systems.text_for(system, one.config, one.loss, {**to, **run})
+    links(Link(yours_text.OPEN, to), key="open_taken")

@@ -2,8 +2,7 @@
 
 A link opens what it names. The navigation keeps run, step and preset. One press of Back or Forward, and a reload, show
 exactly what was there before, files of one's own included.
-`WALKS=100 WALK_FROM=3 WALK_STEPS=8 pytest tests/browser/test_walk.py` walks with other seeds and lengths, and with
-`WALK_TIMER=first` or `second` the page's timer asks at the same time as each step.
+`WALKS=100 WALK_FROM=3 WALK_STEPS=8 pytest tests/browser/test_walk.py` walks with other seeds and lengths.
 """
 
 import json
@@ -20,13 +19,11 @@ import pytest
 from app_runs import LINE, PATIENCE, pick_folded, settled
 from browser_runs import drop, pairs
 from playwright.sync_api import Page
-from timer_requests import ORDERS, ask_at_once
 
-STEPS = int(os.environ.get("WALK_STEPS", "40"))
+STEPS = int(os.environ.get("WALK_STEPS", "20"))
 """Steps of a walk. A step takes a second."""
-SEEDS = range(
-    int(os.environ.get("WALK_FROM", "0")), int(os.environ.get("WALK_FROM", "0")) + int(os.environ.get("WALKS", "3"))
-)
+FIRST = int(os.environ.get("WALK_FROM", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("WALKS", "20")))
 VIEWS = {
     "start": "Start", "yours": "Your data", "mismatch": "Mismatch", "bench": "Correction bench", "gradient": "Gradient",
     "tokens": "Tokens", "compare": "Compare", "training": "Training", "learn": "Learn",
@@ -34,14 +31,14 @@ VIEWS = {
 RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
 PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")
 FILES = ("mine.jsonl", "other.jsonl")
-DEFAULTS = {"step": "latest", "preset": "decoupled_token_is"}
+DEFAULTS = {"view": "start", "run": "newest", "step": "latest", "preset": "decoupled_token_is"}
 # The slider of Start moves by itself.
 LOOK = """() => {
   const value = (key) => document.querySelector(`.st-key-${key} input`)?.value.split(" · ").pop() ?? null
   const typed = (slider) => slider.querySelector("input:not([type=range])")?.value
   const text = (css) => document.querySelector(css)?.innerText ?? ""
   return {
-    path: location.pathname, search: location.search, run: value("run"), step: value("step"), preset: value("preset"),
+    search: location.search, run: value("run"), step: value("step"), preset: value("preset"),
     sliders: [...document.querySelectorAll(".rl-slider:not([data-slider=start_bound])")].map(
       (s) => [s.dataset.slider, typed(s) ?? s.place()]),
     status: [".st-key-open summary p", ".st-key-run_state"].map((css) => text(css).split(" · ")[0].trim()).join(" · "),
@@ -55,33 +52,32 @@ LOOK = """() => {
 class Shown:
     """What a person sees of the state of the page."""
 
-    path: str
     query: tuple[tuple[str, str], ...]
     pickers: tuple[str | None, ...]
     """Run, step and preset; None where the page has no such picker."""
     sliders: str
-    sentences: tuple[str, ...]
+    heading: str
+    sentence: str
     status: str
 
     @property
-    def view(self) -> str:
-        return self.path.strip("/") or "start"
+    def named(self) -> dict[str, str]:
+        """What the address names, with the defaults that it leaves out."""
+        return DEFAULTS | dict(self.query)
 
     @property
-    def tour_step(self) -> tuple[str, str, str | None] | None:
-        """The view, the tour that is on and its step; None without a tour."""
-        named = dict(self.query)
-        return (self.path, named["tour"], named.get("tour_step")) if "tour" in named else None
+    def view(self) -> str:
+        return self.named["view"]
 
 
 def look(page: Page) -> Shown:
     got: dict[str, Any] = page.evaluate(LOOK)
     return Shown(
-        path=got["path"],
         query=tuple(sorted(parse_qsl(got["search"].lstrip("?"), keep_blank_values=True))),
         pickers=(got["run"], got["step"], got["preset"]),
         sliders=json.dumps(got["sliders"]),
-        sentences=(got["heading"], got["sentence"]),
+        heading=got["heading"],
+        sentence=got["sentence"],
         status=got["status"],
     )
 
@@ -104,11 +100,10 @@ def agree(now: Shown, step: str, uploads: dict[str, str]) -> None:
 
     The address names a file by a number that only this session knows.
     """
-    named = DEFAULTS | dict(now.query)
-    if named.get("run") in uploads:
-        named["run"] = uploads[named["run"]]
+    named = now.named
+    named["run"] = uploads.get(named["run"], named["run"])
     for key, shown in zip(("run", "step", "preset"), now.pickers, strict=True):
-        if shown is not None and key in named:
+        if shown is not None:
             assert shown == named[key], (step, key, now)
     if now.pickers[0] not in (None, "newest"):
         assert now.pickers[0] in now.status.split(" · "), (step, now)
@@ -119,7 +114,7 @@ class Walk:
 
     def __init__(self, page: Page, seed: int, folder: Path) -> None:
         self.page, self.chance, self.folder = page, random.Random(seed), folder
-        self.entries, self.index = [steady(page, lambda now: "run" in dict(now.query), "opening")], 0
+        self.entries, self.index = [steady(page, lambda now: now.heading != "", "opening")], 0
         self.uploads: dict[str, str] = {}
         """Number in the address → name of the file."""
 
@@ -139,14 +134,11 @@ class Walk:
         return steps
 
     def arrive(self, until: Callable[[Shown], bool], step: str) -> str:
-        """Wait for a new entry of the history. In one step of a tour the same entry is changed."""
+        """Wait for a new entry of the history."""
         now = steady(self.page, until, step)
         agree(now, step, self.uploads)
-        if now.tour_step is not None and now.tour_step == self.now.tour_step:
-            self.entries[self.index] = now
-        else:
-            self.entries[self.index + 1 :] = [now]
-            self.index += 1
+        self.entries[self.index + 1 :] = [now]
+        self.index += 1
         return step
 
     def navigate(self) -> str | None:
@@ -154,27 +146,31 @@ class Walk:
         view = self.chance.choice([view for view in VIEWS if view != self.now.view])
         self.page.get_by_role("link", name=VIEWS[view], exact=True).first.click()
         run, step, _ = self.now.pickers
+        heading = self.now.heading
 
         def until(now: Shown) -> bool:
-            return now.view == view and "run" in dict(now.query) and (run is None or now.pickers[:2] == (run, step))
+            return now.view == view and now.heading != heading and (run is None or now.pickers[:2] == (run, step))
 
         return self.arrive(until, f"navigating to {view}")
 
     def follow(self) -> str | None:
         """Follow a link of the page: what it names is shown."""
-        links = self.page.locator("[data-testid=stMain] [data-testid=stPageLink] a:visible")
+        links = self.page.locator("[data-testid=stMain] .rl-link:visible:not([aria-current])")
         if not links.count():
             return None
         link = links.nth(self.chance.randrange(links.count()))
         target = urlsplit(str(link.get_attribute("href")))
-        named = dict(parse_qsl(target.query))
-        view = target.path.rsplit("/", 1)[-1] or "start"
+        named = DEFAULTS | dict(parse_qsl(target.query))
+        view, heading = named["view"], self.now.heading
         if view == self.now.view:
             return None
         link.click()
         step = f"following a link to {view} {named}"
-        run = named.get("run")
-        return self.arrive(lambda now: now.view == view and (run is None or dict(now.query).get("run") == run), step)
+
+        def until(now: Shown) -> bool:
+            return now.view == view and now.heading != heading and now.named["run"] == named["run"]
+
+        return self.arrive(until, step)
 
     def choose(self, key: str, label: str, options: list[str], shown: str | None) -> str | None:
         other = [option for option in options if option != shown]
@@ -182,11 +178,9 @@ class Walk:
             return None
         option = self.chance.choice(other)
         pick_folded(self.page, label, option)
-        default = DEFAULTS.get(key)
 
         def until(now: Shown) -> bool:
-            named = dict(now.query).get(key) or default
-            return named is not None and self.uploads.get(named, named) == option
+            return self.uploads.get(now.named[key], now.named[key]) == option
 
         return self.arrive(until, f"picking {key} {option}")
 
@@ -201,12 +195,12 @@ class Walk:
         if self.page.locator('[data-testid="stFileChip"]').count():
             return None
         file = self.chance.choice([file for file in FILES if file != self.now.pickers[0]])
-        run = dict(self.now.query).get("run")
+        run = self.now.named["run"]
         drop(self.page, file, pairs(16, len(file)))
 
         def until(now: Shown) -> bool:
-            named = dict(now.query).get("run")
-            if named is None or named == run or now.pickers[0] != file:
+            named = now.named["run"]
+            if named == run or now.pickers[0] != file:
                 return False
             self.uploads[named] = file
             return True
@@ -254,10 +248,7 @@ class Walk:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_walk(page: Page, url: str, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
-    if timer := os.environ.get("WALK_TIMER"):
-        assert timer in ORDERS
-        ask_at_once(page, timer)
-    page.goto(f"{url}/{('bench', 'yours')[seed % 2]}")
+    page.goto(f"{url}/?view={('bench', 'yours')[seed % 2]}")
     page.wait_for_selector(".rl-picture .main-svg")
     walk = Walk(page, seed, tmp_path)
     taken: list[str] = []

@@ -205,6 +205,7 @@ def pick(page: Page, label: str, option: str) -> None:
     """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
     has opened, as it does on a busy machine."""
     picker = page.get_by_label(label, exact=True)
+    picker.scroll_into_view_if_needed()
     picker.focus()
     page.evaluate(NEXT_FRAME)
     picker.press_sequentially(option)

@@ -1,12 +1,10 @@
 """The choices of a configuration, apart from its bounds: weights, mode, rejection rules, denominator."""
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-import streamlit as st
-from state import fields
-from state.fields import Choice
 from text import phrases
 
 from rlcorr import CorrectionConfig, RejectionRule
@@ -16,38 +14,44 @@ from rlcorr.rules import RULE_NAMES, Divergence
 NONE = "none"
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One setting of a configuration that is picked from a list: its key in the address and the preset's value.
+
+    The value of a choice of several is a list.
+    """
+
+    key: str
+    label: str
+    value: str | list[str]
+    options: tuple[str, ...]
+    help: str
+
+    @property
+    def several(self) -> bool:
+        return isinstance(self.value, list)
+
+
 def choices_of(config: CorrectionConfig) -> list[Choice]:
     """Return the choices, with the configuration's own values."""
     return [
         Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), phrases.LEVEL),
         Choice("mode", "Outside the thresholds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
-        Choice("rules", "Rejection rules", _names(config), tuple(RULE_NAMES), phrases.RULES, several=True),
+        Choice("rules", "Rejection rules", [rule.name for rule in config.rollout_rs], tuple(RULE_NAMES), phrases.RULES),
         Choice("denominator", "Divide by", config.denominator, get_args(Denominator), phrases.DENOMINATOR),
         Choice("normalise", "Mean weight", _mean(config), ("as it is", "one"), phrases.NORMALISE),
     ]
 
 
-def choice_boxes(choices: list[Choice]) -> None:
-    """Show a box for each choice."""
-    for c in choices:
-        key, now = f"{c.key}_{fields.generation(fields.slot_of(c.key) + fields.CHOICES)}", fields.choice_value(c)
-        if c.several:
-            value = ",".join(st.multiselect(c.label, c.options, [n for n in now.split(",") if n], key=key, help=c.help))
-        else:
-            value = st.selectbox(c.label, c.options, index=c.options.index(now), key=key, help=c.help)
-        fields.put_if_new(c, value)
-
-
-def edited(config: CorrectionConfig, choices: list[Choice]) -> CorrectionConfig:
-    """Return the configuration with these choices. Raises `UsageError` if they contradict each other."""
-    level, mode, rules, denominator, mean = map(fields.choice_value, choices)
+def edited(config: CorrectionConfig, chosen: Mapping[str, Any]) -> CorrectionConfig:
+    """Return the configuration with these choices, by their keys. Raises `UsageError` if they contradict each other."""
     present = {rule.name: rule for rule in config.rollout_rs}
     changes: dict[str, Any] = {
-        "rollout_is": None if level == NONE else level,
-        "rollout_is_mode": mode,
-        "rollout_rs": tuple(present.get(name) or usual_rule(name) for name in rules.split(",") if name),
-        "denominator": denominator,
-        "rollout_is_batch_normalize": mean == "one",
+        "rollout_is": None if chosen["level"] == NONE else chosen["level"],
+        "rollout_is_mode": chosen["mode"],
+        "rollout_rs": tuple(present.get(name) or usual_rule(name) for name in chosen["rules"]),
+        "denominator": chosen["denominator"],
+        "rollout_is_batch_normalize": chosen["normalise"] == "one",
     }
     return replace(config, **changes)
 
@@ -74,10 +78,6 @@ DIVERGENCE_BOUNDS: dict[Divergence, tuple[float | None, float]] = {
     "signed_kl": (-0.05, 0.05), "abs_ratio_error": (None, 2.0), "mult_error": (None, 2.0),
     "forward_kl": (None, 5e-3), "binary_tv": (None, 0.05), "prefix_gap": (None, 0.2),
 }  # fmt: skip
-
-
-def _names(config: CorrectionConfig) -> str:
-    return ",".join(rule.name for rule in config.rollout_rs)
 
 
 def _mean(config: CorrectionConfig) -> str:

@@ -2,20 +2,40 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from data import corrections
-from data.corrections import Identity
-from state.fields import Bound
 from text import phrases
 from text.phrases import rule_label
 
+from data import corrections
+from data.corrections import Identity
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.bounds import BoundId
 from rlcorr.strips.slider_scale import COUNT, slider_scale
 
 CLOSEST = 1e-6
 """The distance of a ratio's tightest bound from 1, as a share of that of its loosest."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One bound of a configuration: its key in the address, what it bounds, its range, and the preset's number.
+
+    Values are `offset` ± an excess that is easiest to set on a logarithmic scale.
+    """
+
+    key: str
+    id: BoundId
+    label: str
+    value: float
+    low: float
+    high: float
+    offset: float
+    help: str
+
+    def within(self, value: float) -> float:
+        """Return the nearest value of the range."""
+        return min(max(value, self.low), self.high)
 
 
 def bounds_of(config: CorrectionConfig) -> list[Bound]:

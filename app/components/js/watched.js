@@ -1,0 +1,67 @@
+// A part of the page that asks its address every two seconds, and draws the answer. It is quiet while nobody sees it, when
+// nothing changes any more, and when the address does not answer: the next run of the page brings another one.
+
+import { arrange, byKey, make, put, putHtml } from "./dom.js"
+import { purge, showPicture } from "./pictures.js"
+
+const EVERY = 2000  // ms
+
+const newPart = (root) => {
+  const part = { html: make("div"), buttons: make("div", "rl-buttons"), pictures: make("div", "rl-row"), below: make("div") }
+  Object.assign(part, { buttonOf: new Map(), pictureOf: new Map() })
+  root.append(make("div", "rl-watched", part.html, part.buttons, part.pictures, part.below))
+  return part
+}
+
+const makePicture = () => {
+  const heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
+  return Object.assign(make("section", "rl-shown", heading, host, caption), { heading, host, caption })
+}
+
+const draw = (part, { html, buttons, pictures, below }, press) => {
+  putHtml(part.html, html)
+  putHtml(part.below, below)
+  const keys = Object.keys(buttons)
+  const shown = byKey(part.buttonOf, keys, () => Object.assign(make("button"), { type: "button" }))
+  for (const [i, key] of keys.entries()) {
+    put(shown[i], buttons[key])
+    shown[i].dataset.press = key
+    shown[i].onclick = () => press(key)
+  }
+  arrange(part.buttons, shown)
+  const before = [...part.pictureOf.values()], now = byKey(part.pictureOf, pictures.map(({ key }) => key), makePicture)
+  arrange(part.pictures, now)
+  for (const picture of before) if (!picture.isConnected) purge(picture.host)
+  for (const [i, picture] of pictures.entries()) {
+    now[i].dataset.picture = picture.key
+    putHtml(now[i].heading, picture.heading)
+    putHtml(now[i].caption, picture.caption)
+    showPicture(now[i].host, picture)
+  }
+}
+
+export default function ({ data: { address, content }, parentElement, setTriggerValue }) {
+  const part = parentElement.part ??= newPart(parentElement), press = (key) => setTriggerValue("pressed", key)
+  draw(part, content, press)
+  clearInterval(parentElement.timer)
+  let asking = false
+  const ask = async () => {
+    if (asking || document.hidden) return
+    asking = true
+    const response = await fetch(new URL(address, document.baseURI)).catch(() => null)
+    if (parentElement.timer !== timer) return  // a run of the page has drawn something newer
+    asking = false
+    const isAnswer = response?.ok && response.headers.get("content-type").startsWith("application/json")
+    const answer = isAnswer ? await response.json() : null
+    if (parentElement.timer !== timer) return
+    if (answer) draw(part, answer, press)
+    if (!answer || answer.ends) clearInterval(timer)
+  }
+  const timer = address && !content.ends ? setInterval(ask, EVERY) : null
+  parentElement.timer = timer
+  return () => setTimeout(() => {
+    if (parentElement.isConnected) return
+    clearInterval(parentElement.timer)
+    for (const { host } of part.pictureOf.values()) purge(host)
+  })
+}

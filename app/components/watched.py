@@ -1,0 +1,52 @@
+"""A part of the page that shows something that goes on, such as a training run.
+
+The component asks an address of its own every two seconds (controls/watching.py), and changes nothing outside itself:
+Streamlit hears of it only when somebody presses one of its buttons.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import streamlit as st
+from streamlit.components.v2 import component
+
+from components.markdown import inline
+from components.picture import picture_data
+from components.sources import script, style
+from rlcorr.figures.canvas import Figure
+
+
+@dataclass(frozen=True)
+class WatchedContent:
+    """What the part shows now."""
+
+    html: str = ""
+    buttons: Mapping[str, str] = field(default_factory=dict)
+    """What a button does → its label."""
+    pictures: Mapping[str, tuple[str, Figure, str, str]] = field(default_factory=dict)
+    """Key → title, figure, caption and source."""
+    below: str = ""
+    """HTML below the pictures."""
+    ends: bool = False
+    """Whether nothing changes any more."""
+
+    def data(self) -> dict[str, Any]:
+        """Return the content for JSON."""
+        shown = [
+            {"key": key, "heading": inline(title), "caption": inline(caption)}
+            | picture_data(figure, title, caption, source)
+            for key, (title, figure, caption, source) in self.pictures.items()
+        ]
+        return asdict(WatchedContent(self.html, dict(self.buttons), {}, self.below, self.ends)) | {"pictures": shown}
+
+
+_mount = component(
+    "rlcorr_watched", css=style("watched.css") + style("picture.css"), js=script("watched.js"), isolate_styles=False
+)
+
+
+def watched(content: WatchedContent, address: str | None, *, key: str, on_press: Callable[[str], None]) -> None:
+    """Show the content, and what the address answers later. `on_press` gets the key of the button that was pressed."""
+    data = {"address": address, "content": content.data()}
+    _mount(data=data, key=key, on_pressed_change=lambda: on_press(st.session_state[key]["pressed"]))

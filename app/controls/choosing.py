@@ -1,0 +1,50 @@
+"""Widgets of the fields of state.py: a row of buttons or a list of which one is chosen, and a choice of several."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import state
+import streamlit as st
+
+
+def buttons(key: str, label: str, options: Sequence[str], *, hide_label: bool = False) -> str:
+    """Show the options as buttons, and return the pressed one."""
+    return str(
+        st.segmented_control(
+            label, options, default=state.get(key), key=state.widget(key), required=True,
+            label_visibility="collapsed" if hide_label else "visible",
+        )
+    )  # fmt: skip
+
+
+def pick(
+    key: str, label: str, options: Sequence[Any], *, written: Callable[[Any], str] = str, help: str | None = None
+) -> Any:
+    """Show a list of the options, and return the picked one; the first one if the field has none of them."""
+    value = state.keep_to(key, options)
+    index = options.index(value) if value in options else 0
+    return st.selectbox(label, options, index=index, key=state.widget(key), format_func=written, help=help)
+
+
+def pick_several(
+    key: str, label: str, options: Sequence[str], *, written: Callable[[str], str] = str, **more: Any
+) -> list[str]:
+    """Show a list of which several are picked, and return those."""
+    default = state.keep_to(key, options)
+    return st.multiselect(label, options, default=default, key=state.widget(key), format_func=written, **more)
+
+
+def pick_label(key: str, label: str, labels: Mapping[str, str]) -> str:
+    """Show a list of labels, and return the name whose label is picked. `labels`: name → label."""
+    return str(pick(key, label, list(labels), written=labels.__getitem__))
+
+
+def switch(key: str, label: str, *, help: str | None = None) -> bool:
+    return st.toggle(label, value=state.get(key), key=state.widget(key), help=help)
+
+
+def number(key: str, label: str, low: float, high: float, **more: Any) -> float:
+    """Show a box for a number, of the type of its field."""
+    value = state.get(key)
+    kind = type(value)
+    return st.number_input(label, kind(low), kind(high), value, key=state.widget(key), **more)

@@ -1,0 +1,240 @@
+"""How the texts of an address are read: each function returns one that takes a text and the values that are known.
+
+A text that is wrong raises `UsageError` with a sentence for the page, and the field keeps its default. `PartlyWrong`
+has the value of the part that is right.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from text import gradient as gradient_text
+from text import links as links_text
+from text import phrases, tours
+from text import tokens as tokens_text
+from text import training as training_text
+
+from data import lessons, recorded, selection, studies
+from data.configuration import FIRST, Values, bounds, choices, slot_of
+from data.sketches import BATCH_SIZES
+from rlcorr.errors import UsageError, unknown
+from rlcorr.figures.training import MOST_RUNS
+from rlcorr.gradients import report
+from rlcorr.records.runs import DamagedFile
+from rlcorr.records.token_texts import pieces
+
+Read = Callable[[str, Values], Any]
+USUAL_BATCH = report.BATCH_SIZES[0]
+
+
+class PartlyWrong(UsageError):
+    """A text of which a part is right."""
+
+    def __init__(self, sentence: str, value: Any) -> None:
+        super().__init__(sentence)
+        self.value = value
+
+
+def one_of(options: Collection[str], noun: str, default: str) -> Read:
+    """Read one of these names."""
+
+    def read(text: str, _: Values) -> str:
+        if text not in options:
+            raise UsageError(f"{unknown(noun, text, options)} Showing {default}.")
+        return text
+
+    return read
+
+
+def some_of(options: Callable[[Values], Collection[str]], noun: str, without: str = "Drawn without it.") -> Read:
+    """Read names with commas between them."""
+
+    def read(text: str, values: Values) -> list[str]:
+        names, allowed = [name for name in text.split(",") if name], options(values)
+        right = [name for name in dict.fromkeys(names) if name in allowed]
+        if wrong := [name for name in names if name not in allowed]:
+            raise PartlyWrong(" ".join(f"{unknown(noun, name, allowed)} {without}" for name in wrong), right)
+        return right
+
+    return read
+
+
+def yes(text: str, _: Values) -> bool:
+    return text in ("true", "1")
+
+
+def projector(text: str, _: Values) -> bool:
+    if text not in ("0", "1"):
+        raise UsageError(links_text.WRONG_PROJECTOR.format(got=text))
+    return text == "1"
+
+
+def run(key: str) -> Read:
+    """Read a run: `key` is that of the run itself, or of run B."""
+
+    def read(text: str, values: Values) -> str:
+        all_runs, first = recorded.all_runs(), key == "run"
+        usual = selection.NEWEST if first else selection.ANOTHER
+        if text in (usual, *all_runs) or not all_runs:
+            return text if all_runs else usual
+        shown = selection.default_run(all_runs, values.get("view", "start"))
+        if not first:
+            shown = selection.another_run(all_runs, shown_run(values, "run") or shown)
+        raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown}.")
+
+    return read
+
+
+def shown_run(values: Values, key: str) -> str | None:
+    """Return the slug of the run, or of run B, that these values show; None if there are no runs."""
+    all_runs = recorded.all_runs()
+    if not all_runs:
+        return None
+    picked = values.get(key)
+    if key == "run":
+        return picked if picked in all_runs else selection.default_run(all_runs, values.get("view", "start"))
+    return picked if picked in all_runs else selection.another_run(all_runs, shown_run(values, "run") or "")
+
+
+def step(run_key: str) -> Read:
+    """Read a step of the run with this key."""
+
+    def read(text: str, values: Values) -> str:
+        slug = shown_run(values, run_key)
+        steps = selection.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
+        if text in selection.step_options(steps):
+            return text
+        known = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
+        raise UsageError(f"This run has no step {text!r} ({known}). Showing the latest.")
+
+    return read
+
+
+def token(text: str, values: Values) -> tuple[int, int] | None:
+    """Read ROW.COLUMN, counted from 0."""
+    slug = shown_run(values, "run")
+    chosen = slug and selection.selected(slug, recorded.all_runs()[slug], values.get("step", selection.LATEST))
+    if not chosen or chosen.step is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", text)
+    if match is None:
+        raise UsageError(tokens_text.NO_TOKEN.format(raw=text))
+    try:
+        lengths = [len(row) for row in pieces(recorded.step(chosen.run, chosen.step))]
+    except DamagedFile:  # the page says so
+        return None
+    row, column = int(match[1]), int(match[2])
+    if row < len(lengths) and column < lengths[row]:
+        return row, column
+    of_row = tokens_text.OF_ROW.format(row=row, tokens=lengths[row]) if row < len(lengths) else ""
+    raise UsageError(tokens_text.NO_SUCH_TOKEN.format(raw=text, responses=len(lengths), of_row=of_row))
+
+
+def answers(text: str, _: Values) -> int:
+    allowed = [str(size) for size in BATCH_SIZES]
+    if text not in allowed:
+        sentence = gradient_text.WRONG_BATCH_SIZE
+        raise UsageError(sentence.format(raw=text, usual=USUAL_BATCH, allowed=", ".join(allowed)))
+    return int(text)
+
+
+def system(options: Collection[str]) -> Read:
+    def read(text: str, _: Values) -> str:
+        if text not in options:
+            raise UsageError(phrases.WRONG_SYSTEM.format(raw=text, allowed=", ".join(options)))
+        return text
+
+    return read
+
+
+def overlaid(text: str, values: Values) -> list[str]:
+    """Read the other runs of the same axes."""
+    shown = shown_run(values, "run")
+    others = [slug for slug in recorded.all_runs() if slug != shown]
+    wrong: list[str] = []
+    try:
+        right = some_of(lambda _: others, "run")(",".join(slug for slug in text.split(",") if slug != shown), values)
+    except PartlyWrong as error:
+        right, wrong = error.value, [str(error)]
+    if len(right) > MOST_RUNS - 1:
+        wrong.append(training_text.TOO_MANY.format(most=MOST_RUNS))
+    if wrong:
+        raise PartlyWrong(" ".join(wrong), right[: MOST_RUNS - 1])
+    return right
+
+
+def study(text: str, values: Values) -> str:
+    known = studies.all_studies()
+    return one_of(known, "study", next(iter(known), ""))(text, values)
+
+
+def lesson(text: str, _: Values) -> str:
+    slugs = [one.slug for one in lessons.lessons()]
+    if text not in slugs:
+        raise UsageError(str(unknown("lesson", text, slugs)))
+    return text
+
+
+def tour(text: str, _: Values) -> str:
+    if text not in tours.TOURS:
+        raise UsageError(f"{unknown('tour', text, list(tours.TOURS))} {tours.NO_TOUR}")
+    return text
+
+
+def tour_step(text: str, values: Values) -> int:
+    count = _steps_of_tour(values)
+    if not text.isdecimal() or not 1 <= int(text[:4]) <= count:
+        raise UsageError(tours.WRONG_STEP.format(raw=text, all=count))
+    return int(text)
+
+
+def tour_done(text: str, values: Values) -> str:
+    """Read the digits of the steps that are done, in order, each once."""
+    count = _steps_of_tour(values)
+    if not all(digit in "123456789"[:count] for digit in text):
+        raise UsageError(tours.WRONG_DONE.format(raw=text, all=count))
+    return "".join(sorted(set(text)))
+
+
+def _steps_of_tour(values: Values) -> int:
+    tour = tours.TOURS.get(values.get("tour", ""))
+    return 1 if tour is None else len(tour.steps)
+
+
+def choice(key: str) -> Read:
+    """Read a choice of a configuration: one of its options, or several with commas between them."""
+
+    def read(text: str, values: Values) -> Any:
+        (of_key,) = [one for one in choices(values, slot_of(key)) if one.key == key]
+        names = [name for name in text.split(",") if name] if of_key.several else [text]
+        if not all(name in of_key.options for name in names):
+            own = ",".join(of_key.value) if of_key.several else of_key.value
+            raise UsageError(f"{key}={text!r} is not known; using {own!r}. Known: {', '.join(of_key.options)}.")
+        return names if of_key.several else text
+
+    return read
+
+
+def bound(key: str) -> Read:
+    """Read a bound of a configuration, which must exist with these choices."""
+
+    def read(text: str, values: Values) -> float:
+        b = next((b for b in bounds(values, slot_of(key)) if b.key == key), None)
+        if b is None:
+            what = "the preset" if slot_of(key) == FIRST else "the preset of B"
+            raise UsageError(f"{key}={text} changes nothing: {what} has no such bound.")
+        return number(key, text, b.value, b.low, b.high)
+
+    return read
+
+
+def number(key: str, text: str, usual: float, low: float, high: float) -> float:
+    """Read a number within its limits."""
+    allowed = f"{low:g} to {high:g}"
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"{key}={text!r} is not a number; using {usual:g}. Allowed: {allowed}.") from None
+    if not low <= value <= high:
+        raise UsageError(f"{key}={text} is out of range; using {usual:g}. Allowed: {allowed}.")
+    return value
