@@ -57,22 +57,25 @@ sharing.apply(without_pickers=view == "learn" or studies)
 tours.show()
 all_runs = recorded.all_runs()
 first, second = pickers.select(all_runs) if all_runs else (None, None)
-sharing.heading(sharing.run_and_step(first))
-for sentence in state.notices():
-    st.warning(plain(sentence))
-if view == "start":
-    start.show(all_runs, first)
-elif view == "learn":
-    learn.show(first)
-elif view == "yours":
-    with st.container(key="upload"):
-        upload_box.take()
+with st.container():  # containers, so that the pickers have the same place on every page, and stay as they are
+    sharing.heading(sharing.run_and_step(first))
+    for sentence in state.notices():
+        st.warning(plain(sentence))
+with st.container(key="above_pickers"):
+    if view == "start":
+        start.show(all_runs, first)
+    elif view == "learn":
+        learn.show(first)
+    elif view == "yours":
+        with st.container(key="upload"):
+            upload_box.take()
 if first is None:
     st.info(phrases.NO_RUNS.format(root=plain(str(runs.ROOT))))
 else:
     with st.container(key="pickers"):
         pickers.pick_all(all_runs, first, second)
-    pickers.announce_new_runs(all_runs, first.slug)
+    with st.container():
+        pickers.announce_new_runs(all_runs, first.slug)
     if view == "compare":
         compare.show(first, second)
     elif view in OF_A_RUN:

@@ -116,11 +116,11 @@ def _choice(key: str) -> Field:
     """Return the row of a choice of a configuration, such as its level of weights."""
     slot = slot_of(key)
 
-    def own(values: Values) -> Any:
+    def default(values: Values) -> Any:
         return next(one.value for one in configuration.choices(values, slot) if one.key == key)
 
     return Field(
-        own, reading.choice(key), _joined if key.endswith("rules") else str, VIEWS if slot == FIRST else ("compare",)
+        default, reading.choice(key), _joined if key.endswith("rules") else str, VIEWS if slot == FIRST else ("compare",)
     )
 
 
@@ -128,13 +128,13 @@ def _bound(key: str) -> Field:
     """Return the row of a bound of a configuration. Which bounds there are depends on the other values."""
     slot = slot_of(key)
 
-    def own(values: Values) -> float | None:
+    def default(values: Values) -> float | None:
         try:
             return next((b.value for b in configuration.bounds(values, slot) if b.key == key), None)
         except UsageError:  # the choices contradict each other
             return None
 
-    return Field(own, reading.bound(key), "{:.12g}".format, VIEWS if slot == FIRST else ("compare",))
+    return Field(default, reading.bound(key), "{:.12g}".format, VIEWS if slot == FIRST else ("compare",))
 
 
 CHOICES = [choice.key for choice in configuration.choices_of(CorrectionConfig())]
@@ -309,10 +309,20 @@ def keep_to(key: str, options: Sequence[Any]) -> Any:
 
 def query_of(link: Mapping[str, str]) -> dict[str, str]:
     """Return the whole address of a link, which names only what it changes."""
+    link = _with_step(link)
     cleared, view = _cleared(link), link.get("view", get("view"))
     kept = {key: text for key, text in _all_texts(_visit().values).items() if not {key, _group(key)} & cleared}
     rows = {key: (_field(key), text) for key, text in {**kept, **link}.items()}
-    return {key: text for key, (row, text) in rows.items() if view in row.views and (text or row.write is _joined)}
+    return {
+        key: text
+        for key, (row, text) in rows.items()
+        if view in row.views and text != row.default and (text or row.write is _joined)
+    }
+
+
+def _with_step(link: Mapping[str, str]) -> Mapping[str, str]:
+    """Add the latest step to a link that names a run without a step."""
+    return {"step": LATEST, **link} if "run" in link else link
 
 
 def address_of(link: Mapping[str, str]) -> str:
@@ -322,7 +332,7 @@ def address_of(link: Mapping[str, str]) -> str:
 
 def follow(link: Mapping[str, str]) -> None:
     """Change what a link names, in the callback of the link."""
-    visit = _visit()
+    visit, link = _visit(), _with_step(link)
     visit.pressed = True
     view = link.get("view", get("view"))
     _clear(visit, _cleared(link))
@@ -342,6 +352,8 @@ def begin() -> None:
         _arrive(visit, asked, is_first)
         picked, _ = _picked(visit)  # a restarted server gets a choice with its first request
     _assign(visit, picked)
+    if _texts(visit.values) != visit.texts:  # the address gets another one, without what was wrong
+        visit.notices = {}
 
 
 def end() -> None:
@@ -349,7 +361,7 @@ def end() -> None:
     visit = _visit()
     now = _texts(visit.values)
     if now != visit.texts and not visit.held:
-        visit.texts, visit.address, visit.notices = now, {key: [text] for key, text in now.items()}, {}
+        visit.texts, visit.address = now, {key: [text] for key, text in now.items()}
     visit.pressed = False
     if visit.address != visit.asked:
         st.query_params.from_dict(visit.address)
@@ -459,10 +471,10 @@ def _read(visit: Visit, asked: Mapping[str, list[str]], view: str) -> None:
     """Read the texts of an address in the order of the table, because a step depends on its run; name what is wrong."""
     rows = {key: FIELDS[key] for key in FIELDS if key in asked}
     rows |= {key: _bound(key) for key in asked if key not in rows and BOUND_KEY.fullmatch(key)}
-    known = {key: row for key, row in rows.items() if row.read is not None}
-    if unknown := [f"{key[:40]}=" for key in asked if key not in known]:
+    readable = {key: row for key, row in rows.items() if row.read is not None}
+    if unknown := [f"{key[:40]}=" for key in asked if key not in readable]:
         visit.notices["unknown"] = links_text.UNKNOWN_KEYS.format(keys=", ".join(unknown[:5]))
-    for key, row in known.items():
+    for key, row in readable.items():
         try:
             value = _value(key, row, asked[key], view, visit)
         except reading.PartlyWrong as error:

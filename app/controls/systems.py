@@ -20,8 +20,9 @@ NOT_IN_LINK = ("hide", "projector")
 
 
 def system() -> str:
-    """Show the picker, and return the name of the system."""
-    return str(pick("system", phrases.SYSTEM, list(SYSTEMS)))
+    """Show the picker, which begins with the last choice, and return the name of the system."""
+    last = state.get("system")
+    return str(pick("system", phrases.SYSTEM, [last, *(name for name in SYSTEMS if name != last)]))
 
 
 def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None, link: Mapping[str, str]) -> None:

@@ -38,19 +38,20 @@ LIGHT = """<style>
 
 def show() -> None:
     """Show the strip of the tour that is on, if one is, and light up the control of its step until the step is done."""
-    st.html(STYLE)
     tour, view = TOURS.get(state.get("tour")), state.get("view")
+    if tour is None:
+        st.html(STYLE)
+        st.container(key=PLACE)
+        return
+    index = min(state.get("tour_step"), len(tour.steps)) - 1
+    step, is_here = tour.steps[index], tour.steps[index].view == view
+    if is_here and step.is_done(state.texts()):
+        state.change(tour_done="".join(sorted({*state.get("tour_done"), str(index + 1)})))
+    done = {int(number) - 1 for number in state.get("tour_done")}
+    is_lit = is_here and index not in done and step.control
+    st.html(STYLE + (LIGHT.format(control=step.control) if is_lit else ""))
     with st.container(key=PLACE):
-        if tour is None:
-            return
-        index = min(state.get("tour_step"), len(tour.steps)) - 1
-        step, is_here = tour.steps[index], tour.steps[index].view == view
-        if is_here and step.is_done(state.texts()):
-            state.change(tour_done="".join(sorted({*state.get("tour_done"), str(index + 1)})))
-        done = {int(number) - 1 for number in state.get("tour_done")}
         _strip(tour, index, done, view)
-    if is_here and index not in done and step.control:
-        st.html(LIGHT.format(control=step.control))
 
 
 def _strip(tour: Tour, index: int, done: set[int], view: str) -> None:

@@ -104,8 +104,8 @@ def step(run_key: str) -> Read:
         steps = selection.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
         if text in selection.step_options(steps):
             return text
-        known = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
-        raise UsageError(f"This run has no step {text!r} ({known}). Showing the latest.")
+        recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
+        raise UsageError(f"This run has no step {text!r} ({recorded_steps}). Showing the latest.")
 
     return read
 
@@ -164,8 +164,8 @@ def overlaid(text: str, values: Values) -> list[str]:
 
 
 def study(text: str, values: Values) -> str:
-    known = studies.all_studies()
-    return one_of(known, "study", next(iter(known), ""))(text, values)
+    index = studies.all_studies()
+    return one_of(index, "study", next(iter(index), ""))(text, values)
 
 
 def lesson(text: str, _: Values) -> str:
@@ -208,8 +208,8 @@ def choice(key: str) -> Read:
         (of_key,) = [one for one in choices(values, slot_of(key)) if one.key == key]
         names = [name for name in text.split(",") if name] if of_key.several else [text]
         if not all(name in of_key.options for name in names):
-            own = ",".join(of_key.value) if of_key.several else of_key.value
-            raise UsageError(f"{key}={text!r} is not known; using {own!r}. Known: {', '.join(of_key.options)}.")
+            usual = ",".join(of_key.value) if of_key.several else of_key.value
+            raise UsageError(f"{key}={text!r} is not known; using {usual!r}. Known: {', '.join(of_key.options)}.")
         return names if of_key.several else text
 
     return read

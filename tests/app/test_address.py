@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from app_pages import live_parts, one_scan, open_app, open_view, root, said
+from app_pages import live_parts, one_scan, open_app, open_view, root, said, widget
 from app_runs import add_step, make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 from token_records import characters
@@ -35,7 +35,7 @@ def test_the_compared_runs_come_back(root: Path) -> None:
     at = open_app("views/training.py", run="alpha", **{"with": "beta,nobody"})
     assert "unknown run 'nobody'" in said(at.run())
     at = leave_and_return(at, "views/training.py")
-    assert at.multiselect(key="with_runs").value == ["beta"]
+    assert widget(at.multiselect, "with").value == ["beta"]
     assert in_url(at)["with"] == "beta"
 
 

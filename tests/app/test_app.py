@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import committed, kinds, line_and_state, one_scan, open_app, root, said, shown
+from app_pages import chosen, committed, kinds, line_and_state, one_scan, open_app, root, said, shown, widget
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
@@ -37,7 +37,7 @@ def test_bench_agrees_with_the_library(root: Path) -> None:
     batch = runs.read_step(make_run(root, "alpha", steps=1), 0).batch
     at = open_app(BENCH)
     for name in kinds():
-        at.selectbox(key="preset").set_value(name).run()
+        widget(at.selectbox, "preset").set_value(name).run()
         assert not at.exception, name
         config, report = preset(name), evaluate(batch, preset(name))[1]
         numbers = shown(at)
@@ -88,23 +88,21 @@ def test_another_preset_forgets_what_was_changed(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, is_upper="1.01")
     assert "a weight above 1.01" in said(at)
-    at.selectbox(key="preset").set_value("decoupled_seq_is").run()
+    widget(at.selectbox, "preset").set_value("decoupled_seq_is").run()
     assert "a weight above 2" in said(at)
 
 
 def test_a_preset_without_choices_is_itself(root: Path) -> None:
-    import streamlit as st
-    from controls.choices import choices_of, edited
+    from data.choices import choices_of, edited
 
     for name in PRESETS:
         choices = choices_of(preset(name))
-        assert all(set(c.value.split(",")) <= {*c.options, ""} for c in choices), name
-        st.session_state.clear()
-        assert edited(preset(name), choices) == preset(name), name
+        assert all({*c.value} <= {*c.options} if c.several else c.value in c.options for c in choices), name
+        assert edited(preset(name), {c.key: c.value for c in choices}) == preset(name), name
 
 
 def test_every_rule_can_be_added(root: Path) -> None:
-    from controls.choices import usual_rule
+    from data.choices import usual_rule
 
     assert [usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
 
@@ -133,13 +131,12 @@ def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
 def test_a_choice_on_the_page(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
-    generation = at.session_state["choices_generation"]
-    at.selectbox(key=f"level_{generation}").set_value("sequence").run()
+    widget(at.selectbox, "level").set_value("sequence").run()
     assert "product of its sequence's ratios" in said(at)
     assert "a weight above 3 becomes 3" in said(at)
-    at.selectbox(key=f"level_{generation}").set_value("none").run()
+    widget(at.selectbox, "level").set_value("none").run()
     assert not at.exception
-    at.multiselect(key=f"rules_{generation}").set_value(["seq_max_k2"]).run()
+    widget(at.multiselect, "rules").set_value(["seq_max_k2"]).run()
     assert "Largest k2 in an answer (seq_max_k2)" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
 
 
@@ -151,10 +148,10 @@ def test_a_budget_sets_the_bound(root: Path) -> None:
     mask = batch.response_mask.numpy()
     ratios = np.sort(np.exp((batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]))
     at = open_app(BENCH, preset="decoupled_token_is")
-    at.number_input(key="budget_share").set_value(90.0).run()
+    widget(at.number_input, "budget_share").set_value(90.0).run()
     at.button(key="budget_set").click().run()
     assert not at.exception
-    bound = at.session_state["fields"]["is_upper"]
+    bound = chosen(at, "is_upper")
     assert bound == pytest.approx(ratios[math.ceil(0.9 * len(ratios)) - 1], rel=5e-3)
     assert f"a weight above {bound:g}" in said(at)
 
@@ -163,8 +160,8 @@ def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_geo_rs")
     at.button(key="budget_set").click().run()
-    fields = at.session_state["fields"]
-    assert fields["seq_mean_k1_lower"] == pytest.approx(1 / fields["seq_mean_k1_upper"], rel=1e-9)
+    lower, upper = chosen(at, "seq_mean_k1_lower"), chosen(at, "seq_mean_k1_upper")
+    assert lower == pytest.approx(1 / upper, rel=1e-9)
     assert float(shown(at)["Kept tokens"].removesuffix(" %")) >= 95
 
 
@@ -178,7 +175,7 @@ def test_m2pos_threshold_sets_the_bound_and_is_what_a_bound_comes_to(root: Path)
     means = squares.cumsum() / np.arange(1, len(squares) + 1)
     at = open_app(BENCH, preset="decoupled_token_is", rules="token_k2", token_k2_upper="100")
     assert shown(at)["M2 of the kept"] == f"{means[-1]:.4g}"
-    at.number_input(key="budget_m2").set_value(means[-1] / 2).run()
+    widget(at.number_input, "budget_m2").set_value(means[-1] / 2).run()
     at.button(key="budget_m2_set").click().run()
     kept = means < means[-1] / 2
     assert 0 < kept.sum() < len(kept)
@@ -189,8 +186,8 @@ def test_m2pos_threshold_sets_the_bound_and_is_what_a_bound_comes_to(root: Path)
 def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(BENCH, preset="decoupled_token_is")
-    at.radio(key="budget_of").set_value("effective sample size of the kept tokens")
-    at.number_input(key="budget_share").set_value(100.0).run()
+    widget(at.radio, "budget_of").set_value("effective sample size of the kept tokens")
+    widget(at.number_input, "budget_share").set_value(100.0).run()
     assert "no threshold has an effective sample size of 1" in said(at)
 
 
@@ -261,7 +258,7 @@ def test_each_turn_is_corrected_on_its_own(root: Path) -> None:
     assert "No system corrects each turn on its own" in said(at.run())
     assert not at.code
     whole = np.minimum(np.exp(d.sum(-1)), 2.0).repeat(mask.sum(-1)).mean()
-    at.toggle(key="turns").set_value(False).run()
+    widget(at.toggle, "turns").set_value(False).run()
     assert shown(at)["Mean weight"] == f"{whole:.4g}"
     assert at.code
 
@@ -281,11 +278,12 @@ def test_the_configuration_can_be_copied(root: Path) -> None:
     text, line = [block.value for block in at.run().code]
     assert "rollout_is_threshold: 3.0" in text
     assert text.endswith(
-        "# made with rlcorr; this state of the playground: /bench?run=alpha&step=0&preset=decoupled_seq_is&is_upper=3"
+        "# made with rlcorr; this state of the playground: "
+        "/?view=bench&preset=decoupled_seq_is&is_upper=3&run=alpha&step=0"
     )
     assert line.startswith("algorithm.rollout_correction.rollout_is=sequence ")
     assert "Not verl's own defaults: `rollout_is: sequence`; `rollout_is_threshold: 3.0`." in said(at)
-    at.selectbox(key="system").set_value("Python").run()
+    widget(at.selectbox, "system").set_value("Python").run()
     assert "rollout_is_threshold=3.0" in at.code[0].value
 
 
@@ -294,13 +292,13 @@ def test_the_configuration_goes_to_the_system_that_was_chosen_last(root: Path) -
     at = open_app(BENCH, preset="decoupled_seq_is", system="TRL")
     at.session_state["use_it"] = True
     assert "vllm_importance_sampling_clip_max=2.0" in at.run().code[0].value
-    at.selectbox(key="system").set_value("OpenRLHF").run()
+    widget(at.selectbox, "system").set_value("OpenRLHF").run()
     assert at.code[0].value.startswith("# cannot be expressed: OpenRLHF's weights are token ratios; nearest:")
-    assert sorted(at.selectbox(key="system").options) == sorted(SYSTEMS)
+    assert sorted(widget(at.selectbox, "system").options) == sorted(SYSTEMS)
     for opened in (False, True):
         at.session_state["use_it"] = opened
         at.run()
-    assert at.selectbox(key="system").options[0] == "OpenRLHF"
+    assert widget(at.selectbox, "system").options[0] == "OpenRLHF"
 
 
 def test_an_unknown_system_in_the_address_is_named(root: Path) -> None:
@@ -434,7 +432,7 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
 
 def test_a_slider_position_stays_within_what_a_configuration_accepts(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    from controls.bounds import bounds_of, with_bounds
+    from data.bounds import bounds_of, with_bounds
 
     for p in PRESETS.values():
         for bound in bounds_of(p.config):

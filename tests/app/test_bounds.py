@@ -9,7 +9,7 @@ __all__ = ["committed"]  # a fixture
 
 def test_every_bound_has_places_over_its_whole_range(committed: None) -> None:
     """The preset's own number is one of them, and all are allowed; lower bounds, too, open to the right."""
-    from controls.bounds import bounds_of, slider_values_of
+    from data.bounds import bounds_of, slider_values_of
 
     bounds = [(name, b) for name in PRESETS for b in bounds_of(PRESETS[name].config)]
     assert len({name for name, _ in bounds}) > len(PRESETS) / 2
@@ -23,7 +23,7 @@ def test_every_bound_has_places_over_its_whole_range(committed: None) -> None:
 
 
 def test_a_number_from_the_address_is_a_place(committed: None) -> None:
-    from controls.bounds import bounds_of, slider_values_of
+    from data.bounds import bounds_of, slider_values_of
 
     (b,) = bounds_of(PRESETS["decoupled_token_is"].config)
     assert {1.2345678, 2.0} <= set(slider_values_of(b, 1.2345678))

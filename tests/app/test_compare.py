@@ -7,7 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import committed, four_digits, live_parts, one_scan, open_app, open_view, root, said, shown
+from app_pages import (
+    chosen,
+    committed,
+    four_digits,
+    live_parts,
+    one_scan,
+    open_app,
+    open_view,
+    root,
+    said,
+    shown,
+    widget,
+)
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
@@ -146,13 +158,13 @@ def test_swap(root: Path) -> None:
     before, texts = shown(at), said(at)
     at.button(key="swap").click().run()
     assert not at.exception
-    assert (at.selectbox(key="preset").value, at.selectbox(key="preset_b").value) == (
+    assert (widget(at.selectbox, "preset").value, widget(at.selectbox, "preset_b").value) == (
         "decoupled_seq_is", "decoupled_token_icepop",
     )  # fmt: skip
     after = shown(at)
     assert (after["Only A"], after["Only B"]) == (before["Only B"], before["Only A"])
     assert after["Jaccard"] == before["Jaccard"]
-    assert at.session_state["fields"] == {"b.is_upper": 1.1, "b.denominator": "kept", "is_upper": 1.3}
+    assert [chosen(at, key) for key in ("b.is_upper", "b.denominator", "is_upper")] == [1.1, "kept", 1.3]
     for sentence in ("outside [0.5, 1.1]", "a weight above 1.3 becomes 1.3"):
         assert sentence in texts
         assert sentence in said(at)
@@ -166,7 +178,7 @@ def test_bs_bound_can_be_set(root: Path) -> None:
     before = shown(open_app(VIEW, preset_b="decoupled_token_icepop"))
     at = open_app(VIEW, preset_b="decoupled_token_icepop", **{"b.is_upper": "1.01"})
     assert int(shown(at)["Only A"].replace(",", "")) > int(before["Only A"].replace(",", ""))
-    assert at.session_state["fields"] == {"b.is_upper": 1.01}
+    assert (chosen(at, "b.is_upper"), chosen(at, "is_upper")) == (1.01, None)
     (part,) = live_parts(at)
     assert part["resets"] == {"b.": "Reset B to the preset's numbers"}  # pressed in tests/browser
 
@@ -182,8 +194,8 @@ def test_choices_of_b(root: Path) -> None:
 def test_another_preset_forgets_the_bounds_of_its_own_side(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW, preset_b="decoupled_seq_is", **{"is_upper": "3", "b.is_upper": "7"})
-    at.selectbox(key="preset_b").set_value("decoupled_token_icepop").run()
-    assert at.session_state["fields"] == {"is_upper": 3.0}
+    widget(at.selectbox, "preset_b").set_value("decoupled_token_icepop").run()
+    assert (chosen(at, "b.is_upper"), chosen(at, "is_upper")) == (None, 3.0)
     assert "a weight above 3 becomes 3" in said(at)
 
 
@@ -195,7 +207,7 @@ def test_as_fields_are_those_of_the_bench(root: Path) -> None:
     open_view(at, VIEW)
     assert "a weight above 3 becomes 3" in said(at)
     assert "a weight above 7 becomes 7" in said(at)
-    assert at.selectbox(key="preset_b").value == "decoupled_seq_is"
+    assert widget(at.selectbox, "preset_b").value == "decoupled_seq_is"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +243,7 @@ def test_a_configuration_that_the_step_does_not_allow(root: Path) -> None:
     at = open_app(VIEW, preset_b="trl_opsm")
     assert "seq_mean_k1_negative asks for the sign of the advantage" in said(at)
     assert not shown(at)
-    at.selectbox(key="preset_b").set_value("decoupled_seq_is").run()
+    widget(at.selectbox, "preset_b").set_value("decoupled_seq_is").run()
     assert "Jaccard" in shown(at)
 
 
@@ -264,12 +276,12 @@ def test_the_other_run_is_chosen_until_somebody_picks_one(root: Path) -> None:
         make_run(root, slug, steps=2)
     at = open_app(VIEW, compare=RUNS, run="alpha")
     assert "B: beta, step 1" in said(at)
-    at.selectbox(key="run_b").set_value("alpha").run()
+    widget(at.selectbox, "run_b").set_value("alpha").run()
     assert "A and B are the same step" in said(at)
     assert row(at, "tokens")[2] == "0"
-    at.selectbox(key="step_b").set_value("0").run()
+    widget(at.selectbox, "step_b").set_value("0").run()
     assert "B: alpha, step 0" in said(at)
-    at.selectbox(key="run").set_value("beta").run()
+    widget(at.selectbox, "run").set_value("beta").run()
     assert "A: beta, step 1" in said(at)
 
 
@@ -290,7 +302,7 @@ def test_steps_of_a_run_that_lacks_the_one_chosen(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     make_run(root, "beta", steps=3)
     at = open_app(VIEW, compare=RUNS, run="alpha", run_b="beta", step_b="2")
-    at.selectbox(key="run_b").set_value("alpha").run()
+    widget(at.selectbox, "run_b").set_value("alpha").run()
     assert not at.exception
     assert "B: alpha, step 0" in said(at)
 

@@ -10,7 +10,7 @@ import re
 from itertools import zip_longest
 
 import pytest
-from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown
+from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown, widget
 from app_runs import PROJECT
 from streamlit.testing.v1 import AppTest
 
@@ -63,8 +63,8 @@ def test_every_preset_and_every_run_is_opened_in_every_view() -> None:
 
 
 def choose(at: AppTest, key: str, name: str) -> None:
-    if at.selectbox(key=key).value != name:
-        at.selectbox(key=key).set_value(name)
+    if widget(at.selectbox, key).value != name:
+        widget(at.selectbox, key).set_value(name)
 
 
 def quiet(at: AppTest) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import app_pages
 import pytest
 import torch
-from app_pages import committed, line_and_state, live_parts, one_scan, open_app, open_view, root, said, shown
+from app_pages import committed, line_and_state, live_parts, one_scan, open_app, open_view, root, said, shown, widget
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
@@ -154,7 +154,7 @@ def test_a_batch_size_that_is_not_offered() -> None:
 def test_the_batch_size_is_that_of_compare() -> None:
     at = open_app(GRADIENT, answers="4096")
     open_view(at, "views/compare.py")
-    assert at.select_slider(key="answers").value == 4096
+    assert widget(at.select_slider, "answers").value == 4096
 
 
 def test_the_sentence_about_the_best_preset(committed: None) -> None:
@@ -290,7 +290,7 @@ def test_the_engines_distribution_is_not_always_known(root: Path) -> None:
     """A sketch may have no places at which all next tokens were sketched."""
     write_sketch(make_run(root, "alpha", steps=1))
     at = open_app(GRADIENT, run="alpha")
-    at.segmented_control(key="kl_target").set_value("the sampler's policy").run()
+    widget(at.segmented_control, "kl_target").set_value("the sampler's policy").run()
     assert not at.exception
     assert "no recorded distribution of the sampler's policy" in said(at)
 

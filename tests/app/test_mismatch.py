@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from app_pages import committed, one_scan, open_app, root, said, shown
+from app_pages import committed, links, one_scan, open_app, root, said, shown, widget
 from app_runs import add_step, make_record, make_run
 from causes import draw, scored, small, unfilled
 
@@ -101,8 +101,8 @@ def test_the_next_step_follows_the_verdict() -> None:
         text = said(at).replace("\n", " ")
         verdict = in_words(triage(runs.read_step(runs.ROOT / slug, runs.list_steps(runs.ROOT / slug)[-1]).batch)[0])
         assert text.index(verdict) < text.index(advice)
-        (link,) = [element.proto for element in at.get("page_link") if element.proto.label == label]
-        assert f"run={slug}" in link.query_string
+        (link,) = [link for link in links(at) if link["label"] == label]
+        assert f"run={slug}" in link["href"]
 
 
 def test_every_pattern_has_a_next_step(root: Path) -> None:
@@ -152,24 +152,24 @@ def test_a_pattern_without_sizes_shows_none(root: Path) -> None:
 def test_the_methods_are_the_usual_ones_until_somebody_chooses(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW)
-    assert at.multiselect(key="methods").value == ["TIS", "IcePop", "KPop", "DPPO"]
+    assert widget(at.multiselect, "methods").value == ["TIS", "IcePop", "KPop", "DPPO"]
     explained = "".join(str(e.proto) for e in at.get("html"))
     assert "token_binary_kl" in explained
-    at.multiselect(key="methods").set_value(["k3"]).run()
+    widget(at.multiselect, "methods").set_value(["k3"]).run()
     explained = "".join(str(e.proto) for e in at.get("html"))
     assert TOKEN_METHODS["k3"].explain() in explained
     assert "token_binary_kl" not in explained
-    at.multiselect(key="methods").set_value([]).run()
+    widget(at.multiselect, "methods").set_value([]).run()
     assert not at.exception
 
 
 def test_methods_and_presets_come_from_the_url(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW, methods=["k3", "roll_ratio_filter"])
-    assert at.multiselect(key="methods").value == ["k3", "roll_ratio_filter"]
+    assert widget(at.multiselect, "methods").value == ["k3", "roll_ratio_filter"]
     assert preset("roll_ratio_filter").explain() in "".join(str(e.proto) for e in at.get("html"))
     none = open_app(VIEW, methods="")
-    assert (none.multiselect(key="methods").value, list(none.warning)) == ([], [])
+    assert (widget(none.multiselect, "methods").value, list(none.warning)) == ([], [])
     wrong = open_app(VIEW, methods=["TIS", "IcePopp"])
     assert "unknown method 'IcePopp'. Did you mean 'IcePop'?" in said(wrong)
 

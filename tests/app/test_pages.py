@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import open_app, root
+from app_pages import open_app, root, widget
 from app_runs import PROJECT, make_run
 from streamlit.testing.v1.element_tree import Block
 
@@ -36,7 +36,7 @@ def test_the_heading_is_the_question_and_the_ways_to_a_page_are_its_title(titles
 
     at = open_app("views/learn.py", learn="Teaching")
     assert f"#### {PAGES['learn'].question}" in [element.value for element in at.markdown]
-    assert at.selectbox(key="link_view").options == list(titles.values())
+    assert widget(at.selectbox, "link_view").options == list(titles.values())
 
 
 @pytest.mark.page

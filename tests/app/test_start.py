@@ -5,7 +5,20 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from app_pages import committed, follow, line_and_state, live_parts, one_scan, open_app, open_view, root, said, words
+from app_pages import (
+    committed,
+    follow,
+    line_and_state,
+    links,
+    live_parts,
+    one_scan,
+    open_app,
+    open_view,
+    root,
+    said,
+    widget,
+    words,
+)
 from app_runs import add_step, make_record, make_run, study_row
 
 from rlcorr import PRESETS, preset
@@ -37,7 +50,7 @@ def test_a_story_opens_its_view_run_and_preset(stories: Path, link: str, run: st
     assert expected in text
     assert line_and_state(at).startswith(f"{run} · step 1")
     if expected == "Cost of the threshold":
-        assert at.selectbox(key="preset").value == name
+        assert widget(at.selectbox, "preset").value == name
         assert preset(name).explain() in text
 
 
@@ -74,11 +87,11 @@ def test_the_page_says_its_name_and_links_to_lessons_and_papers() -> None:
     """And to the code only if pyproject.toml says where it is."""
     at = open_app(VIEW)
     assert "rlcorr · Your sampler and your trainer disagree" in said(at)
-    links = {element.proto.label: element.proto for element in at.get("page_link")}
-    assert links["Lessons"].page == "learn"
-    assert "learn=Cheat" in links["Papers"].query_string
+    by_label = {link["label"]: link for link in links(at)}
+    assert by_label["Lessons"]["to"] == {"view": "learn"}
+    assert "learn=Cheat" in by_label["Papers"]["href"]
     project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    assert ("Code" in links) == ("Repository" in project["project"].get("urls", {}))
+    assert ("Code" in by_label) == ("Repository" in project["project"].get("urls", {}))
 
 
 @pytest.mark.usefixtures("committed")
@@ -148,9 +161,7 @@ def test_a_trained_study_takes_the_place_of_the_third_story(stories: Path) -> No
     for reward in (0.2, 0.3):  # 0.1·step + 0.2·(0 + 1)/2, to float64's last digit
         assert f"{reward:.1f}" in told
     assert "Adding up" not in said(at)
-    assert "tour=collapsing" in next(
-        e.proto.query_string for e in at.get("page_link") if "training runs" in e.proto.label
-    )
+    assert "tour=collapsing" in next(link["href"] for link in links(at) if "training runs" in link["label"])
     at = follow(at, "Open the training runs")
     assert "About stale_8." in said(at)
     assert "About first." not in said(at)
@@ -172,7 +183,7 @@ def test_a_story_without_its_run_says_so(root: Path) -> None:
 
 def test_own_runs_are_found_and_open(stories: Path) -> None:
     run = make_run(stories / "local", "mine", steps=0, status="running")
-    assert "mine" not in [link.proto.label for link in open_app(VIEW).get("page_link")]  # nothing to show yet
+    assert "mine" not in [link["label"] for link in links(open_app(VIEW))]  # nothing to show yet
     add_step(run, make_record(0))
     at = open_app(VIEW)
     at = follow(at, "mine")

@@ -83,11 +83,11 @@ def test_compare_says_that_a_study_contradicts_it(committed: None) -> None:
 
 def test_the_sentence_links_to_its_study(committed: None) -> None:
     (part,) = live_parts(open_app(VIEWS[1], run="stale_4", hide="links"))
-    (link,) = re.findall(r'<a href="training\?([^"]*)">the study stale_8</a>', part["said"])
+    (link,) = re.findall(r'<a href="\?([^"]*)">the study stale_8</a>', part["said"])
     linked = dict(parse_qsl(html.unescape(link)))
-    assert linked == {"run": "stale_4", "step": "40", "hide": "links", "part": "Study", "study": "stale_8"}
+    assert linked == {"view": "training", "run": "stale_4", "hide": "links", "part": "Study", "study": "stale_8"}
     assert "(Study" not in part["said"]
-    text = said(open_app("views/training.py", **linked))
+    text = said(open_app("views/training.py", **{key: text for key, text in linked.items() if key != "view"}))
     assert "each batch sampled by weights that are eight steps old" in text
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app_pages import kinds, one_scan, open_app, root, said
+from app_pages import kinds, one_scan, open_app, root, said, widget
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 from token_records import HOSTILE, characters
@@ -173,7 +173,7 @@ def test_another_step_closes_the_token(root: Path) -> None:
     make_run(root, "alpha", steps=2)
     at = open_app(TOKENS, step="0", token="3.1")
     assert opened(at) == "3.1"
-    at.selectbox(key="step").set_value("1").run()
+    widget(at.selectbox, "step").set_value("1").run()
     assert "token" not in at.query_params
     assert not at.warning
 
@@ -188,14 +188,14 @@ def test_the_page_of_a_token_and_the_orders(root: Path) -> None:
     off = np.argsort(-np.abs(d.sum(1) / lengths), kind="stable")
     at = open_app(TOKENS, token=f"{off[41]}.0")
     assert [row["row"] for row in drawn(at)["responses"]] == off[40:].tolist()
-    at.number_input(key="tokens_page").set_value(1).run()
+    widget(at.number_input, "tokens_page").set_value(1).run()
     assert [row["row"] for row in drawn(at)["responses"]] == off[:20].tolist()
     assert opened(at) == f"{off[41]}.0"  # it stays open
-    at.number_input(key="tokens_page").set_value(2).run()
-    at.selectbox(key="tokens_order").set_value("lowest").run()
+    widget(at.number_input, "tokens_page").set_value(2).run()
+    widget(at.selectbox, "tokens_order").set_value("lowest").run()
     lowest = np.argsort(batch.rewards.numpy(), kind="stable")
     assert [row["row"] for row in drawn(at)["responses"]] == lowest[:20].tolist()
-    at.selectbox(key="tokens_order").set_value("recorded").run()
+    widget(at.selectbox, "tokens_order").set_value("recorded").run()
     assert [row["row"] for row in drawn(at)["responses"]] == list(range(20))
 
 
@@ -203,10 +203,10 @@ def test_a_shorter_step_has_fewer_pages(root: Path) -> None:
     run = make_run(root, "alpha", steps=1, sequences=45)
     add_step(run, make_record(1, sequences=3))
     at = open_app(TOKENS, step="0")
-    at.number_input(key="tokens_page").set_value(3).run()
-    at.selectbox(key="step").set_value("1").run()
+    widget(at.number_input, "tokens_page").set_value(3).run()
+    widget(at.selectbox, "step").set_value("1").run()
     assert not at.exception
-    assert at.number_input(key="tokens_page").value == 1
+    assert widget(at.number_input, "tokens_page").value == 1
     assert len(drawn(at)["responses"]) == 3
 
 

@@ -59,7 +59,7 @@ def test_a_tour_can_be_walked_to_its_end(name: str) -> None:
             assert strip(at).count("✓") == index, step
             assert step.do in said(at)
             assert step.control in lit(at)
-            at = open_view(at, f"views/{step.view}.py", **(address(at) | do))
+            at = open_view(at, f"views/{step.view}.py", **do)
             assert step.control not in lit(at)
         assert strip(at).count("✓") == index + 1, step
         assert step.seen in said(at)

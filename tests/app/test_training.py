@@ -1,14 +1,26 @@
 """The Training view's script: comparisons, clicks, the study, and the form of a training."""
 
 import fcntl
+import html as html_text
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import line_and_state, one_scan, open_app, root, said, shown
+from app_pages import (
+    links,
+    one_scan,
+    open_app,
+    open_view,
+    root,
+    said,
+    shown,
+    watched_parts,
+    widget,
+)
 from app_runs import add_step, make_record, make_run, study_row
 from streamlit.testing.v1 import AppTest
 
@@ -121,7 +133,7 @@ def test_other_runs_from_the_url_lie_in_the_same_pictures(root: Path) -> None:
     for slug in ("alpha", "beta", "gamma"):
         make_run(root, slug, steps=2)
     at = open_app(VIEW, run="alpha", **{"with": "gamma,beta"})
-    assert at.multiselect(key="with_runs").value == ["gamma", "beta"]
+    assert widget(at.multiselect, "with").value == ["gamma", "beta"]
     names = [trace["name"] for trace in pictures(at)["Mismatch"]["data"]]
     expected = [f"{slug}: {metric}" for slug in ("alpha", "gamma", "beta") for metric in ("mean |Δ|", "k3")]
     assert names == [*expected, "recorded"]
@@ -134,10 +146,10 @@ def test_a_wrong_name_in_a_comparison_is_named_and_left_out(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     make_run(root, "beta", steps=1)
     at = open_app(VIEW, run="alpha", **{"with": "beta,<b>nobody</b>,alpha"})
-    assert at.multiselect(key="with_runs").value == ["beta"]
+    assert widget(at.multiselect, "with").value == ["beta"]
     assert "unknown run '<b>nobody</b>'. Known: beta. Drawn without it." in said(at)
     assert "<b>nobody" not in "".join(box.value for box in at.warning)
-    at.multiselect(key="with_runs").set_value([]).run()
+    widget(at.multiselect, "with").set_value([]).run()
     assert "nobody" not in said(at)
 
 
@@ -146,7 +158,7 @@ def test_more_runs_than_colours_are_left_out(root: Path) -> None:
     for slug in slugs:
         make_run(root, slug, steps=1)
     at = open_app(VIEW, run=slugs[0], **{"with": ",".join(slugs[1:])})
-    assert at.multiselect(key="with_runs").value == slugs[1 : training.MOST_RUNS]
+    assert widget(at.multiselect, "with").value == slugs[1 : training.MOST_RUNS]
     assert "Only 10 runs fit into one picture" in said(at)
 
 
@@ -154,10 +166,10 @@ def test_the_run_that_is_shown_is_not_compared_with_itself(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     make_run(root, "beta", steps=1)
     at = open_app(VIEW, run="alpha", **{"with": "beta"})
-    at.selectbox(key="run").set_value("beta").run()
+    widget(at.selectbox, "run").set_value("beta").run()
     assert not at.exception
-    assert at.multiselect(key="with_runs").value == []
-    assert at.multiselect(key="with_runs").options == ["alpha"]
+    assert widget(at.multiselect, "with").value == []
+    assert widget(at.multiselect, "with").options == ["alpha"]
 
 
 def test_another_run_may_be_damaged(root: Path) -> None:
@@ -178,8 +190,7 @@ def test_a_click_opens_the_nearest_recorded_step(root: Path) -> None:
         add_step(run, make_record(step))
     at = open_app(VIEW)
     assert "##### Step 10" in said(at)
-    at.session_state["step"] = str(training.nearest((3, 10), 5.5))
-    assert "##### Step 3" in said(at.run())
+    assert "##### Step 3" in said(open_view(at, VIEW, step=str(training.nearest((3, 10), 5.5))))
 
 
 def test_the_step_in_short(root: Path) -> None:
@@ -188,7 +199,7 @@ def test_the_step_in_short(root: Path) -> None:
     at = open_app(VIEW, step="0")
     assert shown(at)["Reward"] == f"{row['reward']:.4g}"
     assert shown(at)["k3"] == f"{row['rollout_corr/k3_kl']:.4g}"
-    assert [link.proto.label for link in at.get("page_link")] == ["Mismatch", "Correction bench", "Gradient", "Tokens"]
+    assert [link["label"] for link in links(at)] == ["Mismatch", "Correction bench", "Gradient", "Tokens"]
 
 
 def test_a_wrong_part_in_the_url_is_named(root: Path) -> None:
@@ -297,7 +308,14 @@ def held(root: Path) -> Iterator[None]:
 
 
 def progress(at: AppTest) -> list[tuple[float, str]]:
-    return [(bar.proto.value, bar.proto.text.replace("\\", "")) for bar in at.get("progress")]
+    """How much of the training run is done, in percent, and the words above that."""
+    bars = [re.findall(r"<p>([^<]*)</p><progress value='([^']*)'>", part["html"]) for part in watched_parts(at)]
+    return [(100 * float(share), html_text.unescape(said)) for found_bars in bars for said, share in found_bars]
+
+
+def buttons(at: AppTest) -> dict[str, str]:
+    """What the buttons of the training run do, and their labels."""
+    return {key: label for part in watched_parts(at) for key, label in part["buttons"].items()}
 
 
 def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,9 +323,9 @@ def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytes
     asked = []
     monkeypatch.setattr(launch, "start", lambda options, task: asked.append((options, task)))
     at = open_app(VIEW, part="Train")
-    at.selectbox(key="train_task").set_value("running_sum")
-    at.number_input(key="train_steps").set_value(7)
-    at.number_input(key="train_temperature").set_value(0.5).run()
+    widget(at.selectbox, "train_task").set_value("running_sum")
+    widget(at.number_input, "train_steps").set_value(7)
+    widget(at.number_input, "train_temperature").set_value(0.5).run()
     options = dict(zip(OPTIONS.values(), OPTIONS, strict=True))
     command = at.code[0].value
     assert command.endswith("--run running_sum_1")
@@ -354,8 +372,8 @@ def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: N
     )
     append_answers(run, [HeldOutAnswer(5, "Compute 3 + 4.", "7 " * 100, 1.0)])
     at = open_app(VIEW, part="Train")
-    assert {"Reward", "Mismatch"} <= set(pictures(at))
-    [table] = [element.proto.body for element in at.get("html") if "Compute" in element.proto.body]
+    assert [picture["title"] for part in watched_parts(at) for picture in part["pictures"]] == ["Reward", "Mismatch"]
+    [table] = [part["below"] for part in watched_parts(at) if "Compute" in part["below"]]
     assert "<th>Step</th><th>Compute 3 + 4.</th><th>Compute 1 + 1.</th>" in table
     assert "<td>0</td><td>&lt;b&gt;no&lt;/b&gt;  (0)</td><td>2  (1)</td>" in table
     assert f"<td>5</td><td>{'7 ' * 80} …  (1)</td><td></td>" in table
@@ -364,8 +382,8 @@ def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: N
 def test_fields_that_do_not_go_together_are_named_and_cannot_be_started(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW, part="Train")
-    at.selectbox(key="train_engine").set_value("transformers")
-    at.selectbox(key="train_kv_cache_dtype").set_value("fp8").run()
+    widget(at.selectbox, "train_engine").set_value("transformers")
+    widget(at.selectbox, "train_kv_cache_dtype").set_value("fp8").run()
     assert "kv_cache_dtype 'fp8' needs the vllm engine" in said(at)
     assert [button.key for button in at.button if button.key == "train_start"] == []
 
@@ -394,10 +412,7 @@ def test_progress_of_a_training_and_its_last_batch(root: Path, held: None) -> No
         (run / "metrics.jsonl").write_text("".join(json.dumps(kept_row) + "\n" for kept_row in [*kept, row]))
     at = open_app(VIEW, run="alpha")
     assert progress(at) == [(25, "mine is in progress. Step 2 of 8 · 18 s left at this pace")]
-    at.button(key="live_show").click().run()
-    assert not at.exception
-    assert at.selectbox(key="run").value == "mine"
-    assert line_and_state(at).startswith("mine · step 2 | 2 steps recorded · running")
+    assert buttons(at) == {"show": "Show its last batch", "stop": "Stop"}
 
 
 def test_the_form_has_the_titles_of_presets_and_no_picker_of_a_run(root: Path) -> None:
@@ -405,7 +420,7 @@ def test_the_form_has_the_titles_of_presets_and_no_picker_of_a_run(root: Path) -
     hidden = ".st-key-pickers:not(:has(.st-key-preset)), .st-key-run, .st-key-step"
     assert hidden not in html(open_app(VIEW))
     at = open_app(VIEW, part="Train")
-    assert "Cap each token's weight at 2 · verl · decoupled_token_is" in at.selectbox(key="train_preset").options
+    assert "Cap each token's weight at 2 · verl · decoupled_token_is" in widget(at.selectbox, "train_preset").options
     assert hidden in html(at)
     assert at.button(key="train_start").label == "Train the small model"
 
@@ -415,10 +430,7 @@ def test_its_last_batch_opens_where_runs_are_shown(root: Path) -> None:
     make_run(runs.LOCAL, "mine", steps=2)
     describe("mine")
     at = open_app(VIEW, part="Train", run="alpha")
-    at.button(key="live_show").click().run()
-    assert not at.exception
-    assert (at.query_params.get("part"), at.session_state["part"]) == (None, "Runs")
-    assert line_and_state(at).startswith("mine · step 1")
+    assert buttons(at) == {"show": "Show its last batch", "hide": "Hide this"}
 
 
 def test_a_training_that_failed_shows_the_end_of_its_log(root: Path) -> None:
@@ -428,9 +440,8 @@ def test_a_training_that_failed_shows_the_end_of_its_log(root: Path) -> None:
     launch.log_path("mine").write_text("loading\nrlcorr: <b>no</b> such model\n")
     at = open_app(VIEW)
     assert "mine ended before its last step. The end of its log:" in said(at)
-    assert at.code[0].value == "loading\nrlcorr: <b>no</b> such model"
-    at.button(key="live_hide").click().run()
-    assert "ended before its last step" not in said(at)
+    assert "loading\nrlcorr: <b>no</b> such model" in said(at)
+    assert buttons(at) == {"hide": "Hide this"}
 
 
 @pytest.mark.parametrize(
@@ -449,5 +460,6 @@ def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.Mon
     describe("mine")
     at = open_app(VIEW, part="Train")
     assert "it is served with RLCORR_NO_TRAINING set" in said(at)
-    assert all(button.key not in ("train_start", "live_stop") for button in at.button)
+    assert all(button.key != "train_start" for button in at.button)
+    assert "stop" not in buttons(at)
     assert progress(at)[0][1].startswith("mine is in progress.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import line_and_state, one_scan, open_app, open_view, root, said, shown
+from app_pages import chosen, line_and_state, one_scan, open_app, open_view, root, said, shown, widget
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -32,7 +32,7 @@ def jsonl(**more: str) -> bytes:
 
 
 def drop(at: AppTest, name: str, content: bytes) -> AppTest:
-    at.file_uploader(key="dropped").set_value([(name, content, "application/octet-stream")]).run()
+    widget(at.file_uploader, "dropped").set_value([(name, content, "application/octet-stream")]).run()
     assert not at.exception
     return at
 
@@ -45,7 +45,7 @@ def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, conte
     text = said(at)
     assert "Read 2 responses with 4 tokens; every view shows them now." in text
     assert "advantages (rules for one sign of the advantage" in text
-    slug = at.session_state["run"]
+    slug = chosen(at, "run")
     assert slug.startswith("upload_")
     at = open_app(view, run=slug)
     line, state = line_and_state(at).split(" | ")
@@ -59,9 +59,9 @@ def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, conte
 
 def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    slug = drop(open_app(BOX), "pairs.npz", npz()).session_state["run"]
+    slug = chosen(drop(open_app(BOX), "pairs.npz", npz()), "run")
     again = open_app("views/bench.py", run=slug)
-    assert again.session_state["run"] == slug
+    assert chosen(again, "run") == slug
     assert line_and_state(again).startswith("pairs.npz · step 1")
 
 
@@ -71,7 +71,7 @@ def test_a_file_counts_more_than_an_address_that_comes_with_it(root: Path) -> No
     at = open_app(BOX, run="alpha", step="0")
     at.query_params["run"] = "upload_lost"
     drop(at, "mine.jsonl", jsonl())
-    slug = at.session_state["run"]
+    slug = chosen(at, "run")
     assert slug.startswith("upload_")
     assert slug != "upload_lost"
     assert at.query_params["run"] == slug
@@ -79,7 +79,7 @@ def test_a_file_counts_more_than_an_address_that_comes_with_it(root: Path) -> No
 
 
 def drop_all(at: AppTest, *files: tuple[str, bytes]) -> AppTest:
-    at.file_uploader(key="dropped").set_value([(*file, "application/octet-stream") for file in files]).run()
+    widget(at.file_uploader, "dropped").set_value([(*file, "application/octet-stream") for file in files]).run()
     assert not at.exception
     return at
 
@@ -105,10 +105,10 @@ def test_a_run_belongs_to_its_session(root: Path) -> None:
         drop(open_app(BOX), "b_1.jsonl", one), drop_all(open_app(BOX), ("a.jsonl", one), ("b.jsonl", two)),
         drop_all(open_app(BOX), ("a.jsonl", one + b"\n" + two)),
     ]  # fmt: skip
-    slugs = [at.session_state["run"] for at in sessions]
+    slugs = [chosen(at, "run") for at in sessions]
     assert len(set(slugs)) == len(slugs)
     at = drop(sessions[0], "a_1.jsonl", one)  # again in the same session
-    assert at.session_state["run"] == slugs[0]
+    assert chosen(at, "run") == slugs[0]
     assert at.session_state["uploads"] == slugs[:1]
 
 
@@ -119,7 +119,7 @@ def test_the_oldest_run_makes_room_and_old_ones_expire(root: Path, monkeypatch: 
 
     monkeypatch.setattr(uploads, "QUOTA", 2)
     for number in (1, 2, 3):
-        slugs.append(drop(at, f"a_{number}.jsonl", step_of(number)).session_state["run"])
+        slugs.append(chosen(drop(at, f"a_{number}.jsonl", step_of(number)), "run"))
     assert at.session_state["uploads"] == slugs[1:]
     assert f"unknown run '{slugs[0]}'" in said(open_app("views/bench.py", run=slugs[0]))
     assert line_and_state(open_app("views/bench.py", run=slugs[1])).startswith("a_2.jsonl · step 2")
@@ -151,7 +151,7 @@ def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
 def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     hostile = "<script>alert(1)</script> [x](javascript:y)"
-    slug = drop(open_app(BOX), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile)).session_state["run"]
+    slug = chosen(drop(open_app(BOX), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile)), "run")
     at = open_app("views/training.py", run=slug)
     page = "".join(str(element.proto) for element in at.get("html"))
     assert "<script>" not in page
@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: byt
     make_run(root, "alpha", steps=1)
     at = drop(open_app(BOX), name, content)
     assert expected in "\n".join(error.value for error in at.error).replace("\\", "")
-    assert at.session_state["run"] == "newest"
+    assert chosen(at, "run") == "newest"
     assert "The page shows nothing, because the files could not be read." in said(at)
     assert not at.code
 
@@ -188,7 +188,7 @@ def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
     content = b'{"old_log_probs": [-1.0], "rollout_log_probs": [0.125], "weight_version": "<b>v12</b>"}'
     at = drop(open_app(BOX), "pairs.jsonl", content)
     assert "row 0, token 0" in "\n".join(error.value for error in at.error)
-    at.checkbox(key="clamp_rounding").check().run()
+    widget(at.checkbox, "clamp_rounding").check().run()
     assert not at.exception
     assert not at.error
     text = said(at)
@@ -223,11 +223,11 @@ def files_of(at: AppTest) -> str:
 def test_what_a_reload_shows_again_stays_in_the_list(root: Path) -> None:
     """A reload makes a new session; only the address tells it which file was dropped before."""
     make_run(root, "alpha", steps=1)
-    first = drop(open_app(BOX), "first.jsonl", jsonl()).session_state["run"]
+    first = chosen(drop(open_app(BOX), "first.jsonl", jsonl()), "run")
     at = drop(open_app(BOX, run=first), "second.npz", npz())
-    assert at.session_state["run"] != first
-    open_view(at, BOX, run=at.session_state["run"])
-    assert any("first.jsonl" in option for option in at.selectbox(key="run").options)
+    assert chosen(at, "run") != first
+    open_view(at, BOX, run=chosen(at, "run"))
+    assert any("first.jsonl" in option for option in widget(at.selectbox, "run").options)
 
 
 def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
@@ -236,22 +236,22 @@ def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
     at = open_app(BOX)
     assert "As an example, the page shows the recorded run **alpha**." in said(at)
     drop(at, "first.jsonl", jsonl())
-    first = at.session_state["run"]
+    first = chosen(at, "run")
     assert files_of(at) == "first.jsonl: 2 sequences, 4 tokens"
-    assert at.session_state["upload_open"] is False
+    assert chosen(at, "upload_open") is False
     assert at.code
     drop(at, "table.csv", b"old,rollout")
     assert "'table.csv': files that end in" in said(at)
     assert files_of(at) == "Drop your files here"
-    assert at.session_state["upload_open"] is True
+    assert chosen(at, "upload_open") is True
     assert not at.code
     for sentence in ("As an example", "Not in the file", "k3", "Take"):
         assert sentence not in said(at)
-    at.selectbox(key="run").set_value("alpha").run()  # somebody looks at another run instead
+    widget(at.selectbox, "run").set_value("alpha").run()  # somebody looks at another run instead
     assert "As an example, the page shows the recorded run **alpha**." in said(at)
     drop(at, "second.npz", npz())
     assert not at.error
-    assert at.session_state["run"] not in ("alpha", first)
+    assert chosen(at, "run") not in ("alpha", first)
     assert files_of(at) == "second.npz: 2 sequences, 4 tokens"
     assert at.code
 
@@ -267,13 +267,13 @@ def test_a_run_is_named_by_its_files(root: Path) -> None:
     at = drop_all(open_app(BOX), ("b.jsonl", step_of(2)), ("a.jsonl", step_of(1)))
     from data import uploads
 
-    assert uploads.shown_name(at.session_state["run"]) == "a.jsonl and 1 more"
+    assert uploads.shown_name(chosen(at, "run")) == "a.jsonl and 1 more"
     assert uploads.shown_name("alpha") == "alpha"
 
 
 def test_no_command_names_the_file_of_an_upload(root: Path) -> None:
     make_run(root, "alpha", steps=1)
-    slug = drop(open_app(BOX), "pairs.npz", npz()).session_state["run"]
+    slug = chosen(drop(open_app(BOX), "pairs.npz", npz()), "run")
     text = said(open_app("views/gradient.py", run=slug))
     assert "Log-probs alone do not give one." in text
     assert "config.yaml" not in text

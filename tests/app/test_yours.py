@@ -4,12 +4,11 @@ import html
 import io
 import re
 from pathlib import Path
-from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
 import yaml
-from app_pages import one_scan, open_app, open_view, root, said
+from app_pages import links, one_scan, open_app, open_view, root, said, widget
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -36,7 +35,7 @@ def step_file(seed: int) -> bytes:
 def dropped(*files: tuple[str, bytes], **query: str) -> AppTest:
     at = open_app(VIEW, **query)
     uploaded = [(name, content, "application/octet-stream") for name, content in files]
-    at.file_uploader(key="dropped").set_value(uploaded).run()
+    widget(at.file_uploader, "dropped").set_value(uploaded).run()
     assert not at.exception
     return at
 
@@ -78,8 +77,8 @@ def test_the_systems_own_numbers_come_first(root: Path) -> None:
         "kept": f"{100 * inside:.2f} %", "clipped": "–", "zeroed": f"{100 * (1 - inside):.2f} %",
         "ESS": f"{100 * inside:.2f} % bad",
     }  # fmt: skip
-    assert at.selectbox(key="take").value == "decoupled_token_is"
-    offered = at.selectbox(key="take").options
+    assert widget(at.selectbox, "take").value == "decoupled_token_is"
+    offered = widget(at.selectbox, "take").options
     assert "Cap each token's weight at 2 (decoupled_token_is)" in offered
     assert (
         "Reject answers with a mean ratio outside 0.999 to 1.001 (decoupled_geo_rs)" not in offered
@@ -87,7 +86,7 @@ def test_the_systems_own_numbers_come_first(root: Path) -> None:
     content = yaml.safe_load(at.code[0].value)
     assert content["algorithm"]["rollout_correction"]["rollout_is_threshold"] == 2.0
     assert content["actor_rollout_ref"] == {"rollout": {"calculate_log_probs": True}}
-    assert "# made with rlcorr; this state of the playground: /bench?run=upload_" in at.code[0].value
+    assert "# made with rlcorr; this state of the playground: /?view=bench&run=upload_" in at.code[0].value
     assert at.code[1].value.startswith("algorithm.rollout_correction.rollout_is=token ")
 
 
@@ -122,7 +121,7 @@ def test_bounds_are_chosen_on_the_first_steps_and_priced_on_the_last(root: Path)
     assert mean["kept where chosen"] == f"{100 * np.concatenate(inside[:2]).mean():.2f} %"
     assert mean["kept"] == f"{100 * inside[2].mean():.2f} %"
     assert "A cap on the weights is not among them" in said(at)
-    at.selectbox(key="take").set_value("decoupled_geo_rs@0.95").run()
+    widget(at.selectbox, "take").set_value("decoupled_geo_rs@0.95").run()
     correction = yaml.safe_load(at.code[0].value)["algorithm"]["rollout_correction"]
     assert correction["rollout_rs"] == "seq_mean_k1"
     low, high = map(float, correction["rollout_rs_threshold"].split("_"))
@@ -164,8 +163,8 @@ def test_one_token_that_decides_is_named_with_a_link(root: Path) -> None:
     assert "##### One token makes 100 % of k3: response 31, token 7 (log-probs −39.9 in the sampler" in text
     assert "Also: Looks like precision" in text
     assert "chat template" not in text
-    (link,) = [e.proto for e in at.get("page_link") if e.proto.label == "See token 7 of response 31"]
-    assert (link.page, parse_qs(link.query_string)["token"]) == ("tokens", ["31.7"])
+    (link,) = [link for link in links(at) if link["label"] == "See token 7 of response 31"]
+    assert link["to"] == {"view": "tokens", "token": "31.7"}
     d = np.delete(differences(1).ravel(), 31 * WIDTH + 7)
     sizes = next(e.proto.body for e in at.get("html") if "without the token" in e.proto.body)
     mean, without, _, median = re.findall(
@@ -201,7 +200,7 @@ def test_another_budget_and_another_system(root: Path) -> None:
     assert "Cap each token's weight at 2" in slime
     band = budget["band of each token's weight"]
     assert float(band["zeroed"].removesuffix(" % bad")) == pytest.approx(20, abs=0.2)
-    offered = at.selectbox(key="take").options
+    offered = widget(at.selectbox, "take").options
     assert not any("band of each token's weight" in label for label in offered)
     assert not any("mean k3 of an answer" in label for label in offered)  # slime has no such rule
     page = "".join(element.proto.body for element in at.get("html"))
@@ -240,7 +239,7 @@ def test_the_gap_is_placed_among_measured_ones_and_the_thresholds_are_carried_ov
     within = next(e.proto.body for e in at.get("html") if "±5 %" in e.proto.body)
     share = float((np.abs(np.expm1(differences(2).astype(np.float32))) <= 0.05).mean())
     assert f"<td>{100 * share:.2f} %</td>" in within
-    at.segmented_control(key="measure").set_value("mean |d|").run()
+    widget(at.segmented_control, "measure").set_value("mean |d|").run()
     assert f"mean |d| is {short(float(np.abs(d).mean()))}. It is larger than " in said(at)
     assert "Measured causes of gaps of this size: " in said(at)
 

@@ -4,6 +4,7 @@ import functools
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -49,18 +50,15 @@ def _components() -> list:
 
 
 def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
-    at = AppTest.from_file(MAIN, default_timeout=120)
-    for key, value in query.items():
-        at.query_params[key] = value
-    at.switch_page(view or RUN)
-    at.run()
-    assert not at.exception
-    return at
+    return _open(AppTest.from_file(MAIN, default_timeout=120), {"view": _name(view or RUN), **query})
 
 
-def open_view(at: AppTest, view: str, **query: str) -> AppTest:
-    """Open another view in the same session. Without a query this is what the navigation's links do in a browser."""
-    at.switch_page(view)
+def _name(view: str) -> str:
+    """bench for views/bench.py, which is how tests name a view."""
+    return Path(view).stem
+
+
+def _open(at: AppTest, query: dict[str, Any]) -> AppTest:
     at.query_params.clear()
     for key, value in query.items():
         at.query_params[key] = value
@@ -69,15 +67,52 @@ def open_view(at: AppTest, view: str, **query: str) -> AppTest:
     return at
 
 
+def open_view(at: AppTest, view: str, **query: str) -> AppTest:
+    """Open another view in the same session as a link does: what the query does not name stays as it is."""
+    (link,) = [link for link in _rows_of_links(at)[0] if link["to"]["view"] == _name(view)]
+    return _open(at, _query(link) | query)
+
+
+def widget(shown: Sequence[Any], key: str) -> Any:
+    """The widget of these that shows a field. Its key has a space for each time that code has changed the field."""
+    for one in shown:
+        if one.key is not None and one.key.rstrip() == key:
+            return one
+    raise KeyError(key)
+
+
+def chosen(at: AppTest, key: str) -> Any:
+    """The value of a field in this session; None for a bound that is not changed."""
+    import state
+
+    usual = state.FIELDS[key].default if key in state.FIELDS else None
+    return at.session_state["visit"].values.get(key, usual)
+
+
 def follow(at: AppTest, label: str) -> AppTest:
     """Follow a link of this page, in the same session."""
-    (link,) = [element.proto for element in at.get("page_link") if element.proto.label.replace("\\", "") == label]
-    return open_view(at, f"views/{link.page}.py", **dict(parse_qsl(link.query_string)))
+    (link,) = [link for link in links(at) if link["label"] == label]
+    return _open(at, _query(link))
+
+
+def _query(link: dict[str, Any]) -> dict[str, Any]:
+    return dict(parse_qsl(link["href"].removeprefix("?"), keep_blank_values=True))
+
+
+def links(at: AppTest) -> list[dict[str, Any]]:
+    """The links of the page after those of the navigation: what they say, where they lead, and what they change."""
+    return [link for row in _rows_of_links(at)[1:] for link in row]
+
+
+def _rows_of_links(at: AppTest) -> list[list[dict[str, Any]]]:
+    return [component for component in components(at) if isinstance(component, list)]
 
 
 def said(at: AppTest) -> str:
     """Everything the page says, without the escapes that keep Markdown out."""
     parts = [part.value for part in (*at.warning, *at.error, *at.info, *at.caption, *at.markdown)]
+    for part in watched_parts(at):
+        parts += [_text(part["html"]), *part["buttons"].values(), _text(part["below"])]
     for part in live_parts(at):
         parts += [part["refused"], _text(part["said"]), *part["texts"].values(), *part["tables"].values()]
         parts += [_text(note["lead"]) for note in part["notes"]]
@@ -92,8 +127,9 @@ def four_digits(value: float) -> str:
 
 def line_and_state(at: AppTest) -> str:
     """What the line above the pickers says is open, and next to it the state of the run."""
-    (line,) = [box for box in at.expander if any(picker.key == "run" for picker in box.selectbox)]
-    state = next(caption.value for caption in at.caption if "recorded" in caption.value)
+    (line,) = [box for box in at.expander if any((picker.key or "").rstrip() == "run" for picker in box.selectbox)]
+    said = [_text(part["html"]) for part in watched_parts(at)] + [caption.value for caption in at.caption]
+    state = next(text for text in said if " recorded" in text)
     return f"{line.label} | {state}".replace("\\", "").replace("\u00a0", " ")
 
 
@@ -117,10 +153,16 @@ def live_parts(at: AppTest) -> list[dict[str, Any]]:
     return [component for component in components(at) if "sliders" in component]
 
 
+def watched_parts(at: AppTest) -> list[dict[str, Any]]:
+    """What the parts show that something goes on in, which ask the server by themselves."""
+    return [component["content"] for component in components(at) if "content" in component]
+
+
 def pictures(at: AppTest) -> list[dict[str, Any]]:
     """Every picture of the page, with its title, figure, text alternative and source."""
     moving = [shown for part in live_parts(at) for row in part["rows"] for shown in row if "figure" in shown]
-    return [*moving, *(component for component in components(at) if "figure" in component)]
+    watched = [picture for part in watched_parts(at) for picture in part["pictures"]]
+    return [*moving, *watched, *(component for component in components(at) if "figure" in component)]
 
 
 def sources(at: AppTest) -> list[tuple[str, str]]:

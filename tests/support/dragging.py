@@ -25,7 +25,7 @@ PATIENCE = 60.0
 """Seconds: an answer that takes longer has been lost."""
 
 
-ADDRESS = "preset=decoupled_token_is"
+ADDRESS = "view=bench&preset=decoupled_token_is"
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ class Opened:
 
     socket: ClientConnection
     page: str
-    fragment: str
     part: str
+    """Id of the component with the slider."""
     address: str
     """Address of the strip."""
     values: list[float]
     """Values of its slider."""
+    generation: int
 
 
 def received(raw: str | bytes) -> ForwardMsg:
@@ -57,10 +58,10 @@ async def opened(url: str) -> Opened:
     )
     message = BackMsg()
     message.rerun_script.query_string = ADDRESS
-    message.rerun_script.page_name = "bench"
     await socket.send(message.SerializeToString())
-    page = fragment = part = address = ""
+    page = part = address = ""
     values: list[float] = []
+    generation = 0
     async for raw in socket:
         got = received(raw)
         if got.HasField("new_session"):
@@ -68,12 +69,12 @@ async def opened(url: str) -> Opened:
         if got.HasField("delta") and got.delta.new_element.HasField("bidi_component"):
             component = got.delta.new_element.bidi_component
             if component.component_name == "rlcorr_live_part":
-                fragment, part = got.delta.fragment_id, component.id
+                part = component.id
                 slider = json.loads(component.json)["sliders"][0]
-                address, values = slider["strip"], slider["values"]
+                address, values, generation = slider["strip"], slider["values"], slider["generation"]
         if got.HasField("script_finished"):
             assert part, "the page has no live part"
-            return Opened(socket, page, fragment, part, f"{url}/{address}", values)
+            return Opened(socket, page, part, f"{url}/{address}", values, generation)
     raise RuntimeError("the server closed the connection")
 
 
@@ -90,15 +91,15 @@ async def let_go(of: Opened, value: float) -> float:
     """Seconds until the page has run."""
     message = BackMsg()
     rerun = message.rerun_script
-    rerun.page_script_hash, rerun.fragment_id = of.page, of.fragment
-    at = {"slider": "live_is_upper", "value": value, "generation": 0, "done": True}
-    rerun.widget_states.widgets.add(id=of.part, json_value=json.dumps({"at": at}))
+    rerun.page_script_hash, rerun.query_string = of.page, ADDRESS
+    at = {"value": value, "generation": of.generation, "done": True}
+    rerun.widget_states.widgets.add(id=of.part, json_value=json.dumps({"moved": {"live_is_upper": at}}))
     start = time.perf_counter()
     await of.socket.send(message.SerializeToString())
     async for raw in of.socket:
         got = received(raw)
         if got.HasField("script_finished"):
-            assert got.script_finished == ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
+            assert got.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
             return time.perf_counter() - start
     raise RuntimeError("the server closed the connection")
 

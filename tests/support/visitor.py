@@ -61,8 +61,7 @@ class Visitor:
     def _take(self, got: ForwardMsg) -> None:
         if got.HasField("new_session"):
             self.session, self.said, self.captions = got.new_session.initialize.session_id, [], []
-        if got.HasField("navigation"):
-            self.page = got.navigation.page_script_hash
+            self.page = got.new_session.page_script_hash
         if got.HasField("page_info_changed"):
             self.query = got.page_info_changed.query_string
         if got.HasField("delta"):
@@ -140,10 +139,11 @@ async def connected(url: str, http: AsyncClient) -> Visitor:
 
 
 async def visiting(url: str, http: AsyncClient, page: str = BOX, query: str = "") -> Visitor:
-    """Open a page, and wait until it is drawn."""
+    """Open a view, and wait until it is drawn."""
     visitor = await connected(url, http)
+    visitor.query = f"view={page}" + (f"&{query}" if query else "")
     message = BackMsg()
-    message.rerun_script.page_name, message.rerun_script.query_string = page, query
+    message.rerun_script.query_string = visitor.query
     await visitor.ask(message)
     await visitor.run_ended()
     return visitor

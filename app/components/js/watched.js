@@ -6,19 +6,19 @@ import { purge, showPicture } from "./pictures.js"
 
 const EVERY = 2000  // ms
 
-const newPart = (root) => {
+const newWatchedPart = (root) => {
   const part = { html: make("div"), buttons: make("div", "rl-buttons"), pictures: make("div", "rl-row"), below: make("div") }
   Object.assign(part, { buttonOf: new Map(), pictureOf: new Map() })
   root.append(make("div", "rl-watched", part.html, part.buttons, part.pictures, part.below))
   return part
 }
 
-const makePicture = () => {
+const makeWatchedPicture = () => {
   const heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
   return Object.assign(make("section", "rl-shown", heading, host, caption), { heading, host, caption })
 }
 
-const draw = (part, { html, buttons, pictures, below }, press) => {
+const show = (part, { html, buttons, pictures, below }, press) => {
   putHtml(part.html, html)
   putHtml(part.below, below)
   const keys = Object.keys(buttons)
@@ -29,7 +29,7 @@ const draw = (part, { html, buttons, pictures, below }, press) => {
     shown[i].onclick = () => press(key)
   }
   arrange(part.buttons, shown)
-  const before = [...part.pictureOf.values()], now = byKey(part.pictureOf, pictures.map(({ key }) => key), makePicture)
+  const before = [...part.pictureOf.values()], now = byKey(part.pictureOf, pictures.map(({ key }) => key), makeWatchedPicture)
   arrange(part.pictures, now)
   for (const picture of before) if (!picture.isConnected) purge(picture.host)
   for (const [i, picture] of pictures.entries()) {
@@ -40,9 +40,11 @@ const draw = (part, { html, buttons, pictures, below }, press) => {
   }
 }
 
-export default function ({ data: { address, content }, parentElement, setTriggerValue }) {
-  const part = parentElement.part ??= newPart(parentElement), press = (key) => setTriggerValue("pressed", key)
-  draw(part, content, press)
+export default function ({ data, parentElement, setTriggerValue }) {
+  const { address, content } = data
+  parentElement.part ??= newWatchedPart(parentElement)
+  const { part } = parentElement, press = (key) => setTriggerValue("pressed", key)
+  show(part, content, press)
   clearInterval(parentElement.timer)
   let asking = false
   const ask = async () => {
@@ -54,7 +56,7 @@ export default function ({ data: { address, content }, parentElement, setTrigger
     const isAnswer = response?.ok && response.headers.get("content-type").startsWith("application/json")
     const answer = isAnswer ? await response.json() : null
     if (parentElement.timer !== timer) return
-    if (answer) draw(part, answer, press)
+    if (answer) show(part, answer, press)
     if (!answer || answer.ends) clearInterval(timer)
   }
   const timer = address && !content.ends ? setInterval(ask, EVERY) : null

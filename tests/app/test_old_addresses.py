@@ -1,4 +1,4 @@
-"""controls/complete_address.py: which addresses are redirected, and where to."""
+"""controls/old_addresses.py: which addresses are redirected, and where to."""
 
 import pytest
 from app_pages import committed
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.usefixtures("committed")
 
 def location(address: str, base: str = "", method: str = "GET") -> str | None:
     """Return where the answer redirects to, None without a redirect."""
-    from controls.complete_address import CompleteAddresses
+    from controls.old_addresses import OldAddresses
 
     page = Route("/{path:path}", lambda request: PlainTextResponse("page"), methods=["GET", "POST"])
-    app = Starlette(routes=[page], middleware=[Middleware(CompleteAddresses, base=base)])
+    app = Starlette(routes=[page], middleware=[Middleware(OldAddresses, base=base)])
     answer = TestClient(app, follow_redirects=False).request(method, address)
     return answer.headers.get("location")
 
@@ -25,21 +25,25 @@ def location(address: str, base: str = "", method: str = "GET") -> str | None:
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("/", "?run=newest"),
-        ("/bench", "?run=newest"),
-        ("/bench/", "?run=newest"),
-        ("/training?part=Study&study=a%20b", "?run=newest&part=Study&study=a%20b"),
-        ("/bench?rerun=1", "?run=newest&rerun=1"),
-        ("/bench?text=%0d%0aSet-Cookie:x", "?run=newest&text=%0d%0aSet-Cookie:x"),
+        ("/bench", "./?view=bench"),
+        ("/bench/", "../?view=bench"),
+        ("/bench?run=beta", "./?view=bench&run=beta"),
+        ("/training?part=Study&study=a%20b", "./?view=training&part=Study&study=a%20b"),
+        ("/bench?text=%0d%0aSet-Cookie:x", "./?view=bench&text=%0d%0aSet-Cookie:x"),
+        ("/nonsense?run=beta", "./?view=nonsense&run=beta"),
     ],
 )
-def test_a_page_without_a_run_gets_the_newest_and_keeps_its_query(address: str, expected: str) -> None:
+def test_the_path_of_a_view_becomes_its_name(address: str, expected: str) -> None:
     assert location(address) == expected
 
 
 @pytest.mark.parametrize(
-    "address", ["/bench?run=beta", "/bench?run=", "/?hide=menu&run=beta", "/_stcore/health", "/static/js/index.js"]
-)
+    "address",
+    [
+        "/", "/?view=bench", "/_stcore/health", "/static/js/index.js", "/site/lessons/index.html", "/site/",
+        "/favicon.png", "/moved/ticket?at=1", "/strips/ticket", "/watched/ticket", "/a/b",
+    ],
+)  # fmt: skip
 def test_everything_else_stays_as_it_is(address: str) -> None:
     assert location(address) is None
 
@@ -48,7 +52,7 @@ def test_only_a_page_that_is_read_is_redirected() -> None:
     assert location("/bench", method="POST") is None
 
 
-def test_a_server_below_a_path_completes_its_own_pages_only() -> None:
-    assert location("/tools/bench", base="tools") == "?run=newest"
-    assert location("/tools", base="/tools/") == "?run=newest"
+def test_a_server_below_a_path_redirects_its_own_pages_only() -> None:
+    assert location("/tools/bench", base="tools") == "./?view=bench"
+    assert location("/tools/", base="/tools/") is None
     assert location("/bench", base="tools") is None
