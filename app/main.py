@@ -9,7 +9,7 @@ import torch
 from components.picture import load_plotly
 from controls import pickers, sharing, tours, upload_box
 from data import recorded
-from text import pages, phrases
+from text import phrases
 from text import training as training_text
 from text.formatting import plain
 from views import bench, compare, gradient, learn, mismatch, start, tokens, training, yours
@@ -48,7 +48,6 @@ state.begin()
 view = state.get("view")
 if view == "yours":
     upload_box.read_new_files()
-st.set_page_config(page_title=f"{pages.PAGES[view].title} · rlcorr")
 st.html(STYLE)
 load_plotly()
 sharing.navigation()

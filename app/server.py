@@ -2,7 +2,7 @@
 
 import streamlit as st
 from controls import drag, lesson_pages, watching
-from controls.headers import SafeHeaders
+from controls.headers import OwnPages, SafeHeaders
 from controls.old_addresses import OldAddresses
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -14,6 +14,7 @@ app = st.App(
     middleware=[
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
         Middleware(SafeHeaders, framed=not HOSTS),
+        Middleware(OwnPages, hosts=HOSTS),
         Middleware(OldAddresses, base=st.get_option("server.baseUrlPath")),
     ],
 )

@@ -20,8 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
-from data import configuration, reading, studies
-from data.bounds import bounds_of
+from data import configuration, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
 from data.selection import ANOTHER, LATEST, NEWEST
 from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -31,7 +30,6 @@ from text import learn as learn_text
 from text import links as links_text
 from text import mismatch as mismatch_text
 from text import phrases
-from text import start as start_text
 from text import tokens as tokens_text
 from text import training as training_text
 from text import yours as yours_text
@@ -44,7 +42,9 @@ from rlcorr.rules import RULE_NAMES
 from rlcorr.systems.export import SYSTEMS
 
 Values = configuration.Values
-VIEWS = frozenset(PAGES)
+TWO_RUNS = "compare two runs"
+VIEWS = frozenset((*PAGES, TWO_RUNS))
+"""The views, as far as they have fields of their own: Compare has others for two runs."""
 LONGEST = 4000
 """Characters of a value in the address."""
 LIVE = "live"
@@ -84,57 +84,16 @@ def _switch(*views: str) -> Field:
     return Field(False, reading.yes, lambda _: "true", views)
 
 
-def _start_bound() -> Field:
-    (b,) = bounds_of(PRESETS[start_text.PLAYED_PRESET].config)
-
-    def read(text: str, _: Any) -> float:
-        return reading.number("start_bound", text, b.value, b.low, b.high)
-
-    return Field(b.value, read, "{:.12g}".format, ("start",))
-
-
-def _first_study(_: Values) -> str:
-    return next(iter(studies.all_studies()), "")
-
-
-def _drawn_presets(values: Values) -> list[str]:
-    """Return the presets of a study to draw first; none if it is not trained or its file is damaged."""
-    try:
-        return studies.few(studies.table(_get(values, "study")))
-    except UsageError:
-        return []
-
-
-def _arms(values: Values) -> Collection[str]:
-    try:
-        return [outcome.preset for outcome in studies.table(_get(values, "study")).outcomes]
-    except UsageError:
-        return []
-
-
 def _choice(key: str) -> Field:
     """Return the row of a choice of a configuration, such as its level of weights."""
-    slot = slot_of(key)
-
-    def default(values: Values) -> Any:
-        return next(one.value for one in configuration.choices(values, slot) if one.key == key)
-
-    return Field(
-        default, reading.choice(key), _joined if key.endswith("rules") else str, VIEWS if slot == FIRST else ("compare",)
-    )
+    views = VIEWS if slot_of(key) == FIRST else ("compare",)
+    return Field(reading.own_choice(key), reading.choice(key), _joined if key.endswith("rules") else str, views)
 
 
 def _bound(key: str) -> Field:
     """Return the row of a bound of a configuration. Which bounds there are depends on the other values."""
-    slot = slot_of(key)
-
-    def default(values: Values) -> float | None:
-        try:
-            return next((b.value for b in configuration.bounds(values, slot) if b.key == key), None)
-        except UsageError:  # the choices contradict each other
-            return None
-
-    return Field(default, reading.bound(key), "{:.12g}".format, VIEWS if slot == FIRST else ("compare",))
+    views = VIEWS if slot_of(key) == FIRST else ("compare",)
+    return Field(reading.own_bound(key), reading.bound(key), "{:.12g}".format, views)
 
 
 CHOICES = [choice.key for choice in configuration.choices_of(CorrectionConfig())]
@@ -149,11 +108,11 @@ FIELDS: dict[str, Field] = {
     "step": Field(LATEST, reading.step("run"), clears=("token",)),
     "preset": _one(PRESETS, "preset", DEFAULT_PRESET, clears=(CONFIG,)),
     **{key: _choice(key) for key in CHOICES},
-    "compare": _one(compare_text.MODES, "compare", compare_text.CONFIGURATIONS, "compare"),
+    "compare": _one(compare_text.MODES, "compare", compare_text.CONFIGURATIONS, "compare", TWO_RUNS),
     "preset_b": _one(PRESETS, "preset", SECOND_PRESET, "compare", clears=(CONFIG_B,)),
     **{SECOND + key: _choice(SECOND + key) for key in CHOICES},
-    "run_b": Field(ANOTHER, reading.run("run_b"), views=("compare",)),
-    "step_b": Field(LATEST, reading.step("run_b"), views=("compare",)),
+    "run_b": Field(ANOTHER, reading.run("run_b"), views=(TWO_RUNS,)),
+    "step_b": Field(LATEST, reading.step("run_b"), views=(TWO_RUNS,)),
     "answers": Field(reading.USUAL_BATCH, reading.answers, views=("gradient", "compare")),
     "toy": _switch("gradient"),
     "turns": _switch("bench"),
@@ -164,11 +123,11 @@ FIELDS: dict[str, Field] = {
     "methods": _some(mismatch_text.DRAWN, reading.some_of(lambda _: mismatch_text.OFFERED, "method"), "mismatch"),
     "part": _one(training_text.PARTS, "part", training_text.PARTS[0], "training"),
     "with": _some([], reading.overlaid, "training"),
-    "study": Field(_first_study, reading.study, views=("training",), clears=("presets",)),
-    "presets": _some(_drawn_presets, reading.some_of(_arms, "preset"), "training"),
+    "study": Field(reading.first_study, reading.study, views=("training",), clears=("presets",)),
+    "presets": _some(reading.drawn_presets, reading.some_of(reading.arms, "preset"), "training"),
     "learn": _one(learn_text.PARTS, "part", learn_text.LESSONS, "learn"),
     "lesson": Field("", reading.lesson, views=("learn",)),
-    "start_bound": _start_bound(),
+    "start_bound": Field(reading.START.value, reading.start_bound, "{:.12g}".format, ("start",)),
     "tour": Field("", reading.tour, clears=("tour_step", "tour_done")),
     "tour_step": Field(1, reading.tour_step),
     "tour_done": Field("", reading.tour_done),
@@ -310,7 +269,7 @@ def keep_to(key: str, options: Sequence[Any]) -> Any:
 def query_of(link: Mapping[str, str]) -> dict[str, str]:
     """Return the whole address of a link, which names only what it changes."""
     link = _with_step(link)
-    cleared, view = _cleared(link), link.get("view", get("view"))
+    cleared, view = _cleared(link), _view({"view": get("view"), "compare": get("compare"), **link})
     kept = {key: text for key, text in _all_texts(_visit().values).items() if not {key, _group(key)} & cleared}
     rows = {key: (_field(key), text) for key, text in {**kept, **link}.items()}
     return {
@@ -334,7 +293,7 @@ def follow(link: Mapping[str, str]) -> None:
     """Change what a link names, in the callback of the link."""
     visit, link = _visit(), _with_step(link)
     visit.pressed = True
-    view = link.get("view", get("view"))
+    view = _view({"view": get("view"), "compare": get("compare"), **link})
     _clear(visit, _cleared(link))
     _read(visit, {key: [text] for key, text in link.items()}, view)
     for key in link:
@@ -443,8 +402,16 @@ def _renew(visit: Visit, name: str) -> None:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    view = _get(values, "view")
+    view = _view({key: _get(values, key) for key in ("view", "compare")})
     return {key: text for key, text in _all_texts(values).items() if view in _field(key).views}
+
+
+def _view(names: Mapping[str, str]) -> str:
+    """Return the view that these texts name, one of `VIEWS`; the first one if they name none."""
+    view = names.get("view", "start")
+    if view == "compare" and names.get("compare") == compare_text.RUNS:
+        return TWO_RUNS
+    return view if view in PAGES else "start"
 
 
 def _all_texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -454,8 +421,7 @@ def _all_texts(values: Mapping[str, Any]) -> dict[str, str]:
 def _arrive(visit: Visit, asked: dict[str, list[str]], is_first: bool) -> None:
     """Take the values of an address. Fields of other views keep theirs."""
     old = visit.values
-    view = asked.get("view", ["start"])[-1]
-    view = view if view in VIEWS else "start"
+    view = _view({key: given[-1] for key, given in asked.items()})
     visit.address, visit.notices = asked, {}
     visit.values = {key: value for key, value in old.items() if view not in _field(key).views}
     _read(visit, asked, view)

@@ -1,25 +1,19 @@
 """The lessons' static pages in the app, if `make site` has built them."""
 
-from urllib.parse import urlencode
-
 from data import lessons
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
-from text.pages import PAGES
 
 SITE = "/site"
 FOLDER = f"{SITE}/lessons"
 
 
 async def to_view(request: Request) -> RedirectResponse:
-    """Redirect a link of the pages, such as ../index.html?view=bench&run=bf16, to the view: /bench?run=bf16."""
-    query = dict(request.query_params)
-    view = query.pop("view", "start")
-    path = view if view in PAGES and view != "start" else ""
-    return RedirectResponse(f"../{path}?{urlencode(query)}")
+    """Redirect a link of the pages, such as ../index.html?view=bench&run=bf16, to the view: /?view=bench&run=bf16."""
+    return RedirectResponse(f"../?{request.url.query}")
 
 
 def routes() -> list[BaseRoute]:

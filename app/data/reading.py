@@ -10,13 +10,15 @@ from typing import Any
 
 from text import gradient as gradient_text
 from text import links as links_text
-from text import phrases, tours
+from text import phrases, start, tours
 from text import tokens as tokens_text
 from text import training as training_text
 
 from data import lessons, recorded, selection, studies
+from data.bounds import bounds_of
 from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.sketches import BATCH_SIZES
+from rlcorr import PRESETS
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures.training import MOST_RUNS
 from rlcorr.gradients import report
@@ -163,6 +165,27 @@ def overlaid(text: str, values: Values) -> list[str]:
     return right
 
 
+def first_study(_: Values) -> str:
+    return next(iter(studies.all_studies()), "")
+
+
+def drawn_presets(values: Values) -> list[str]:
+    """Return the presets of the study to draw first; none if it is not trained or its file is damaged."""
+    try:
+        return studies.few(studies.table(values.get("study") or first_study(values)))
+    except UsageError:
+        return []
+
+
+def arms(values: Values) -> list[str]:
+    """Return the presets of the study; none as above."""
+    try:
+        outcomes = studies.table(values.get("study") or first_study(values)).outcomes
+    except UsageError:
+        return []
+    return [outcome.preset for outcome in outcomes]
+
+
 def study(text: str, values: Values) -> str:
     index = studies.all_studies()
     return one_of(index, "study", next(iter(index), ""))(text, values)
@@ -201,6 +224,23 @@ def _steps_of_tour(values: Values) -> int:
     return 1 if tour is None else len(tour.steps)
 
 
+def own_choice(key: str) -> Callable[[Values], Any]:
+    """Return a function that returns the preset's own value of this choice."""
+    return lambda values: next(one.value for one in choices(values, slot_of(key)) if one.key == key)
+
+
+def own_bound(key: str) -> Callable[[Values], float | None]:
+    """Return a function that returns the preset's own value of this bound; None if these choices have no such bound."""
+
+    def own_value(values: Values) -> float | None:
+        try:
+            return next((b.value for b in bounds(values, slot_of(key)) if b.key == key), None)
+        except UsageError:  # the choices contradict each other
+            return None
+
+    return own_value
+
+
 def choice(key: str) -> Read:
     """Read a choice of a configuration: one of its options, or several with commas between them."""
 
@@ -226,6 +266,14 @@ def bound(key: str) -> Read:
         return number(key, text, b.value, b.low, b.high)
 
     return read
+
+
+(START,) = bounds_of(PRESETS[start.PLAYED_PRESET].config)
+"""The bound of the moving picture of Start."""
+
+
+def start_bound(text: str, _: Values) -> float:
+    return number("start_bound", text, START.value, START.low, START.high)
 
 
 def number(key: str, text: str, usual: float, low: float, high: float) -> float:

@@ -76,7 +76,7 @@ async def cut_one(url: str, chance: Random) -> None:
             visitor = await connected(url, http)
             if moment == "first run":
                 message = BackMsg()
-                message.rerun_script.page_name = chance.choice([BOX, "bench", "training", "tokens"])
+                message.rerun_script.query_string = f"view={chance.choice([BOX, 'bench', 'training', 'tokens'])}"
                 await visitor.ask(message)
                 await asyncio.sleep(chance.random())  # chooses the moment
             await visitor.cut()

@@ -127,11 +127,13 @@ def test_on_a_phone_the_sentence_and_the_numbers_stay_with_the_slider(phone: Pag
     assert phone.evaluate(COVERED) == []
 
 
-def test_on_a_phone_the_menu_has_its_name(phone: Page, url: str) -> None:
+def test_on_a_phone_every_view_is_reached_by_the_row_at_the_top(phone: Page, url: str) -> None:
     visit(phone, f"{url}/bench?run=sketched")
-    button = phone.get_by_test_id("stExpandSidebarButton")
-    assert "Menu" in button.evaluate("e => getComputedStyle(e, '::after').content")
-    expect(phone.get_by_role("button", name="Menu")).to_be_visible()
+    last = phone.get_by_role("link", name="Learn", exact=True)
+    last.scroll_into_view_if_needed()
+    expect(last).to_be_in_viewport()
+    last.tap()
+    phone.wait_for_url("**view=learn**")
 
 
 def test_a_legend_covers_no_picture_and_names_only_what_can_happen(page: Page, url: str) -> None:

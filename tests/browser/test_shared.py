@@ -57,9 +57,9 @@ def test_without_a_secure_context_the_link_is_selected(page: Page, url: str) -> 
     button.focus()
     button.press("Enter")
     box = page.get_by_label("Link to this view")
-    expect(box).to_have_value(f"{url}/bench?run=alpha&step=0")
+    expect(box).to_have_value(f"{url}/?view=bench&run=alpha&step=0")
     selected = box.evaluate("e => e.value.slice(e.selectionStart, e.selectionEnd)")
-    assert selected == f"{url}/bench?run=alpha&step=0"
+    assert selected == f"{url}/?view=bench&run=alpha&step=0"
     expect(page.get_by_role("status").get_by_text(re.compile("Copied|Press Ctrl"))).to_be_visible()
 
 

@@ -1,258 +1,121 @@
-"""Random walks through the app, each in one session: after every step the address, the pickers and the page agree.
+"""Random walks through the app (support/walking.py), each in one session.
 
-A link opens what it names. The navigation keeps run, step and preset. One press of Back or Forward, and a reload, show
-exactly what was there before, files of one's own included.
 `WALKS=100 WALK_FROM=3 WALK_STEPS=8 pytest tests/browser/test_walk.py` walks with other seeds and lengths.
 """
 
-import json
 import os
-import random
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from app_runs import LINE, PATIENCE, pick_folded, settled
-from browser_runs import drop, pairs
-from playwright.sync_api import Page
+from app_runs import PATIENCE, add_step, free_port, make_record, make_run, serve, settled, visit
+from browser_runs import BOX, drop, pairs
+from playwright.sync_api import Page, expect
+from slow_network import slow
+from thumbs import hold, quiet, strip_is_there
+from walking import Walk
 
 STEPS = int(os.environ.get("WALK_STEPS", "20"))
 """Steps of a walk. A step takes a second."""
 FIRST = int(os.environ.get("WALK_FROM", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("WALKS", "20")))
-VIEWS = {
-    "start": "Start", "yours": "Your data", "mismatch": "Mismatch", "bench": "Correction bench", "gradient": "Gradient",
-    "tokens": "Tokens", "compare": "Compare", "training": "Training", "learn": "Learn",
-}  # fmt: skip
-RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
-PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")
-FILES = ("mine.jsonl", "other.jsonl")
-DEFAULTS = {"view": "start", "run": "newest", "step": "latest", "preset": "decoupled_token_is"}
-# The slider of Start moves by itself.
-LOOK = """() => {
-  const value = (key) => document.querySelector(`.st-key-${key} input`)?.value.split(" · ").pop() ?? null
-  const typed = (slider) => slider.querySelector("input:not([type=range])")?.value
-  const text = (css) => document.querySelector(css)?.innerText ?? ""
-  return {
-    search: location.search, run: value("run"), step: value("step"), preset: value("preset"),
-    sliders: [...document.querySelectorAll(".rl-slider:not([data-slider=start_bound])")].map(
-      (s) => [s.dataset.slider, typed(s) ?? s.place()]),
-    status: [".st-key-open summary p", ".st-key-run_state"].map((css) => text(css).split(" · ")[0].trim()).join(" · "),
-    heading: text("[data-testid=stMain] h4"),
-    sentence: text(".rl-note"),
-  }
-}"""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a person sees of the state of the page."""
-
-    query: tuple[tuple[str, str], ...]
-    pickers: tuple[str | None, ...]
-    """Run, step and preset; None where the page has no such picker."""
-    sliders: str
-    heading: str
-    sentence: str
-    status: str
-
-    @property
-    def named(self) -> dict[str, str]:
-        """What the address names, with the defaults that it leaves out."""
-        return DEFAULTS | dict(self.query)
-
-    @property
-    def view(self) -> str:
-        return self.named["view"]
-
-
-def look(page: Page) -> Shown:
-    got: dict[str, Any] = page.evaluate(LOOK)
-    return Shown(
-        query=tuple(sorted(parse_qsl(got["search"].lstrip("?"), keep_blank_values=True))),
-        pickers=(got["run"], got["step"], got["preset"]),
-        sliders=json.dumps(got["sliders"]),
-        heading=got["heading"],
-        sentence=got["sentence"],
-        status=got["status"],
-    )
-
-
-def steady(page: Page, until: Callable[[Shown], bool], step: str) -> Shown:
-    """Wait until the page shows what is expected, and does not change any more."""
-    deadline, before = time.monotonic() + PATIENCE / 1000, None
-    while time.monotonic() < deadline:
-        settled(page)
-        now = look(page)
-        if now == before and until(now):
-            return now
-        before = now
-        page.wait_for_timeout(100)
-    raise AssertionError(f"after {step}: {before}")
-
-
-def agree(now: Shown, step: str, uploads: dict[str, str]) -> None:
-    """Check that each picker shows what the address names, or its default, and that the status names the run.
-
-    The address names a file by a number that only this session knows.
-    """
-    named = now.named
-    named["run"] = uploads.get(named["run"], named["run"])
-    for key, shown in zip(("run", "step", "preset"), now.pickers, strict=True):
-        if shown is not None:
-            assert shown == named[key], (step, key, now)
-    if now.pickers[0] not in (None, "newest"):
-        assert now.pickers[0] in now.status.split(" · "), (step, now)
-
-
-class Walk:
-    """A page, and the entries of its history as they were shown."""
-
-    def __init__(self, page: Page, seed: int, folder: Path) -> None:
-        self.page, self.chance, self.folder = page, random.Random(seed), folder
-        self.entries, self.index = [steady(page, lambda now: now.heading != "", "opening")], 0
-        self.uploads: dict[str, str] = {}
-        """Number in the address → name of the file."""
-
-    @property
-    def now(self) -> Shown:
-        return self.entries[self.index]
-
-    def steps(self) -> list[Callable[[], str | None]]:
-        """Return the steps that can be taken from here."""
-        steps: list[Callable[[], str | None]] = [self.navigate, self.navigate, self.follow, self.reload, self.pick_run]
-        steps += [self.back] * 2 * (self.index > 0) + [self.forward] * 2 * (self.index < len(self.entries) - 1)
-        steps += [self.pick_preset] * 2 * (self.now.pickers[2] is not None) + [self.move] * 2 * (
-            self.now.sliders != "[]"
-        )
-        steps += [self.drop] * 4 * (self.now.view == "yours")
-        steps += [self.pick_step] * (self.now.pickers[1] is not None)
-        return steps
-
-    def arrive(self, until: Callable[[Shown], bool], step: str) -> str:
-        """Wait for a new entry of the history."""
-        now = steady(self.page, until, step)
-        agree(now, step, self.uploads)
-        self.entries[self.index + 1 :] = [now]
-        self.index += 1
-        return step
-
-    def navigate(self) -> str | None:
-        """Use the navigation: run, step and preset stay as they are."""
-        view = self.chance.choice([view for view in VIEWS if view != self.now.view])
-        self.page.get_by_role("link", name=VIEWS[view], exact=True).first.click()
-        run, step, _ = self.now.pickers
-        heading = self.now.heading
-
-        def until(now: Shown) -> bool:
-            return now.view == view and now.heading != heading and (run is None or now.pickers[:2] == (run, step))
-
-        return self.arrive(until, f"navigating to {view}")
-
-    def follow(self) -> str | None:
-        """Follow a link of the page: what it names is shown."""
-        links = self.page.locator("[data-testid=stMain] .rl-link:visible:not([aria-current])")
-        if not links.count():
-            return None
-        link = links.nth(self.chance.randrange(links.count()))
-        target = urlsplit(str(link.get_attribute("href")))
-        named = DEFAULTS | dict(parse_qsl(target.query))
-        view, heading = named["view"], self.now.heading
-        if view == self.now.view:
-            return None
-        link.click()
-        step = f"following a link to {view} {named}"
-
-        def until(now: Shown) -> bool:
-            return now.view == view and now.heading != heading and now.named["run"] == named["run"]
-
-        return self.arrive(until, step)
-
-    def choose(self, key: str, label: str, options: list[str], shown: str | None) -> str | None:
-        other = [option for option in options if option != shown]
-        if not other or not self.page.locator(LINE).is_visible():
-            return None
-        option = self.chance.choice(other)
-        pick_folded(self.page, label, option)
-
-        def until(now: Shown) -> bool:
-            return self.uploads.get(now.named[key], now.named[key]) == option
-
-        return self.arrive(until, f"picking {key} {option}")
-
-    def pick_run(self) -> str | None:
-        return self.choose("run", "Run", [*RUNS, *sorted(set(self.uploads.values()))], self.now.pickers[0])
-
-    def drop(self) -> str | None:
-        """Drop a file into the empty box: the address names a run of its own, and the pickers its name.
-
-        A second file would be a second step of the same run.
-        """
-        if self.page.locator('[data-testid="stFileChip"]').count():
-            return None
-        file = self.chance.choice([file for file in FILES if file != self.now.pickers[0]])
-        run = self.now.named["run"]
-        drop(self.page, file, pairs(16, len(file)))
-
-        def until(now: Shown) -> bool:
-            named = now.named["run"]
-            if named == run or now.pickers[0] != file:
-                return False
-            self.uploads[named] = file
-            return True
-
-        return self.arrive(until, f"dropping {file}")
-
-    def pick_step(self) -> str | None:
-        first = "1" if self.now.pickers[0] in FILES else "0"
-        return self.choose("step", "Step", ["latest", first], self.now.pickers[1])
-
-    def pick_preset(self) -> str | None:
-        label = "Preset of A" if self.now.view == "compare" else "Preset"
-        return self.choose("preset", label, list(PRESETS), self.now.pickers[2])
-
-    def move(self) -> str | None:
-        """Move a slider by a key: the address has the new bound."""
-        before, slider = self.now, self.page.locator(".rl-slider").first
-        place = slider.evaluate("s => s.place()")
-        slider.locator("input[type=range]").press(self.chance.choice(("Home", "End", "PageUp", "PageDown")))
-        if slider.evaluate("s => s.place()") == place:
-            return None
-        return self.arrive(lambda now: now.sliders != before.sliders and now.query != before.query, "moving a slider")
-
-    def back(self) -> str:
-        self.page.go_back()
-        self.index -= 1
-        return self.again("Back")
-
-    def forward(self) -> str:
-        self.page.go_forward()
-        self.index += 1
-        return self.again("Forward")
-
-    def reload(self) -> str:
-        self.page.reload()
-        return self.again("a reload")
-
-    def again(self, step: str) -> str:
-        """Wait for what this entry of the history has shown."""
-        steady(self.page, lambda now: now == self.now, f"{step} to {self.now}")
-        return step
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_walk(page: Page, url: str, tmp_path: Path, seed: int) -> None:
+def begun(page: Page, url: str, seed: int, *, drops: bool = True) -> Walk:
     print(f"seed {seed}")
-    page.goto(f"{url}/?view={('bench', 'yours')[seed % 2]}")
-    page.wait_for_selector(".rl-picture .main-svg")
-    walk = Walk(page, seed, tmp_path)
-    taken: list[str] = []
-    while len(taken) < STEPS:
-        if step := walk.chance.choice(walk.steps())():
-            taken.append(step)
-            print(f"{len(taken)}. {step}")
+    visit(page, f"{url}/?view={('bench', 'mismatch' if not drops else 'yours')[seed % 2]}")
+    return Walk(page, seed, drops)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_walk(page: Page, url: str, seed: int) -> None:
+    begun(page, url, seed).go_on(STEPS)
+
+
+def test_two_tabs_of_one_visitor_do_not_know_of_each_other(page: Page, another_page: Page, url: str) -> None:
+    walks = begun(page, url, 1), begun(another_page, url, 2)
+    for _ in range(6):
+        for walk in walks:
+            walk.page.bring_to_front()
+            walk.go_on(1)
+
+
+def test_a_server_may_be_restarted_in_the_middle(page: Page, root: Path) -> None:
+    """The address of the page has all that the new server needs. Dropped files are gone with the old one."""
+    port = free_port()
+    with serve(root, port=port) as url:
+        walk = begun(page, url, 3, drops=False)
+        walk.go_on(5)
+    page.wait_for_selector('[data-testid="stApp"]:not([data-test-connection-state="CONNECTED"])')
+    with serve(root, port=port):
+        settled(page)
+        walk.again("a restart of the server")
+        walk.go_on(5)
+
+
+def test_a_slow_network_loses_nothing(page: Page, url: str) -> None:
+    """1.6 megabits a second, and a tenth of a second each way."""
+    with slow(url, bytes_per_second=200_000, delay=0.1) as slow_url:
+        begun(page, slow_url, 4).go_on(6)
+
+
+def test_what_is_pressed_before_the_page_has_answered_counts(page: Page, url: str) -> None:
+    """On a slow network: a preset, another view and a box, each before the browser has heard of the one before."""
+    with slow(url, bytes_per_second=400_000, delay=0.3) as slow_url:
+        visit(page, f"{slow_url}/?view=bench&run=beta")
+        page.locator(".st-key-use_it summary").click()
+        page.get_by_role("link", name="Mismatch", exact=True).first.click()
+        page.locator(".st-key-projector label").click()
+        page.wait_for_url(lambda now: "view=mismatch" in now and "projector=1" in now)
+        settled(page)
+        expect(page.get_by_role("heading", name="What is wrong with my run?")).to_be_visible()
+        page.go_back()
+        page.go_back()
+        page.wait_for_url(f"{slow_url}/?view=bench&run=beta")
+        expect(page.get_by_text("Cost of the threshold")).to_be_visible()
+
+
+def test_a_file_that_is_dropped_while_a_run_is_watched_is_read(page: Page, url: str, local: Path) -> None:
+    run = make_run(local, "growing", steps=1, status="running")
+    page.goto(f"{url}/?view=yours&run=growing")
+    page.wait_for_selector(BOX, state="attached")
+    settled(page)
+    for step in (1, 2):
+        with page.expect_response("**/watched/**"):
+            add_step(run, make_record(step))
+        drop(page, f"file_{step}.jsonl", pairs(16, 10 + step))
+        expect(page.get_by_text(f"file_{step}.jsonl: 16 sequences")).to_be_visible()
+        page.wait_for_url("**run=upload_**")
+        page.go_back()
+        page.wait_for_url("**run=growing**")
+        expect(page.locator(".st-key-run_state")).to_contain_text("recorded · running")
+
+
+def test_back_goes_over_a_drag_a_tour_and_an_upload(page: Page, url: str) -> None:
+    """Each is as many entries of the history as there were choices."""
+    visit(page, f"{url}/?view=bench&run=sketched&preset=decoupled_geo_rs&tour=healthy")
+    shown = [page.url]
+    for share in (0.3, 0.5):
+        strip_is_there(page)
+        hold(page, share)
+        quiet(page)
+        page.mouse.up()
+        page.wait_for_url(lambda now: now != shown[-1])
+        settled(page)
+        shown.append(page.url)
+    page.get_by_role("link", name="Your data", exact=True).first.click()
+    page.wait_for_selector(BOX, state="attached")
+    page.wait_for_url("**view=yours**")
+    shown.append(page.url)
+    drop(page, "mine.jsonl", pairs())
+    page.wait_for_url("**run=upload_**")
+    settled(page)
+    assert page.evaluate("history.length") <= len(shown) + 2
+    for before in reversed(shown):
+        page.go_back()
+        page.wait_for_url(before, timeout=PATIENCE)
+        settled(page)
+    expect(page.locator(".rl-tour")).to_contain_text("step 1")
+    for later in shown[1:]:
+        page.go_forward()
+        page.wait_for_url(later)
+        settled(page)

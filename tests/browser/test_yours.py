@@ -70,7 +70,7 @@ def test_a_threshold_is_written_although_the_batch_lacks_what_the_rule_needs(pag
     settled(page)
     drop(page, "mine.jsonl", pairs())
     page.wait_for_url("**run=upload_**")
-    page.goto(f"{page.url.replace('/yours', '/bench')}&preset=trl_opsm")
+    page.goto(f"{page.url.replace('yours', 'bench')}&preset=trl_opsm")
     expect(page.get_by_text("the batch has no advantages.").first).to_be_visible()
     settled(page)
     slider = page.locator("[data-slider=live_seq_mean_k1_negative_lower]")

@@ -4,7 +4,6 @@ import functools
 import html
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -73,7 +72,7 @@ def open_view(at: AppTest, view: str, **query: str) -> AppTest:
     return _open(at, _query(link) | query)
 
 
-def widget(shown: Sequence[Any], key: str) -> Any:
+def widget(shown: Any, key: str) -> Any:
     """The widget of these that shows a field. Its key has a space for each time that code has changed the field."""
     for one in shown:
         if one.key is not None and one.key.rstrip() == key:

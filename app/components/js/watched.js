@@ -42,8 +42,8 @@ const show = (part, { html, buttons, pictures, below }, press) => {
 
 export default function ({ data, parentElement, setTriggerValue }) {
   const { address, content } = data
-  parentElement.part ??= newWatchedPart(parentElement)
-  const { part } = parentElement, press = (key) => setTriggerValue("pressed", key)
+  parentElement.watched ??= newWatchedPart(parentElement)
+  const part = parentElement.watched, press = (key) => setTriggerValue("pressed", key)
   show(part, content, press)
   clearInterval(parentElement.timer)
   let asking = false
