@@ -271,7 +271,7 @@ def query_of(link: Mapping[str, str]) -> dict[str, str]:
     link = _with_step(link)
     cleared, view = _cleared(link), _view({"view": get("view"), "compare": get("compare"), **link})
     kept = {key: text for key, text in _all_texts(_visit().values).items() if not {key, _group(key)} & cleared}
-    rows = {key: (_field(key), text) for key, text in {**kept, **link}.items()}
+    rows = {key: (_field(key), text) for key, text in _ordered({**kept, **link}).items()}
     return {
         key: text
         for key, (row, text) in rows.items()
@@ -290,7 +290,7 @@ def address_of(link: Mapping[str, str]) -> str:
 
 
 def follow(link: Mapping[str, str]) -> None:
-    """Change what a link names, in the callback of the link."""
+    """Take what a link names, in the callback of the link."""
     visit, link = _visit(), _with_step(link)
     visit.pressed = True
     view = _view({"view": get("view"), "compare": get("compare"), **link})
@@ -415,7 +415,13 @@ def _view(names: Mapping[str, str]) -> str:
 
 
 def _all_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _field(key).write(value) for key, value in values.items() if _field(key).read is not None}
+    return _ordered({key: _field(key).write(value) for key, value in values.items() if _field(key).read is not None})
+
+
+def _ordered(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts in the order of the table, so that the same state always has the same address."""
+    order = {key: place for place, key in enumerate(FIELDS)}
+    return {key: texts[key] for key in sorted(texts, key=lambda key: (order.get(key, len(order)), key))}
 
 
 def _arrive(visit: Visit, asked: dict[str, list[str]], is_first: bool) -> None:

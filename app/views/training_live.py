@@ -45,7 +45,7 @@ def follow(selection: Selection, *, with_curves: bool) -> None:
         return
 
     def content() -> WatchedContent:
-        return _content(training, selection, with_curves)
+        return _content(launch.last() or training, selection, with_curves)  # somebody may have asked it to stop
 
     watch(content, key="live_run", on_press=lambda button: _pressed(button, training))
 

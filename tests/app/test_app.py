@@ -279,7 +279,7 @@ def test_the_configuration_can_be_copied(root: Path) -> None:
     assert "rollout_is_threshold: 3.0" in text
     assert text.endswith(
         "# made with rlcorr; this state of the playground: "
-        "/?view=bench&preset=decoupled_seq_is&is_upper=3&run=alpha&step=0"
+        "/?view=bench&run=alpha&step=0&preset=decoupled_seq_is&is_upper=3"
     )
     assert line.startswith("algorithm.rollout_correction.rollout_is=sequence ")
     assert "Not verl's own defaults: `rollout_is: sequence`; `rollout_is_threshold: 3.0`." in said(at)

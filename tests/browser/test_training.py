@@ -48,7 +48,7 @@ def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) 
     page.wait_for_url(re.compile("step=20"))
     click(page, "curve_entropy", 0.02)
     expect(page.get_by_role("heading", name="Step 10")).to_be_visible()
-    page.get_by_test_id("stPageLink").get_by_role("link", name="Mismatch").click()
+    page.locator(".st-key-open_in").get_by_role("link", name="Mismatch").click()
     says_open(page, "curves · step 10", "3 steps recorded")
     page.wait_for_url(re.compile("step=10.*view=mismatch|view=mismatch.*step=10"))
 

@@ -1,5 +1,5 @@
 // A part of the page that asks its address every two seconds, and draws the answer. It is quiet while nobody sees it, when
-// nothing changes any more, and when the address does not answer: the next run of the page brings another one.
+// nothing changes any more, and when the server does not know the address: the next run of the page brings another one.
 
 import { arrange, byKey, make, put, putHtml } from "./dom.js"
 import { purge, showPicture } from "./pictures.js"
@@ -57,7 +57,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const answer = isAnswer ? await response.json() : null
     if (parentElement.timer !== timer) return
     if (answer) show(part, answer, press)
-    if (!answer || answer.ends) clearInterval(timer)
+    if (response?.status === 404 || answer?.ends) clearInterval(timer)
   }
   const timer = address && !content.ends ? setInterval(ask, EVERY) : null
   parentElement.timer = timer
