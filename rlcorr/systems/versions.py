@@ -23,7 +23,7 @@ READ = {
     "OpenRLHF": Version("0.11.2", "openrlhf"),
     "prime-rl": Version("2026-09"),
     "AReaL": Version("1.0.4", "areal"),
-    "slime": Version("v0.3.1"),
+    "slime": Version("v0.3.2"),
     "NeMo RL": Version("commit 006907a9"),
     "ROLL": Version("v0.3.0"),
     "open-instruct": Version("commit e6c3044a"),
