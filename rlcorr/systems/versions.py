@@ -48,3 +48,12 @@ def packages() -> dict[str, str]:
     '0.5.23'
     """
     return {read.package: read.version for read in READ.values() if read.package is not None}
+
+
+def unlisted() -> list[str]:
+    """Return the systems that are not on the Python package index, where a newer version could be looked up.
+
+    >>> unlisted()[:2]
+    ['prime-rl', 'slime']
+    """
+    return [system for system, read in READ.items() if read.package is None]
