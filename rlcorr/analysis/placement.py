@@ -12,6 +12,7 @@ from rlcorr.analysis.published import (
     Gap,
     Measure,
     Range,
+    gaps,
     matching_causes,
     measured,
     nearest_gap,
@@ -31,8 +32,10 @@ FORMATS: dict[Format, str] = {
     "int4_weights": "weights int4",
     "fp8_training": "training in fp8",
     "w8a8": "8 bits on both sides",
+    "mxfp8": "MXFP8",
+    "nvfp4": "weights NVFP4",
 }
-EIGHT_BITS: tuple[Format, ...] = ("int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "fp8_training", "w8a8")
+EIGHT_BITS: tuple[Format, ...] = ("int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "fp8_training", "w8a8", "mxfp8")
 OTHER_CAUSES: dict[Cause, str] = {"age": "old weights", "hidden": "hidden updates", "fault": "a bug"}
 """Causes that have rows of their own, whatever the number format is."""
 EQUAL = (
@@ -82,17 +85,16 @@ def place(size: float, measure: Measure = "k3", format: Format | None = None, *,
         One sentence per item. A size of 0 has one only, because there is nothing to compare.
 
     Raises:
-        UsageError: if the size is negative or not a number, or no gap was measured in this format.
+        UsageError: if the size is negative or not a number, or no gap above 0 was measured in this format.
     """
     if not 0 <= size < math.inf:
         raise UsageError(f"{SYMBOLS[measure]} must be at least 0 and finite; got {size:g}.")
     if size == 0:
         return [EQUAL.format(symbol=SYMBOLS[measure])]
-    counts = [
-        f"{sum(high < size for _, (_, high) in some)} of the {len(some)} {where}"
-        for where, some in _families(measure).items()
+    published, ours = (_counts(size, measure, ours=ours) for ours in (False, True))
+    said = [
+        f"{SYMBOLS[measure]} is {short(size)}. It is larger than {published}; of the gaps of this project, than {ours}."
     ]
-    said = [f"{SYMBOLS[measure]} is {short(size)}. It is larger than {listed(counts)}."]
     if format is not None:
         said.append(_within(size, measure, format, experts))
     gap, near = nearest_gap(size, measure)
@@ -132,14 +134,23 @@ def _within(size: float, measure: Measure, format: Format, experts: bool) -> str
     name = _format_name(format, experts)
     row = next((row for row in rows(measure) if row.name == name), None)
     if row is None:
-        kinds = listed([row.name for row in rows(measure)])
-        raise UsageError(f"no {SYMBOLS[measure]} was measured for {name}. Measured: {kinds}.")
+        return _by_another_measure(measure, format, name)
     explained = Row(name, tuple(pair for pair in row.gaps if pair[0].cause != "unknown"))
     if not explained.gaps:
         return f"{_position(size, row)}, and nobody knows the cause there."
     unexplained = [near for gap, near in row.gaps if gap.cause == "unknown" and near[1] >= size]
     also = f" A gap as large was reported with {name}, too, but nobody has found its cause." if unexplained else ""
     return f"{_position(size, explained)}.{also if size > explained.high else ''}"
+
+
+def _by_another_measure(measure: Measure, format: Format, name: str) -> str:
+    """Name what was measured in this format instead. Raises `UsageError` if nothing was, or only gaps of 0."""
+    others = [(gap, gap.kl) for gap in gaps() if gap.format == format and gap.kl is not None and gap.kl[0] > 0]
+    if not others:
+        kinds = listed([row.name for row in rows(measure)])
+        raise UsageError(f"no {SYMBOLS[measure]} was measured for {name}. Measured: {kinds}.")
+    said = "; ".join(f"a KL divergence of {described(gap, size)}" for gap, size in others)
+    return f"No {SYMBOLS[measure]} was measured for {name}, only {said}."
 
 
 def _position(size: float, row: Row) -> str:
@@ -150,15 +161,18 @@ def _position(size: float, row: Row) -> str:
     return f"That is {place} {count} measured with {row.name} ({range_text((row.low, row.high))})"
 
 
-def _families(measure: Measure) -> dict[str, list[tuple[Gap, Range]]]:
-    """Return the measured gaps of 16 bits, of 8 bits, and of old weights, by what a sentence calls them."""
-    some = [(gap, size) for gap, size in measured(measure) if gap.cause not in OTHER_CAUSES]
+def _counts(size: float, measure: Measure, *, ours: bool) -> str:
+    """Count the gaps below this size in 16 bits, in 8 bits and from old weights: published ones, or this project's."""
+    some = [(gap, high) for gap, (_, high) in measured(measure) if gap.ours == ours]
+    rounded = [(gap, high) for gap, high in some if gap.cause not in OTHER_CAUSES]
+    published = "" if ours else "published gaps "
     families = {
-        "measured gaps in 16 bits": [one for one in some if one[0].format in ("float16", "bfloat16")],
-        "in 8 bits": [one for one in some if one[0].format in EIGHT_BITS],
-        "from old weights": [one for one in measured(measure) if one[0].cause == "age"],
+        f"{published}in 16 bits": [high for gap, high in rounded if gap.format in ("float16", "bfloat16")],
+        "in 8 bits": [high for gap, high in rounded if gap.format in EIGHT_BITS],
+        "from old weights": [high for gap, high in some if gap.cause == "age"],
     }
-    return {where: gaps for where, gaps in families.items() if gaps}
+    return listed([f"{sum(high < size for high in highs)} of the {len(highs)} {where}"
+                   for where, highs in families.items() if highs])  # fmt: skip
 
 
 def _row_name(gap: Gap) -> str:

@@ -15,10 +15,11 @@ from rlcorr.validated import check
 
 Format = Literal[
     "float32", "float16", "bfloat16", "int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "int4_weights",
-    "fp8_training", "w8a8",
+    "fp8_training", "w8a8", "mxfp8", "nvfp4",
 ]  # fmt: skip
 """The coarsest number format of the two sides: of the arithmetic, of the engine's weights, or of its KV cache. `fp8_kv`
-is e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides."""
+is e4m3. `fp8_training`: both sides compute in fp8. `w8a8`: weights and activations in 8 bits on both sides. `mxfp8` and
+`nvfp4`: blocks of numbers in 8 and in 4 bits, each block with a scale."""
 Cause = Literal["rounding", "routing", "age", "hidden", "cut", "fault", "none", "unknown"]
 """The cause of a gap, according to its source. `routing`: rounding sends tokens to other experts, and router replay
 reduces the gap. `hidden`: the trainer's updates are smaller than the steps of the engine's number format, so that they
@@ -47,6 +48,8 @@ WORDS: dict[KnownCause, str] = {
     "int4_weights": "weights in int4",
     "fp8_training": "training in fp8",
     "w8a8": "weights and activations in 8 bits",
+    "mxfp8": "computing in MXFP8",
+    "nvfp4": "weights in NVFP4",
     "age": "weights a few updates old",
     "hidden": "updates of a float32 trainer that an engine in bfloat16 rounds away",
 }

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from rlcorr.analysis.gap_size import GapSize
+from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, converted
 from rlcorr.analysis.placement import FORMATS, SYMBOLS, Row, causes, described, place, rows
 from rlcorr.analysis.published import Format, Measure
 from rlcorr.analysis.symptoms import percent
@@ -38,8 +39,10 @@ class Gaps:
 
     size: Annotated[float | None, tyro.conf.Positional] = None
     """Size of your gap; without it, all measured gaps are listed with their sources."""
-    measure: Measure = "k3"
-    """What the size is: k3, the mean of e^d - 1 - d, or abs, the mean of |d|, with d = log π_trainer − log π_engine."""
+    measure: Measure | OtherMeasure = "k3"
+    """What the size is, with d = log π_trainer − log π_engine: k3, the mean of e^d - 1 - d; abs, the mean of |d|;
+    token_mult_prob_error, the mean of e^|d|; ppl_ratio, the trainer's perplexity over the engine's; mean_ratio, the
+    mean of e^d."""
     format: Annotated[
         str | None,
         tyro.conf.arg(
@@ -56,6 +59,10 @@ class Gaps:
             raise UsageError("--experts needs --format: gaps are compared by number format first.")
         if self.format is not None and self.size is None:
             raise UsageError("--format needs a size to compare, as in `gaps 0.04 --format fp8_kv`.")
+        if self.size is None and self.measure not in ("k3", "abs"):
+            raise UsageError(f"--measure {self.measure} needs a size: gaps are listed by k3 or by abs.")
+        if self.measure == "mean_ratio" and self.format is not None:
+            raise UsageError("--format does not go with mean_ratio, which is no size: use k3 or abs.")
         self.number_format()
 
     def number_format(self) -> Format | None:
@@ -79,12 +86,20 @@ class Gaps:
 
 def run_gaps(request: Gaps) -> int:
     """Run the verb and return its exit code."""
-    if request.size is None:
-        print("\n".join([*strip_lines(None, request.measure), "", *_listed(rows(request.measure))]))
+    size, measure, first = request.size, request.measure, []
+    if size is not None and measure == "mean_ratio":
+        print("\n".join(wrapped(about_mean_ratio(size))))
         return 0
-    said = place(request.size, request.measure, request.number_format(), experts=request.experts)
-    print("\n".join(strip_lines(request.size, request.measure)) + "\n")
-    for sentence in (*said, causes(request.size, request.measure), THEN) if request.size else said:
+    if size is not None and measure not in ("k3", "abs"):
+        size, measure, sentence = converted(size, measure)
+        first = [sentence]
+    assert measure in ("k3", "abs")
+    if size is None:
+        print("\n".join([*strip_lines(None, measure), "", *_listed(rows(measure))]))
+        return 0
+    said = [*first, *place(size, measure, request.number_format(), experts=request.experts)]
+    print("\n".join(strip_lines(size, measure)) + "\n")
+    for sentence in (*said, causes(size, measure), THEN) if size else said:
         print("\n".join(wrapped(sentence)))
     return 0
 

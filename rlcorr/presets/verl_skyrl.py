@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.presets.notes import DPPO, FAILURES, ICEPOP, KPOP, MIS, TIS, TRM
+from rlcorr.presets.notes import DPPO, FAILURES, ICEPOP, KPOP, MIS, SCORE_CENTERING, TIS, TRM
 from rlcorr.presets.parts import ON_EVERY_TOKEN, Preset, masked, rules, symmetric_clip, truncated
 
 VERL = "verl, RolloutCorrectionConfig (commit 1dda039b)"
 VERL_DPPO = "verl (commit 1dda039b), actor.policy_loss.loss_mode"
 VERL_PR6800 = "verl, pull request 6800 (commit b26dfa5c, not merged)"
+VERL_MAIN = "verl main (pull request 8010, commit c6236f51), RolloutCorrectionConfig; no release has it"
 SKYRL = "SkyRL (commit a9564572), trainer.algorithm.off_policy_correction"
 SKYRL_DPPO = "SkyRL 0.4.0, trainer.algorithm.policy_loss_type dppo, its default from 0.5.0; dppo.dppo_type"
 
@@ -23,6 +24,12 @@ def _verl(config: CorrectionConfig, fails_when: str, *papers: str) -> Preset:
     """
     loss = ON_EVERY_TOKEN if config.bypass_mode and config.rollout_rs else LossConfig()
     return Preset("verl", config, "; ".join([VERL, *papers]), fails_when, loss)
+
+
+def _centered(config: CorrectionConfig, fails_when: str, *papers: str) -> Preset:
+    """Return a preset of verl's policy gradient with score centering."""
+    source = "; ".join([VERL_MAIN, *papers, SCORE_CENTERING])
+    return Preset("verl", config, source, fails_when, LossConfig(score_centering=True))
 
 
 def _dppo(delta: float) -> LossConfig:
@@ -59,6 +66,9 @@ VERL_PRESETS = {
     "bypass_pg_geo_rs": _verl(CorrectionConfig(rollout_rs=_GEOMETRIC, **_PG), FAILURES["tight_band"]),
     "bypass_pg_geo_rs_seq_tis": _verl(truncated("sequence", rollout_rs=_GEOMETRIC, **_PG), FAILURES["tight_band"]),
     "bypass_pg_geo_rs_token_tis": _verl(truncated(rollout_rs=_GEOMETRIC, **_PG), FAILURES["tight_band"]),
+    "bypass_pg_sc": _centered(CorrectionConfig(**_PG), FAILURES["score_centering"]),
+    "bypass_pg_token_tis_sc": _centered(truncated(**_PG), FAILURES["token_cap"], TIS),
+    "bypass_pg_token_icepop_sc": _centered(masked(0.5, 5.0, **_PG), FAILURES["token_band"], ICEPOP),
     "decoupled_token_kpop": Preset(
         "verl",
         CorrectionConfig(rollout_rs=rules(token_binary_kl=(None, 2.0))),

@@ -11,8 +11,10 @@ import importlib
 import os
 import sys
 
+from rlcorr.systems.verl import helper
+from rlcorr.systems.verl.helper import HELPER
+
 VARIABLE = "RLCORR_VERL"
-HELPER = "verl.trainer.ppo.rollout_corr_helper"
 WORDS = ("helper", "record")
 
 
@@ -25,8 +27,6 @@ def install(words: str) -> list[str]:
     problems = []
     for word in sorted(filter(None, (part.strip() for part in words.split(",")))):  # helper comes before record
         if word == "helper":
-            from rlcorr.systems.verl import helper
-
             sys.modules[HELPER] = helper
         elif word == "record":
             from rlcorr.recorders import verl

@@ -8,7 +8,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.systems import nemo_rl, openrlhf, prime_rl, trl
+from rlcorr.systems import nemo_rl, prime_rl
 from rlcorr.systems.areal import areal_text, from_areal
 from rlcorr.systems.art import art_text, from_art
 from rlcorr.systems.axolotl import axolotl_text, from_axolotl
@@ -42,13 +42,15 @@ class System:
     read: Callable[..., Any]
     """The system's own settings → configuration, or configuration and loss; an empty mapping gives its defaults."""
     versions: tuple[str, ...] = ()
-    """Versions with different formats, the newest first; empty if there is one format."""
+    """Versions with different formats, the one that is written by default first; empty if there is one format."""
     loss_too: bool = False
     """True if the exporter takes the loss's numbers as well."""
     rollout_kl: bool = False
     """True if the exporter writes the rollout KL loss, or refuses it."""
     score_centering: bool = False
-    """True if the exporter writes score centering, in one of the versions at least. Otherwise `export` refuses it."""
+    """True if the exporter writes score centering. Otherwise `export` refuses it."""
+    centering_version: str | None = None
+    """The version that has score centering, if it is not the newest."""
 
 
 def to_python(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
@@ -73,16 +75,21 @@ def to_python(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
 
 
 SYSTEMS = {
-    "verl": System(verl_text, from_verl, verl.VERSIONS),
+    "verl": System(
+        verl_text, from_verl, tuple(verl.VERSIONS), loss_too=True, score_centering=True, centering_version="main"
+    ),
     "SkyRL": System(skyrl_text, from_skyrl, loss_too=True, score_centering=True),
-    "TRL": System(trl_text, from_trl, trl.VERSIONS, loss_too=True),
-    "OpenRLHF": System(openrlhf_text, from_openrlhf, openrlhf.VERSIONS),
+    "TRL": System(trl_text, from_trl, loss_too=True),
+    "OpenRLHF": System(openrlhf_text, from_openrlhf),
     "prime-rl": System(
-        prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True, score_centering=True
+        prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True, score_centering=True,
+        centering_version="main",
     ),
     "AReaL": System(areal_text, from_areal),
-    "slime": System(slime_text, from_slime),
-    "NeMo RL": System(nemo_rl_text, from_nemo_rl, nemo_rl.VERSIONS, loss_too=True, score_centering=True),
+    "slime": System(slime_text, from_slime, loss_too=True, score_centering=True),
+    "NeMo RL": System(
+        nemo_rl_text, from_nemo_rl, nemo_rl.VERSIONS, loss_too=True, score_centering=True, centering_version="nightly"
+    ),
     "ROLL": System(roll_text, from_roll),
     "open-instruct": System(open_instruct_text, from_open_instruct),
     "ms-swift": System(ms_swift_text, from_ms_swift),
@@ -95,18 +102,19 @@ SYSTEMS = {
     "ART": System(art_text, from_art, loss_too=True),
     "Tinker": System(tinker_text, from_tinker, loss_too=True),
     "Python": System(to_python, lambda _: CorrectionConfig(), loss_too=True, score_centering=True),
-}
+}  # fmt: skip
 
 
 def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None, *, version: str | None = None) -> str:
     """Return the text to paste into the configuration of this system.
 
-    `version` None means its newest version. Numbers have five significant digits, see `five_digits`. If the text
-    cannot contain the rollout KL loss, a comment says so. Raises `UsageError` for an unknown system or version, and for
-    what the system cannot do, such as score centering: the message names the nearest setting.
+    `version` None means the version of `version_for`; a comment of every text names its version. Numbers have five
+    significant digits, see `five_digits`. If the text cannot contain the rollout KL loss, a comment says so. Raises
+    `UsageError` for an unknown system or version, and for what this version cannot do: the message names the nearest
+    setting.
 
     >>> print(export(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "slime"), end="")
-    # slime v0.3.1
+    # slime v0.3.2
     --use-tis \\
     --tis-clip 2.0 \\
     --tis-clip-low 0.0
@@ -118,6 +126,7 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
         raise UsageError(f"{system} is written in one version only; got {version!r}.")
     if not target.score_centering:
         refuse_centering(system, loss)
+    version = version_for(system, loss) if version is None else version
     numbers = (loss,) if target.loss_too else ()
     text = five_digits(target.text(config, *numbers, **({} if version is None else {"version": version})))
     if target.rollout_kl or loss is None or not loss.use_rollout_kl_loss:
@@ -125,15 +134,26 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     return f"# The rollout KL loss (rollout_kl_loss_coef={loss.rollout_kl_loss_coef:g}) is not in this text.\n{text}"
 
 
-def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:
-    """Return the text for each system, in its newest version that can do it; the text names the version.
+def version_for(system: str, loss: LossConfig | None) -> str | None:
+    """Return the version that `export` writes: the newest, or the one that has score centering if the loss has it.
 
-    If no version can do it, the text is a comment with the reason why the newest cannot.
+    None if the system has only one.
+
+    >>> version_for("verl", None), version_for("verl", LossConfig(score_centering=True))
+    ('0.9.1', 'main')
     """
+    target = SYSTEMS[system]
+    if target.centering_version is not None and loss is not None and loss.score_centering:
+        return target.centering_version
+    return next(iter(target.versions), None)
+
+
+def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:
+    """Return the text of `export` for each system, or a comment with the reason why it cannot be written."""
     texts = {}
     for title in SYSTEMS:
         try:
-            texts[title] = newest_text(config, title, loss)[1]
+            texts[title] = export(config, title, loss)
         except UsageError as error:
             texts[title] = refused(error)
     return texts
@@ -145,15 +165,15 @@ def refused(error: UsageError) -> str:
 
 
 def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> tuple[str, list[str]]:
-    """Return the text of `exports`, and its lines that are not in the text of the system's own defaults.
+    """Return the text of `export`, and its lines that are not in the text of the system's own defaults.
 
-    Raises `UsageError` if no version of the system can do it.
+    Raises `UsageError` as `export` does.
 
     >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")[1]
     ['rollout_is: token']
     """
-    version, text = newest_text(config, system, loss)
-    default_lines = set(default_text(system, version).splitlines())
+    text = export(config, system, loss)
+    default_lines = set(default_text(system, version_for(system, loss)).splitlines())
     return text, [line.strip(" \\,") for line in text.splitlines() if line not in default_lines]
 
 
@@ -171,20 +191,6 @@ def default_text(system: str, version: str | None = None) -> str:
     """Return the text of the system's own defaults."""
     config, loss = defaults_of(system, version)
     return export(config, system, loss, version=version)
-
-
-def newest_text(config: CorrectionConfig, title: str, loss: LossConfig | None) -> tuple[str | None, str]:
-    """Return the newest version that can do it, and its text; the version is None if the system has only one.
-
-    Raises the `UsageError` of the newest version if none can.
-    """
-    refusals = []
-    for version in SYSTEMS[title].versions or (None,):
-        try:
-            return version, export(config, title, loss, version=version)
-        except UsageError as error:
-            refusals.append(error)
-    raise refusals[0]
 
 
 def _literal(value: Any) -> str:

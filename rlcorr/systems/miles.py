@@ -19,7 +19,7 @@ MIS_PATH = "examples.infra_features.train_infer_mismatch_helper.mis.compute_mis_
 PATHS = {slime.ICEPOP: ICEPOP, slime.MIS_PATH: MIS_PATH}
 """Path of a function in slime → the one in miles."""
 VERSION = "miles, commits 10944efb and 6cf5331c"
-_NAMES = {**PATHS, "slime v0.3.1": VERSION, "slime": "miles"}
+_NAMES = {**PATHS, slime.VERSION: VERSION, "slime": "miles"}
 MIS_DEFAULTS = {"use_rs": False, "tis_batch_normalize": False}
 """Defaults of mis.py that differ from the values in slime's mis.yaml."""
 _PATH = "custom_tis_function_path"
@@ -43,7 +43,7 @@ def from_miles(source: Mapping[str, Any]) -> CorrectionConfig:
             in_slime = {miles_path: slime_path for slime_path, miles_path in PATHS.items()}
             source = {**source, _PATH: in_slime.get(path, path)}
     with renamed(_NAMES):
-        return slime.from_slime(source)
+        return slime.read(source, slime.FLAGS)
 
 
 def to_miles(config: CorrectionConfig) -> dict[str, Any]:
@@ -53,14 +53,14 @@ def to_miles(config: CorrectionConfig) -> dict[str, Any]:
     'miles.backends.training_utils.loss_hub.corrections.icepop_function'
     """
     with renamed(_NAMES):
-        fields = slime.to_slime(config)
+        fields = slime.plain_flags(config)
     return fields | ({_PATH: PATHS[fields[_PATH]]} if _PATH in fields else {})
 
 
 def miles_text(config: CorrectionConfig) -> str:
     """Return the flags, and mis.yaml if it is needed. Raises `UsageError` as `to_miles` does."""
     with renamed(_NAMES):
-        text = slime.slime_text(config)
+        text = slime.flags_text(slime.plain_flags(config))
     for name, replacement in _NAMES.items():
         text = text.replace(name, replacement)
     return text

@@ -125,7 +125,7 @@ def to_nemo_rl(config: CorrectionConfig, loss: LossConfig | None = None, *, vers
     """
     centered = loss is not None and loss.score_centering
     if version_of("NeMo RL", version, VERSIONS) != "nightly":
-        refuse_centering(f"NeMo RL {version}", loss)
+        refuse_centering("NeMo RL", loss, version)
     require_plain(
         "NeMo RL",
         config,

@@ -1,7 +1,7 @@
 """OpenRLHF's is_correction flags as ours and back (0.11.2: openrlhf/models/loss.py:121-247, cli/train_ppo_ray.py).
 
-0.11.2 has a level, a mode, a gate and a threshold. 0.11.0 (commit 3c3be623) had a switch and a type, and 0.9.9 had the
-same under other names. A gate drops tokens, or sequences by their mean; the other tokens keep their unbounded ratio.
+It has a level, a mode, a gate and a threshold. A gate drops tokens, or sequences by their mean; the other tokens keep
+their unbounded ratio.
 """
 
 import math
@@ -10,40 +10,31 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import (
-    choice,
-    names_of_other_versions,
-    number,
-    options,
-    pair,
-    refuse_ignored,
-    settings,
-    switch,
-    version_of,
-)
+from rlcorr.systems.mapping.keys import choice, number, options, pair, refuse_ignored, settings
 from rlcorr.systems.mapping.refusals import bounds, is_unbounded, only_rule, ratio_rule, require_plain
 from rlcorr.systems.mapping.serialize import as_flags, commented
 
-VERSIONS = ("0.11.2", "0.11.0", "0.9.9")
+VERSION = "0.11.2"
 FIELDS: dict[str, Any] = {
     "is_correction_level": "off",
     "is_correction_mode": "mask",
     "is_correction_gating": "ratio",
     "is_correction_threshold": (0.5, 5.0),
 }
-"""The flags of 0.11.2 under --algo.advantage, and their defaults."""
-FIELDS_0_11_0: dict[str, Any] = {
-    "is_correction_enable": False,
-    "is_correction_type": "tis",
-    "is_correction_threshold": (0.5, 5.0),
+"""The flags under --algo.advantage, and their defaults."""
+_TYPE = (
+    "an older OpenRLHF had it; now tis is is_correction_level token with is_correction_mode clip, icepop is token with "
+    "mask, seq-mask-tis is level seq"
+)
+RETIRED = {
+    "use_icepop": "it is now is_correction_mode mask",
+    **dict.fromkeys(("is_correction_type", "vllm_is_correction_type"), _TYPE),
+    **dict.fromkeys(
+        ("is_correction_enable", "enable_vllm_is_correction"), "it is now is_correction_level token, seq or off"
+    ),
+    "vllm_is_truncated_threshold": "it is now is_correction_threshold, two numbers",
 }
-NAMES_0_9_9 = {
-    "is_correction_enable": "enable_vllm_is_correction",
-    "is_correction_type": "vllm_is_correction_type",
-    "is_correction_threshold": "vllm_is_truncated_threshold",
-}
-NAMES = {"0.11.2": tuple(FIELDS), "0.11.0": tuple(FIELDS_0_11_0), "0.9.9": tuple(NAMES_0_9_9.values())}
-RETIRED = {"use_icepop": "it is now is_correction_mode mask in 0.11.2, or the type icepop before"}
+"""Flags of 0.11.0 (commit 3c3be623) and 0.9.9 → what to write now."""
 GATES = {"binary_kl": "forward_kl", "tv": "binary_tv"}
 """OpenRLHF's gate → our divergence."""
 SAME_NAME = {
@@ -54,7 +45,7 @@ SAME_NAME = {
 """Our divergences whose name means another divergence in OpenRLHF → the error message."""
 
 
-def from_openrlhf(source: Any, *, version: str = "0.11.2") -> CorrectionConfig:
+def from_openrlhf(source: Any) -> CorrectionConfig:
     """Return the configuration of the flags.
 
     `source` is a mapping {flag: value} with or without `--algo.advantage.`, or OpenRLHF's own `args.algo.advantage`. It
@@ -65,15 +56,9 @@ def from_openrlhf(source: Any, *, version: str = "0.11.2") -> CorrectionConfig:
     - binary_kl or tv of tokens: a rule on binary KL(π_rollout‖π_old) or |π_rollout − π_old|, with raw token ratios.
     - a sequence's geometric mean, or its mean of these two: a rule, with raw token ratios.
 
-    Raises `UsageError` for unknown keys, names and versions, and for what OpenRLHF refuses or ignores.
+    Raises `UsageError` for unknown keys and names, and for what OpenRLHF refuses or ignores.
     """
-    version_of("OpenRLHF", version, VERSIONS)
-    retired = RETIRED | names_of_other_versions("OpenRLHF", version, NAMES)
-    source = options("OpenRLHF's correction", source, ("algo", "advantage"), retired)
-    if version == "0.9.9" and isinstance(source, dict):
-        source = {{new: old for old, new in NAMES_0_9_9.items()}.get(key, key): value for key, value in source.items()}
-    if version != "0.11.2":
-        return _from_0_11_0(settings(f"OpenRLHF {version}'s correction", source, FIELDS_0_11_0))
+    source = options("OpenRLHF's correction", source, ("algo", "advantage"), RETIRED)
     values = settings("OpenRLHF's correction", source, FIELDS)
     level = choice("is_correction_level", values["is_correction_level"], ("off", "token", "seq"))
     mode = choice("is_correction_mode", values["is_correction_mode"], ("mask", "clip"))
@@ -103,18 +88,6 @@ def _threshold(source: Any, *, one: bool) -> tuple[float, float]:
     return low, high
 
 
-def _from_0_11_0(values: dict[str, Any]) -> CorrectionConfig:
-    if not switch("is_correction_enable", values["is_correction_enable"]):
-        refuse_ignored("OpenRLHF", values, FIELDS_0_11_0, list(FIELDS_0_11_0)[1:], "without is_correction_enable")
-        return CorrectionConfig()
-    # Before 0.9.5 it was a single number, which bounded r above.
-    low, high = _threshold(values["is_correction_threshold"], one=False)
-    kind = choice("is_correction_type", values["is_correction_type"], ("tis", "icepop", "seq-mask-tis"))
-    if kind == "seq-mask-tis":
-        return _gated(ratio_rule("seq_mean_k1", low, high))
-    return _weights(low, high, "clip" if kind == "tis" else "mask")
-
-
 def _weights(low: float, high: float, mode: str) -> CorrectionConfig:
     return CorrectionConfig(
         rollout_is="token",
@@ -128,20 +101,12 @@ def _gated(rule: RejectionRule) -> CorrectionConfig:
     return CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf, rollout_rs=(rule,))
 
 
-def to_openrlhf(config: CorrectionConfig, *, version: str = "0.11.2") -> dict[str, Any]:
+def to_openrlhf(config: CorrectionConfig) -> dict[str, Any]:
     """Return the flags without their prefix. Raises `UsageError` for what OpenRLHF cannot do."""
-    version_of("OpenRLHF", version, VERSIONS)
     require_plain(
         "OpenRLHF", config, bypass="policy_loss_type gspo, whose ratio is π_θ/π_rollout", loss="policy_loss_type"
     )
-    level, mode, gate, threshold = _settings(config)
-    if version == "0.11.2":
-        return dict(zip(FIELDS, (level, mode, gate, threshold), strict=True))
-    if gate != "ratio":
-        raise UsageError(f"OpenRLHF {version} gates by ratios only; nearest: version='0.11.2'.")
-    kind = "seq-mask-tis" if level == "seq" else "tis" if mode == "clip" else "icepop"
-    fields = dict(zip(FIELDS_0_11_0, (level != "off", kind, threshold), strict=True))
-    return fields if version == "0.11.0" else {NAMES_0_9_9[name]: value for name, value in fields.items()}
+    return dict(zip(FIELDS, _settings(config), strict=True))
 
 
 def _settings(config: CorrectionConfig) -> tuple[str, str, str, tuple[float, float]]:
@@ -167,7 +132,6 @@ def _settings(config: CorrectionConfig) -> tuple[str, str, str, tuple[float, flo
     return level, "mask", gate, bounds(rule)
 
 
-def openrlhf_text(config: CorrectionConfig, *, version: str = "0.11.2") -> str:
+def openrlhf_text(config: CorrectionConfig) -> str:
     """Return the flags of `openrlhf.cli.train_ppo_ray`. Raises `UsageError` as `to_openrlhf` does."""
-    prefix = "--" if version == "0.9.9" else "--algo.advantage."
-    return commented(as_flags(to_openrlhf(config, version=version), prefix), [f"OpenRLHF {version}"])
+    return commented(as_flags(to_openrlhf(config), "--algo.advantage."), [f"OpenRLHF {VERSION}"])

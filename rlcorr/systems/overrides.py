@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.systems.export import default_text, newest_text
+from rlcorr.systems.export import default_text, export, version_for
 
 ADDED = {"verl": "", "SkyRL": "", "NeMo RL": "++", "AReaL": "++", "rLLM": ""}
 """System → what its overrides begin with. Hydra's ++ also sets a key that the person's file does not have."""
 NEW_IN_VERL = "actor_rollout_ref.actor.policy_loss.rollout_correction"
-"""A key that verl's own files do not have, so that Hydra needs a +."""
+"""A key that verl's own files do not have, so that Hydra needs a + or ++."""
 NEEDED = (
     "actor_rollout_ref.rollout.calculate_log_probs", "generator.sampling_params.logprobs",
     "trainer.algorithm.policy_loss_type", "actor.use_decoupled_loss",
@@ -21,22 +21,29 @@ NEEDED = (
 
 
 def overrides(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> str | None:
-    """Return a line with the keys that differ from the system's own defaults; None if it has no such command line.
+    """Return a line with the keys that differ from the system's own defaults, below a comment with its version.
 
-    Raises `UsageError` as `export` does.
+    Return None if the system has no such command line. Raises `UsageError` as `export` does.
 
-    >>> overrides(CorrectionConfig(rollout_is="token"), "verl")
-    'algorithm.rollout_correction.rollout_is=token actor_rollout_ref.rollout.calculate_log_probs=true'
+    >>> print(overrides(CorrectionConfig(rollout_is="token"), "verl"))
+    # verl 0.9.1
+    algorithm.rollout_correction.rollout_is=token actor_rollout_ref.rollout.calculate_log_probs=true
     """
     if system not in ADDED:
         return None
-    version, text = newest_text(config, system, loss)
-    defaults = dict(_leaves(default_text(system, version)))
+    text = export(config, system, loss)
+    defaults = dict(_leaves(default_text(system, version_for(system, loss))))
     changed = {
         key: value for key, value in _leaves(text) if key in NEEDED or key not in defaults or defaults[key] != value
     }
     infinite = {} if system == "SkyRL" else {".inf": "inf", "-.inf": "-inf"}  # OmegaConf reads YAML, Hydra its own
-    return " ".join(_override(ADDED[system], key, infinite.get(value, value)) for key, value in changed.items())
+    line = " ".join(_override(ADDED[system], key, infinite.get(value, value)) for key, value in changed.items())
+    return f"{_version_comment(text, system)}\n{line}"
+
+
+def _version_comment(text: str, system: str) -> str:
+    """Return the comment of a text that names its version."""
+    return next(line for line in text.splitlines() if line.startswith(f"# {system}"))
 
 
 def _leaves(text: str) -> Iterator[tuple[str, str]]:
@@ -53,7 +60,7 @@ def _leaves(text: str) -> Iterator[tuple[str, str]]:
 
 def _override(added: str, key: str, value: str) -> str:
     """Return an override, quoted for the shell. Hydra takes 0.5_2 for a number and a,b for a sweep, unless quoted."""
-    plus = "+" if key.startswith(NEW_IN_VERL) else added
+    plus = "++" if key.startswith(NEW_IN_VERL) else added
     if re.fullmatch(r"[A-Za-z]\w*|-?[\d.]+(e[-+]?\d+)?|-?\.?inf", value):
         return f"{plus}{key}={value}"
     if value.startswith("${"):

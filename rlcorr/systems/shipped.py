@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
-from rlcorr.systems.export import defaults_of, newest_text
+from rlcorr.systems.export import defaults_of, export
 
 FOREBEARS = {"Unsloth": "TRL", "axolotl": "TRL", "miles": "slime", "rLLM": "verl", "Python": "verl"}
 """System without presets of its own → the system whose correction it runs, or whose names ours are."""
@@ -57,13 +57,13 @@ def _effect(config: CorrectionConfig) -> CorrectionConfig:
 
 
 def can_express(system: str, config: CorrectionConfig, loss: LossConfig | None) -> bool:
-    """Check whether one of the system's versions has a text for this correction.
+    """Check whether the system has a text for this correction.
 
     >>> can_express("slime", PRESETS["decoupled_k3_rs"].config, None)
     False
     """
     try:
-        newest_text(config, system, loss)
+        export(config, system, loss)
     except UsageError:
         return False
     return True

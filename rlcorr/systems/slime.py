@@ -1,7 +1,11 @@
 """slime's flags and its mis.yaml as ours and back, and its dumps.
 
-Source: v0.3.1, commit 624b824a, slime/utils/arguments.py:1027-1114, slime/backends/megatron_utils/loss.py:884-931, and
+Source: v0.3.2, slime/utils/arguments.py (add_algo_arguments) and slime/utils/score_centering.py (commit 2e5cd7cd);
+v0.3.1, commit 624b824a, slime/backends/megatron_utils/loss.py:884-931, and
 examples/train_infer_mismatch_helper/mis.py:119-307.
+
+With --pg-loss-type reinforce, which --use-score-centering also sets, --use-tis weights by π_θ/π_rollout. With PPO's
+clip, the default, it weights by π_old/π_rollout.
 
 A converted train_data/{id}.pt has lists over the response, under "samples". Its log_probs are those of π_old.
 """
@@ -10,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump, WithoutPair
@@ -37,7 +41,14 @@ FLAGS: dict[str, Any] = {
     "use_tis": False, "tis_clip": 2.0, "tis_clip_low": 0.0, "custom_tis_function_path": None,
     "use_rollout_logprobs": False, "use_opsm": False, "opsm_delta": 1e-4,
 }  # fmt: skip
+VERSION = "slime v0.3.2"
+PG_LOSS, CENTERING, HEAD = "pg_loss_type", "use_score_centering", "score_centering_top_k"
+GRADIENT_FLAGS: dict[str, Any] = {PG_LOSS: None, CENTERING: False, HEAD: 128}
+"""Flags that came with v0.3.2, which slime's dialect miles does not have."""
+CENTERING_NEEDS = "score centering needs Megatron, --rollout-top-p 1 --rollout-top-k -1 and a temperature above 0"
 ICEPOP = "slime.backends.megatron_utils.loss.icepop_function"
+VANILLA = "slime.backends.megatron_utils.loss.vanilla_tis_function"
+"""The function that --use-tis has without --custom-tis-function-path."""
 MIS_PATH = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 MIS: dict[str, Any] = {
     "use_tis": True, "tis_level": "token", "tis_mode": "truncate", "tis_lower_bound": 0.5, "tis_upper_bound": 2.0,
@@ -55,43 +66,72 @@ def from_slime(source: Mapping[str, Any]) -> CorrectionConfig:
     `source` is a mapping {flag: value} with or without `--`, or the keys of mis.yaml.
 
     - --use-tis clamps r; with icepop_function it sets r to 0 outside the bounds.
+    - --pg-loss-type reinforce is the bypass mode with loss_type='reinforce': r is then π_θ/π_rollout.
     - --use-opsm with --use-rollout-logprobs rejects sequences with A < 0 and mean −log(π_θ/π_rollout) > delta.
     - mis.yaml truncates, clips or rejects by one level, rejects by another, and rejects a sequence with one tiny ratio.
       One difference remains: slime normalises before it rejects.
 
-    Raises `UsageError` for unknown keys, and for what slime would ignore or refuse.
+    Raises `UsageError` for unknown keys, for what slime would ignore or refuse, and for --use-score-centering, which is
+    a part of our LossConfig.
     """
     source = options("slime's correction", source)
+    if isinstance(source, Mapping) and source.get("custom_tis_function_path") == VANILLA:
+        source = {**source, "custom_tis_function_path": None}
+    return read(source, FLAGS | GRADIENT_FLAGS)
+
+
+def read(source: Any, flags: Mapping[str, Any]) -> CorrectionConfig:
+    """Return the configuration of a mapping of these flags, or of the keys of mis.yaml, as `from_slime` does."""
     if isinstance(source, Mapping) and source.keys() & (MIS.keys() - {"use_tis"}):
         known_keys("slime's mis.yaml", source, MIS)
         _check_mis(source)
         return _from_mis(MIS | dict(source))
-    known_keys("slime's flags", source, FLAGS)
-    return _from_flags(FLAGS | dict(source))
+    known_keys("slime's flags", source, flags)
+    return _from_flags(FLAGS | GRADIENT_FLAGS | dict(source))
 
 
 def _from_flags(values: dict[str, Any]) -> CorrectionConfig:
     bypass, tis = switch("use_rollout_logprobs", values["use_rollout_logprobs"]), switch("use_tis", values["use_tis"])
     if bypass and tis:
         raise UsageError("slime refuses --use-tis with --use-rollout-logprobs, which would correct twice.")
+    gradient = _is_reinforce(values)
     if not tis:
         refuse_ignored(
             "slime", values, FLAGS, ["tis_clip", "tis_clip_low", "custom_tis_function_path"], "without --use-tis"
         )
     if switch("use_opsm", values["use_opsm"]):
+        if gradient:
+            raise UsageError("--use-opsm is read with PPO's clip only; leave out --pg-loss-type reinforce.")
         return _from_opsm(values, bypass)
     refuse_ignored("slime", values, FLAGS, ["opsm_delta"], "without --use-opsm")
     if values["custom_tis_function_path"] == MIS_PATH:
         raise UsageError("this custom_tis_function_path reads its bounds from mis.yaml: give the keys of that file.")
     custom = choice("custom_tis_function_path", values["custom_tis_function_path"] or "none", ("none", ICEPOP))
+    loss: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce"} if gradient else {"bypass_mode": bypass}
     if not tis:
-        return CorrectionConfig(bypass_mode=bypass)
+        return CorrectionConfig(**loss)
     return CorrectionConfig(
+        **loss,
         rollout_is="token",
         rollout_is_threshold=number("tis_clip", values["tis_clip"]),
         rollout_is_threshold_lower=number("tis_clip_low", values["tis_clip_low"]) or None,
         rollout_is_mode="truncate" if custom == "none" else "mask",
     )
+
+
+def _is_reinforce(values: dict[str, Any]) -> bool:
+    """Return whether the loss is REINFORCE. Raises `UsageError` for score centering."""
+    centered = switch(CENTERING, values[CENTERING])
+    kind = choice(PG_LOSS, values[PG_LOSS] or ("reinforce" if centered else "ppo"), ("ppo", "reinforce"))
+    if centered and kind == "ppo":
+        raise UsageError("slime refuses --use-score-centering with --pg-loss-type ppo; write reinforce, or nothing.")
+    if centered:
+        raise UsageError(
+            "use_score_centering belongs to the loss: write --pg-loss-type reinforce for it, and set "
+            "LossConfig(score_centering=True)."
+        )
+    refuse_ignored("slime", values, GRADIENT_FLAGS, [HEAD], "without --use-score-centering")
+    return kind == "reinforce"
 
 
 def _from_opsm(values: dict[str, Any], bypass: bool) -> CorrectionConfig:
@@ -144,8 +184,19 @@ def _from_mis(values: dict[str, Any]) -> CorrectionConfig:
     )
 
 
-def to_slime(config: CorrectionConfig) -> dict[str, Any]:
-    """Return slime's flags, or, if needed, the keys of mis.yaml. Raises `UsageError` for what slime cannot do."""
+def to_slime(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
+    """Return slime's flags, or, if needed, the keys of mis.yaml. From `loss` comes score centering.
+
+    Raises `UsageError` for what slime cannot do.
+    """
+    centered = loss is not None and loss.score_centering
+    if centered or (config.bypass_mode and config.loss_type == "reinforce"):
+        return _gradient(config, centered)
+    return plain_flags(config)
+
+
+def plain_flags(config: CorrectionConfig) -> dict[str, Any]:
+    """Return the flags for PPO's clip, which slime's dialect miles has, too, or the keys of mis.yaml."""
     if config.bypass_mode:
         return _bypass(config)
     if config.rollout_is_batch_normalize and config.rollout_is == "geometric":
@@ -167,10 +218,28 @@ def _refuse(config: CorrectionConfig) -> None:
     require_plain("slime", plain, bypass="", loss="--custom-pg-loss-reducer-function-path and the like")
 
 
+def _gradient(config: CorrectionConfig, centered: bool) -> dict[str, Any]:
+    """Return the flags for REINFORCE, whose weights are π_θ/π_rollout."""
+    if not config.bypass_mode or config.loss_type != "reinforce":
+        raise UsageError(
+            "slime centers the scores of REINFORCE only; nearest: bypass_mode=True with loss_type='reinforce'."
+        )
+    if config.rollout_is not in (None, "token") or config.rollout_rs or config.rollout_is_batch_normalize:
+        raise UsageError("slime's REINFORCE has token weights without rules; nearest: rollout_is='token'.")
+    if config.denominator != "fixed":
+        raise UsageError("slime divides by all response tokens; nearest: denominator='fixed'.")
+    if config.rollout_is is not None and config.rollout_is_threshold == math.inf:
+        raise UsageError("slime's --tis-clip is finite; nearest: rollout_is_threshold=1e9.")
+    centering = {CENTERING: True, HEAD: GRADIENT_FLAGS[HEAD]} if centered else {}
+    return {PG_LOSS: "reinforce"} | centering | ({} if config.rollout_is is None else _flags(config))
+
+
 def _bypass(config: CorrectionConfig) -> dict[str, Any]:
     rule = config.rollout_rs[0] if len(config.rollout_rs) == 1 else None
     if config.loss_type != "ppo_clip" or config.denominator != "fixed" or (config.rollout_rs and rule is None):
-        raise UsageError("in bypass mode slime has PPO's clip and its OPSM; nearest: ppo_clip, seq_mean_k1_negative.")
+        raise UsageError(
+            "in bypass mode slime has REINFORCE, PPO's clip and its OPSM; nearest: ppo_clip, seq_mean_k1_negative."
+        )
     if rule is None:
         return {"use_rollout_logprobs": True}
     if rule.name != "seq_mean_k1_negative" or rule.lower is None or rule.upper != math.inf:
@@ -204,11 +273,15 @@ def _mis(config: CorrectionConfig) -> dict[str, Any]:
                      "rs_veto_threshold": None if veto is None else veto.lower}  # fmt: skip
 
 
-def slime_text(config: CorrectionConfig) -> str:
+def slime_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return the flags, and mis.yaml if it is needed. Raises `UsageError` as `to_slime` does."""
-    fields = to_slime(config)
+    return flags_text(to_slime(config, loss))
+
+
+def flags_text(fields: dict[str, Any]) -> str:
+    """Return flags, or the keys of mis.yaml, as text with the version."""
     if "tis_level" not in fields:
-        return commented(as_flags(fields, hyphens=True), ["slime v0.3.1"])
+        return commented(as_flags(fields, hyphens=True), [VERSION, *[CENTERING_NEEDS] * (CENTERING in fields)])
     notes = [f"--use-tis --custom-config-path mis.yaml --custom-tis-function-path {MIS_PATH}"]
     notes += [NORMALISES] if fields["tis_batch_normalize"] and fields["use_rs"] else []
-    return commented(as_yaml("", fields), ["slime v0.3.1, mis.yaml; on the command line:", *notes])
+    return commented(as_yaml("", fields), [f"{VERSION}, mis.yaml; on the command line:", *notes])

@@ -1,6 +1,7 @@
 """TRL's GRPOConfig as ours and back (1.16.0: trl/trainer/grpo_config.py, grpo_trainer.py:2660-2706); its completions.
 
-Before 1.6 there was one bound, vllm_importance_sampling_cap. The modes and defaults are the same from 0.26 to 1.16.
+Of 1.17.0 only the release's summary was read: it computes the trainer's log-probs on the support that top-k, top-p and
+min-p leave (issue 6789), by itself. Its package was not on the index, and no renamed field is known.
 """
 
 import math
@@ -11,23 +12,13 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.keys import (
-    choice,
-    names_of_other_versions,
-    number,
-    optional,
-    options,
-    refuse_ignored,
-    settings,
-    switch,
-    version_of,
-)
+from rlcorr.systems.mapping.keys import choice, number, optional, options, refuse_ignored, settings, switch
 from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse_centering, require_plain
 from rlcorr.systems.mapping.serialize import as_call, commented
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
 
-VERSIONS = ("1.16", "1.5")
+VERSION = "1.16"
 _IS = "vllm_importance_sampling"
 FIELDS: dict[str, Any] = {
     "use_vllm": True,  # GRPOConfig's default is False, and without vLLM nothing is corrected
@@ -39,8 +30,10 @@ FIELDS: dict[str, Any] = {
     "loss_type": "dapo",
 }
 """TRL's fields and defaults."""
-FIELDS_1_5 = {"use_vllm": True, f"{_IS}_correction": True, f"{_IS}_mode": "sequence_mask", f"{_IS}_cap": 3.0}
-RETIRED = {"importance_sampling_level": "it chooses the loss (sequence is GSPO), not the correction, so leave it out"}
+RETIRED = {
+    "importance_sampling_level": "it chooses the loss (sequence is GSPO), not the correction, so leave it out",
+    f"{_IS}_cap": f"TRL before 1.6 had it; it is now {_IS}_clip_max",
+}
 PPO_CLIPS = ("dapo", "grpo", "bnpo", "dr_grpo")
 """Losses that are PPO's clip. They differ in the divisor of the sum, which is not a part of the correction."""
 OPSM = "off_policy_mask_threshold compares π_θ with π_rollout: the same as π_old in a batch's first update only"
@@ -51,7 +44,7 @@ VESPO = {"loss_type": "vespo", f"{_IS}_correction": True, f"{_IS}_mode": "token_
 VESPO_NUMBERS = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
 
 
-def from_trl(source: Any, *, version: str = "1.16") -> CorrectionConfig:
+def from_trl(source: Any) -> CorrectionConfig:
     """Return the configuration of TRL's fields.
 
     `source` is a mapping of the arguments of GRPOConfig, or a GRPOConfig.
@@ -63,24 +56,21 @@ def from_trl(source: Any, *, version: str = "1.16") -> CorrectionConfig:
       names in our `LossConfig`.
 
     Unsloth has another default for one field: write vllm_importance_sampling_correction=False. Raises `UsageError` for
-    unknown keys, modes and versions, for other losses, and for bounds that TRL ignores.
+    unknown keys and modes, for other losses, and for bounds that TRL ignores.
     """
-    old = version_of("TRL", version, VERSIONS) == "1.5"
-    fields = FIELDS_1_5 if old else FIELDS
-    retired = RETIRED | names_of_other_versions("TRL", version, {"1.16": tuple(FIELDS), "1.5": tuple(FIELDS_1_5)})
-    source = options("TRL's GRPOConfig", source, retired=retired)
+    source = options("TRL's GRPOConfig", source, retired=RETIRED)
     if isinstance(source, Mapping) and source.get("loss_type") == "vespo":
         source = {name: value for name, value in source.items() if name not in VESPO_NUMBERS}
-    values = settings("TRL's GRPOConfig", source, fields)
-    if values.get("loss_type") == "vespo":
+    values = settings("TRL's GRPOConfig", source, FIELDS)
+    if values["loss_type"] == "vespo":
         return _from_vespo(values)
     _check_loss(values)
-    rules = () if old else _opsm(values)
+    rules = _opsm(values)
     if not (switch("use_vllm", values["use_vllm"]) and switch(f"{_IS}_correction", values[f"{_IS}_correction"])):
-        bounds = [name for name in fields if name.startswith(_IS) and name != f"{_IS}_correction"]
-        refuse_ignored("TRL", values, fields, bounds, f"without use_vllm and {_IS}_correction")
+        bounds = [name for name in FIELDS if name.startswith(_IS) and name != f"{_IS}_correction"]
+        refuse_ignored("TRL", values, FIELDS, bounds, f"without use_vllm and {_IS}_correction")
         return CorrectionConfig(rollout_rs=rules)
-    return _weights(values, old, rules)
+    return _weights(values, rules)
 
 
 def cap_as_clip_max(system: str, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +92,7 @@ def cap_as_clip_max(system: str, source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_loss(values: dict[str, Any]) -> None:
-    loss = values.get("loss_type", "dapo")
+    loss = values["loss_type"]
     if loss not in PPO_CLIPS:
         raise UsageError(
             f"TRL's loss_type {loss!r} is not read, only {', '.join(PPO_CLIPS)} and vespo: leave it out, and set our "
@@ -110,21 +100,19 @@ def _check_loss(values: dict[str, Any]) -> None:
         )
 
 
-def _weights(values: dict[str, Any], old: bool, rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
+def _weights(values: dict[str, Any], rules: tuple[RejectionRule, ...]) -> CorrectionConfig:
     names = [f"{level}_{mode}" for level in ("token", "sequence") for mode in ("truncate", "mask")]
     level, mode = choice(f"{_IS}_mode", values[f"{_IS}_mode"], names).split("_")
-    if values.get(f"{_IS}_clip_max", 0) is None and values[f"{_IS}_clip_min"] is None:
+    upper, lower = (optional(f"{_IS}_clip_{side}", values[f"{_IS}_clip_{side}"]) for side in ("max", "min"))
+    if upper is None and lower is None:
         if mode == "truncate":
             raise UsageError(f"TRL cannot clamp without a bound; nearest: {level}_mask, which then keeps every ratio.")
         return CorrectionConfig(rollout_is=level, rollout_is_threshold=math.inf, rollout_rs=rules)
-    upper = (
-        number(f"{_IS}_cap", values[f"{_IS}_cap"]) if old else optional(f"{_IS}_clip_max", values[f"{_IS}_clip_max"])
-    )
     return CorrectionConfig(
         rollout_is=level,
         rollout_is_mode=mode,
         rollout_is_threshold=math.inf if upper is None else upper,
-        rollout_is_threshold_lower=None if old else optional(f"{_IS}_clip_min", values[f"{_IS}_clip_min"]),
+        rollout_is_threshold_lower=lower,
         rollout_rs=rules,
     )
 
@@ -151,14 +139,13 @@ def _from_vespo(values: dict[str, Any]) -> CorrectionConfig:
     return CorrectionConfig(bypass_mode=True, loss_type="vespo")
 
 
-def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "1.16") -> dict[str, Any]:
+def to_trl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
     """Return the arguments of GRPOConfig; `loss` has the numbers of VESPO.
 
     Raises `UsageError` for what TRL cannot do. `trl_text` notes a difference.
     """
-    old = version_of("TRL", version, VERSIONS) == "1.5"
     refuse_centering("TRL", loss)
-    if config.loss_type == "vespo" and not old:
+    if config.loss_type == "vespo":
         return _to_vespo(config, loss or LossConfig())
     require_plain("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
     if config.rollout_is == "geometric":
@@ -166,18 +153,15 @@ def to_trl(config: CorrectionConfig, loss: LossConfig | None = None, *, version:
     fields: dict[str, Any] = {"use_vllm": True, f"{_IS}_correction": config.rollout_is is not None}
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     if config.rollout_is is not None:
-        if old and (lower is not None or upper == math.inf):
-            raise UsageError("TRL 1.5 has an upper bound only, and always one; nearest: version='1.16'.")
         # torch.clamp refuses two bounds of None; a mask with them keeps every ratio.
         mode = "mask" if upper == math.inf and lower is None else config.rollout_is_mode
-        fields[f"{_IS}_mode"] = f"{config.rollout_is}_{mode}"
-        fields |= (
-            {f"{_IS}_cap": upper}
-            if old
-            else {f"{_IS}_clip_max": None if upper == math.inf else upper, f"{_IS}_clip_min": lower}
-        )
+        fields |= {
+            f"{_IS}_mode": f"{config.rollout_is}_{mode}",
+            f"{_IS}_clip_max": None if upper == math.inf else upper,
+            f"{_IS}_clip_min": lower,
+        }
     for rule in config.rollout_rs:
-        if old or rule.name != "seq_mean_k1_negative" or rule.lower is None or rule.upper != math.inf:
+        if rule.name != "seq_mean_k1_negative" or rule.lower is None or rule.upper != math.inf:
             raise no_rule("TRL", rule, "rollout_is_mode='mask', or seq_mean_k1_negative with a lower bound")
         fields["off_policy_mask_threshold"] = minus_log(rule.lower)
     return fields
@@ -192,8 +176,8 @@ def _to_vespo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
     return {"use_vllm": True, **VESPO, **{name: getattr(loss, name) for name in VESPO_NUMBERS}}
 
 
-def trl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "1.16") -> str:
+def trl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return the call of GRPOConfig. Raises `UsageError` as `to_trl` does."""
-    fields = to_trl(config, loss, version=version)
+    fields = to_trl(config, loss)
     notes = [OPSM] if "off_policy_mask_threshold" in fields else []
-    return commented(as_call("GRPOConfig", fields), [f"TRL {version}", *notes])
+    return commented(as_call("GRPOConfig", fields), [f"TRL {VERSION}", *notes])

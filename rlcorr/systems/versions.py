@@ -23,7 +23,7 @@ READ = {
     "OpenRLHF": Version("0.11.2", "openrlhf"),
     "prime-rl": Version("2026-09"),
     "AReaL": Version("1.0.4", "areal"),
-    "slime": Version("v0.3.1"),
+    "slime": Version("v0.3.2"),
     "NeMo RL": Version("commit 006907a9"),
     "ROLL": Version("v0.3.0"),
     "open-instruct": Version("commit e6c3044a"),
@@ -48,3 +48,12 @@ def packages() -> dict[str, str]:
     '0.5.23'
     """
     return {read.package: read.version for read in READ.values() if read.package is not None}
+
+
+def unlisted() -> list[str]:
+    """Return the systems that are not on the Python package index, where a newer version could be looked up.
+
+    >>> unlisted()[:2]
+    ['prime-rl', 'slime']
+    """
+    return [system for system, read in READ.items() if read.package is None]

@@ -87,7 +87,7 @@ def test_the_systems_own_numbers_come_first(root: Path) -> None:
     assert content["algorithm"]["rollout_correction"]["rollout_is_threshold"] == 2.0
     assert content["actor_rollout_ref"] == {"rollout": {"calculate_log_probs": True}}
     assert "# made with rlcorr; this state of the playground: /?view=bench&run=upload_" in at.code[0].value
-    assert at.code[1].value.startswith("algorithm.rollout_correction.rollout_is=token ")
+    assert at.code[1].value.startswith("# verl 0.9.1\nalgorithm.rollout_correction.rollout_is=token ")
 
 
 def test_a_mask_keeps_only_tokens_with_a_weight(root: Path) -> None:

@@ -158,14 +158,9 @@ def slime(checkout: Path) -> None:
     torch.save(payload, OUT / "slime" / "4.pt")
 
 
-def skyrl_batch(package: Path) -> Any:
+def skyrl_batch(batches: Any) -> Any:
     """Responses at the end of `sequences`; the middle token of the first was what a tool answered; the third row pads
     the batch, as trainer.py:963 does. The advantages are in bfloat16, which numpy does not have."""
-    sys.path.append(str(package))
-    batches = load(
-        package / "skyrl/backends/skyrl_train/training_batch.py", "skyrl", "skyrl.backends",
-        "skyrl.backends.skyrl_train", name="skyrl.backends.skyrl_train.training_batch",
-    )  # fmt: skip
     batch = batches.TrainingInputBatch(
         {
             "sequences": torch.tensor([[3, 4, 6, 7, 8], [0, 0, 5, 9, 10]]),
@@ -185,8 +180,13 @@ def skyrl_batch(package: Path) -> Any:
 
 
 def skyrl(package: Path) -> None:
+    sys.path.append(str(package))
+    batches = load(
+        package / "skyrl/backends/skyrl_train/training_batch.py", "skyrl", "skyrl.backends",
+        "skyrl.backends.skyrl_train", name="skyrl.backends.skyrl_train.training_batch",
+    )  # fmt: skip
     (OUT / "skyrl").mkdir(parents=True, exist_ok=True)
-    skyrl_batch(package).save(OUT / "skyrl" / "global_step_7_training_input.pkl")
+    skyrl_batch(batches).save(OUT / "skyrl" / "global_step_7_training_input.pkl")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ pins=$(dirname "$0")/../../requirements/peers
 install() {
     cmp -s "$pins/$2.txt" "$into/$1/pinned" && return
     rm -rf "${into:?}/$1"
-    # antlr4 comes as source only; it builds with the setuptools that .venv has.
+    # antlr4 comes as source only; it builds with the setuptools that .venv has. SkyRL asks for Python 3.12 and runs on 3.11
+    # with the one line in real_systems.py.
     "$bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-compile --require-hashes \
-        --target "$into/$1" -r "$pins/$2.txt"
+        --ignore-requires-python --target "$into/$1" -r "$pins/$2.txt"
     cp "$pins/$2.txt" "$into/$1/pinned"
 }
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from rlcorr.systems.versions import packages
+from rlcorr.systems.versions import packages, unlisted
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -44,4 +44,6 @@ if __name__ == "__main__":
     asked = sys.argv[1:] or list(packages())
     behind = unread(asked)
     print("\n".join(behind) or f"{len(asked)} packages: none is newer than what was read")
+    print(f"not on the index, so a newer version is not noticed here: {', '.join(unlisted())}")
+    print("nor is a release on GitHub that has not reached the index")
     sys.exit(bool(behind))

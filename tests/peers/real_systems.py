@@ -91,12 +91,13 @@ def of_verl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
         weights, kept, _ = verl_correction(given.old_log_probs, given.rollout_log_probs, given.response_mask, **options)
         return kept * (1 if weights is None else weights)
 
-    return (lambda c, loss: config(**verl.to_verl(c))), verl.from_verl, weigh
+    return (lambda c, loss: config(**verl.to_verl(c, loss))), verl.from_verl, weigh
 
 
 def of_skyrl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
     find("peers", "skyrl", "skyrl/skyrl-gym")
-    typing.TypedDict = typing_extensions.TypedDict  # pydantic wants it below Python 3.12
+    typing.TypedDict = typing_extensions.TypedDict  # pydantic wants it below Python 3.12, which SkyRL 0.4.0 asks for
+    stand_in("cloudpathlib", AnyPath=object)  # for checkpoints in a cloud
     config = importlib.import_module("skyrl.train.config.config").OffPolicyCorrectionConfig
     code = importlib.import_module("skyrl.backends.skyrl_train.utils.off_policy_correction_utils")
 

@@ -1,4 +1,4 @@
-"""`trainer.add_callback(record_pairs("mine"))` with SkyRL 0.3.0's own callbacks and batch: what is recorded?
+"""`trainer.add_callback(record_pairs("mine"))` with SkyRL 0.4.0's own callbacks and batch: what is recorded?
 
     PYTHONPATH=.:tests/support python tests/peers/skyrl_recorded.py
 
@@ -6,14 +6,15 @@ SkyRL's trainer needs Ray and a GPU. Of its class the three methods that reach a
 """
 
 import ast
+import importlib
 import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dump_files import OLD, ROLLOUT, load, skyrl_batch
-from real_systems import FOLDER
+from dump_files import OLD, ROLLOUT, skyrl_batch
+from real_systems import FOLDER, of_skyrl
 
 from rlcorr.recorders.skyrl import record_pairs
 from rlcorr.records import runs
@@ -41,9 +42,9 @@ def trainer_with(callbacks: Any) -> Any:
 
 
 def main() -> None:
-    batch = skyrl_batch(PACKAGE)
-    packages = ("skyrl.train", "skyrl.train.utils")
-    callbacks = load(PACKAGE / "skyrl/train/utils/callbacks.py", *packages, name="skyrl.train.utils.callbacks")
+    of_skyrl()  # imports it as it must be on Python 3.11
+    batch = skyrl_batch(importlib.import_module("skyrl.backends.skyrl_train.training_batch"))
+    callbacks = importlib.import_module("skyrl.train.utils.callbacks")
     trainer = trainer_with(callbacks)
     with tempfile.TemporaryDirectory() as folder:
         trainer.add_callback(record_pairs("mine", folder=Path(folder)))

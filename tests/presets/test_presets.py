@@ -42,6 +42,23 @@ def test_verls_presets_are_written_with_verls_numbers() -> None:
         assert to_verl(preset(name)) == theirs, name
 
 
+CENTERED = {  # name → weights, bounds, mode: the classmethods of verl main (pull request 8010, commit c6236f51)
+    "bypass_pg_sc": (None, None, 2.0, "truncate"),
+    "bypass_pg_token_tis_sc": ("token", None, 2.0, "truncate"),
+    "bypass_pg_token_icepop_sc": ("token", 0.5, 5.0, "mask"),
+}
+
+
+@pytest.mark.parametrize("name", CENTERED)
+def test_score_centering_is_that_of_pull_request_8010(name: str) -> None:
+    given = preset(name)
+    assert (given.bypass_mode, given.loss_type, given.rollout_rs) == (True, "reinforce", ())
+    assert CENTERED[name] == (
+        given.rollout_is, given.rollout_is_threshold_lower, given.rollout_is_threshold, given.rollout_is_mode,
+    )  # fmt: skip
+    assert PRESETS[name].loss == LossConfig(score_centering=True)
+
+
 def test_kpop_is_that_of_pull_request_6800() -> None:
     theirs = GOLDEN["verl-pr6800"]["presets"]["decoupled_token_kpop"]
     assert (theirs["rollout_rs"], theirs["rollout_rs_threshold"], theirs["rollout_is"]) == ("binary_kl", 2.0, None)
@@ -159,7 +176,7 @@ SKYRLS = {
     "skyrl_token_tis", "skyrl_seq_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier", "skyrl_dppo_tv",
     "skyrl_dppo_kl",
 }  # fmt: skip
-VERLS = {*VERL["presets"], "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
+VERLS = {*VERL["presets"], *CENTERED, "decoupled_token_kpop", "verl_dppo_tv", "verl_dppo_kl"}
 
 
 def test_every_preset_is_tested_here() -> None:
@@ -192,7 +209,7 @@ def test_what_presets_bring_for_the_loss() -> None:
     expected |= dict.fromkeys(("prime_rl_dppo", "prime_rl_ipo_2026_08"), old_prime_rl)
     expected |= {"verl_dppo_tv": LossConfig(clip_ratio_low=0.15, clip_ratio_high=0.15)}
     expected |= {"verl_dppo_kl": LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05)}
-    expected |= {"nemo_rl_score_centering": LossConfig(score_centering=True)}
+    expected |= dict.fromkeys((*CENTERED, "nemo_rl_score_centering"), LossConfig(score_centering=True))
     for name, delta in (("skyrl_dppo_tv", 0.2), ("skyrl_dppo_kl", 0.05)):
         expected[name] = LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, dppo_ratio_cap=math.inf)
     assert {name: given.loss for name, given in PRESETS.items() if given.loss != LossConfig()} == expected
@@ -229,6 +246,7 @@ OTHER_VERSIONS = {
     "skyrl_dppo_tv": "0.4.0",
     "skyrl_dppo_kl": "0.4.0",
     "nemo_rl_score_centering": "nightly",
+    **dict.fromkeys(CENTERED, "pull request 8010"),
 }
 """Of presets that come from another version than the rest of their system."""
 

@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,13 +11,18 @@ import yaml
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.losses.score_centering import centering_terms
+from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.export import SYSTEMS, export, exports
+from rlcorr.systems.miles import from_miles
 from rlcorr.systems.nemo_rl import NEEDS, from_nemo_rl, nemo_rl_text, to_nemo_rl
+from rlcorr.systems.overrides import overrides
 from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
 from rlcorr.systems.skyrl import from_skyrl, skyrl_text
+from rlcorr.systems.slime import from_slime, to_slime
 from rlcorr.systems.torchtitan import to_torchtitan
 from rlcorr.systems.trl import to_trl
+from rlcorr.systems.verl import from_verl, from_verl_with_loss, to_verl
 
 CENTERED = LossConfig(score_centering=True)
 TOKEN = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
@@ -43,13 +49,13 @@ def test_a_text_has_it_or_is_refused(system: str, config: CorrectionConfig) -> N
     """Check every version of every system: a text without the name must not be written."""
     for version in SYSTEMS[system].versions or (None,):
         text = text_or_refusal(config, system, version)
-        assert "score_centering" in text or "nearest: " in text, (system, version)
+        assert "score_centering" in text.replace("-", "_") or "nearest: " in text, (system, version)
 
 
 def test_the_functions_that_take_a_loss_refuse_it_too() -> None:
     for translate, config in ((to_trl, TOKEN), (to_prime_rl, BYPASS), (to_torchtitan, BYPASS), (to_nemo_rl, TOKEN)):
         with pytest.raises(
-            UsageError, match=r"cannot contain score centering.*nearest: NeMo RL with version='nightly'"
+            UsageError, match=r"cannot contain score centering.*nearest: verl with version='main', slime, NeMo RL with"
         ):
             translate(config, CENTERED)
 
@@ -57,9 +63,139 @@ def test_the_functions_that_take_a_loss_refuse_it_too() -> None:
 def test_what_is_known_about_a_system_is_said() -> None:
     texts = exports(TOKEN, CENTERED)
     assert "SkyRL centers the scores of its losses reinforce and rollout_is" in texts["SkyRL"]
-    assert "version='main' has trainer.loss.score_centering" in texts["prime-rl"]
+    assert "pull request, 3317" in texts["miles"]
+    with pytest.raises(UsageError, match=r"version='main' has trainer\.loss\.score_centering"):
+        export(GRADIENT, "prime-rl", CENTERED, version="2026-09")
     assert texts["NeMo RL"].startswith("# NeMo RL nightly\n")
     assert texts["Python"].endswith("\nloss = LossConfig(score_centering=True)")
+
+
+def test_verl_main_writes_both_places_and_the_head() -> None:
+    """Check pull request 8010: the loss of the workers needs a copy of the block, and the rollout a head of 128."""
+    preset = PRESETS["bypass_pg_token_tis_sc"]
+    text = export(preset.config, "verl", preset.loss)
+    assert text.startswith("# verl main with pull request 8010; no release has it\n# score_centering needs the vLLM")
+    content = yaml.safe_load(text)
+    assert content["algorithm"]["rollout_correction"] == {
+        "rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": False, "rollout_rs": None,
+        "rollout_rs_threshold": None, "bypass_mode": True, "loss_type": "reinforce", "score_centering": True,
+    }  # fmt: skip
+    assert content["actor_rollout_ref"] == {
+        "rollout": {"calculate_log_probs": True, "topk_log_probs": 128},
+        "actor": {"policy_loss": {"loss_mode": "bypass_mode", "rollout_correction": "${algorithm.rollout_correction}"}},
+    }
+    assert from_verl_with_loss(content) == (preset.config, CENTERED)
+    assert from_verl_with_loss(content, version="main") == (preset.config, CENTERED)
+    with pytest.raises(UsageError, match="belongs to the loss: read both with from_verl_with_loss"):
+        from_verl(content)
+    line = overrides(preset.config, "verl", preset.loss)
+    assert line is not None
+    assert line.startswith("# verl main with pull request 8010; no release has it\n")
+    assert " algorithm.rollout_correction.score_centering=true " in line
+    assert " actor_rollout_ref.rollout.topk_log_probs=128 " in line
+
+
+def test_verls_own_default_mapping_is_read_in_main_alone() -> None:
+    assert from_verl({"score_centering": False}) == from_verl({"score_centering": False}, version="main")
+    with pytest.raises(UsageError, match="unknown key of verl's rollout correction 'score_centering'"):
+        from_verl({"score_centering": False}, version="0.9.1")
+    with pytest.raises(UsageError, match=r"verl 0\.9\.1's text cannot contain score centering \(version='main' has it"):
+        to_verl(GRADIENT, CENTERED)
+    assert to_verl(GRADIENT, version="main")["score_centering"] is False
+    assert "score_centering" not in to_verl(GRADIENT)
+
+
+REINFORCE = {"bypass_mode": True, "loss_type": "reinforce", "score_centering": True}
+
+
+@pytest.mark.parametrize(
+    ("correction", "rollout", "message"),
+    [  # what tests/trainer/config of verl main refuses (commit c6236f51)
+        ({"bypass_mode": False, "loss_type": "ppo_clip"}, {}, "verl centers the scores of its policy gradient only"),
+        ({"loss_type": "ppo_clip"}, {}, "verl centers the scores of its policy gradient only"),
+        ({"rollout_is": "sequence"}, {}, "goes with rollout_is None or 'token'"),
+        ({"rollout_is": "token", "rollout_is_batch_normalize": True}, {}, "without batch normalisation"),
+        ({}, {"topk_log_probs": 128, "calculate_log_probs": False}, "calculate_log_probs is False"),
+        ({}, {"topk_log_probs": 128, "top_p": 0.9}, "verl refuses topk_log_probs with top_p: 0.9; write top_p: 1.0"),
+        ({}, {"topk_log_probs": 128, "top_k": 50}, "with top_k: 50; write top_k: -1"),
+        ({}, {"topk_log_probs": 128, "logprobs_mode": "raw_logprobs"}, "write logprobs_mode: processed_logprobs"),
+        ({}, {"topk_log_probs": 128, "name": "sglang"}, "write name: vllm"),
+        ({}, {"topk_log_probs": -1}, "topk_log_probs must be ≥ 0; got -1"),
+        ({}, {"topk_log_probs": 0}, "score_centering needs topk_log_probs"),
+    ],
+)  # fmt: skip
+def test_what_verl_refuses_with_score_centering(
+    correction: dict[str, object], rollout: dict[str, object], message: str
+) -> None:
+    given = {
+        "algorithm": {"rollout_correction": REINFORCE | correction},
+        "actor_rollout_ref": {"rollout": {"calculate_log_probs": True} | rollout},
+    }
+    with pytest.raises(UsageError, match=message):
+        from_verl_with_loss(given)
+
+
+def test_our_term_is_verls() -> None:
+    """Check the gradient of verl main's sum over the head, sg(q·w(p/q) − ρ·w(1/ρ)·p)·log p (score_centering.py)."""
+    torch.manual_seed(1)
+    logits = torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
+    log_q = torch.randn(5, 12, dtype=torch.float64).log_softmax(-1).topk(6)
+    log_p = logits.log_softmax(-1).gather(-1, log_q.indices)
+    p, q = log_p.detach().exp(), log_q.values.exp()
+    rho = (1 - q.sum(-1, keepdim=True)) / (1 - p.sum(-1, keepdim=True))
+    for name, weight in {
+        "bypass_pg_sc": torch.ones_like,
+        "bypass_pg_token_tis_sc": lambda ratio: ratio.clamp(max=2.0),
+        "bypass_pg_token_icepop_sc": lambda ratio: torch.where((ratio >= 0.5) & (ratio <= 5.0), ratio, 0.0),
+    }.items():
+        residual = q * weight(p / q) - rho * weight(1 / rho) * p
+        (theirs,) = torch.autograd.grad((residual * log_p).sum(), logits, retain_graph=True)
+        ours_term = centering_terms(log_p, log_q.values, PRESETS[name].config).sum()
+        (ours,) = torch.autograd.grad(ours_term, logits, retain_graph=True)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_slime_writes_reinforce_with_its_flags() -> None:
+    """Check the flags and defaults of slime 0.3.2 (slime/utils/arguments.py), and what its validation accepts."""
+    assert export(BAND, "slime", CENTERED) == (
+        "# slime v0.3.2\n"
+        "# score centering needs Megatron, --rollout-top-p 1 --rollout-top-k -1 and a temperature above 0\n"
+        "--pg-loss-type reinforce \\\n--use-score-centering \\\n--score-centering-top-k 128 \\\n--use-tis \\\n"
+        "--tis-clip 5.0 \\\n--tis-clip-low 0.5 \\\n"
+        "--custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function\n"
+    )
+    assert to_slime(GRADIENT, CENTERED) == {
+        "pg_loss_type": "reinforce", "use_score_centering": True, "score_centering_top_k": 128,
+    }  # fmt: skip
+    for config, message in (
+        (TOKEN, "centers the scores of REINFORCE only; nearest: bypass_mode=True"),
+        (replace(CAPPED, rollout_is_threshold=math.inf), "--tis-clip is finite; nearest"),
+        (replace(CAPPED, rollout_is="sequence"), "token weights without rules"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            to_slime(config, CENTERED)
+
+
+def test_slimes_use_tis_means_another_ratio_with_reinforce() -> None:
+    """PPO's clip, the default, weighs by π_old/π_rollout; REINFORCE by π_θ/π_rollout, which is our bypass mode."""
+    assert from_slime({"--use-tis": True}) == TOKEN
+    assert from_slime({"--use-tis": True, "--pg-loss-type": "ppo", "--use-score-centering": False}) == TOKEN
+    assert from_slime({"--use-tis": True, "--pg-loss-type": "reinforce"}) == CAPPED
+    assert from_slime({"--pg-loss-type": "reinforce", "--custom-tis-function-path": None}) == GRADIENT
+    vanilla = "slime.backends.megatron_utils.loss.vanilla_tis_function"
+    assert from_slime({"--use-tis": True, "--custom-tis-function-path": vanilla}) == TOKEN
+    assert from_slime(to_slime(BAND)) == BAND
+    for given, message in (
+        ({"--use-score-centering": True}, "belongs to the loss: write --pg-loss-type reinforce for it"),
+        ({"--use-score-centering": True, "--pg-loss-type": "ppo"}, "slime refuses --use-score-centering with"),
+        ({"--score-centering-top-k": 64}, "slime ignores score_centering_top_k=64 without --use-score-centering"),
+        ({"--pg-loss-type": "cispo"}, "unknown pg_loss_type 'cispo'"),
+        ({"--pg-loss-type": "reinforce", "--use-opsm": True}, "read with PPO's clip only"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            from_slime(given)
+    with pytest.raises(UsageError, match="unknown key of miles's flags 'pg_loss_type'"):
+        from_miles({"--pg-loss-type": "reinforce"})
 
 
 def test_nemo_rl_nightly_writes_the_key_and_what_it_needs() -> None:

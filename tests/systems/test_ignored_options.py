@@ -52,15 +52,6 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] 
         ],
         [{"rollout_is": None, "rollout_is_threshold": 2.0, "rollout_rs": None, "rollout_rs_threshold": None}],
     ),
-    "verl 0.7": (
-        lambda given: from_verl(given, version="0.7"),
-        [
-            ({"rollout_rs_threshold_lower": 0.5}, "verl ignores rollout_rs_threshold_lower=0.5 without rollout_rs"),
-            ({"rollout_rs_threshold": 2.0}, "without rollout_rs"),
-        ],
-        # Its veto needs no rollout_rs: in the golden run huge_minus30 it rejects a row by itself.
-        [{"rollout_token_veto_threshold": 1e-4}],
-    ),
     "SkyRL": (
         from_skyrl,
         [
@@ -87,11 +78,6 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] 
         ],
         [{f"{_IS}_correction": False, f"{_IS}_clip_max": 3.0}, {"loss_type": "dr_grpo"}],
     ),
-    "TRL 1.5": (
-        lambda given: from_trl(given, version="1.5"),
-        [({f"{_IS}_correction": False, f"{_IS}_cap": 2.0}, f"TRL ignores {_IS}_cap=2.0")],
-        [{f"{_IS}_correction": False}],
-    ),
     "OpenRLHF": (
         from_openrlhf,
         [
@@ -100,11 +86,6 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] 
             ({"is_correction_level": "seq", "is_correction_mode": "clip"}, "goes with level token"),
         ],
         [{"is_correction_threshold": [0.5, 5.0]}],
-    ),
-    "OpenRLHF 0.11.0": (
-        lambda given: from_openrlhf(given, version="0.11.0"),
-        [({"is_correction_type": "icepop"}, "OpenRLHF ignores is_correction_type='icepop' without")],
-        [{"is_correction_type": "tis"}],
     ),
     "prime-rl": (
         from_prime_rl,

@@ -7,7 +7,6 @@ import yaml
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.rules import RejectionRule
 from rlcorr.systems.areal import from_areal
 from rlcorr.systems.ms_swift import from_ms_swift
 from rlcorr.systems.nemo_rl import from_nemo_rl
@@ -28,7 +27,9 @@ RETIRED: list[tuple[Any, dict[str, Any], str]] = [
     (from_verl, {"rollout_is_level": "token", "rollout_is": True}, "now write rollout_is: token, or sequence"),
     (from_verl, {"algorithm": {"rollout_is": True, "rollout_is_mode": "mask"}}, "mask, now rollout_rs"),
     (from_verl, {"rollout_is": "token", "rollout_is_threshold_lower": 0.5}, 'rollout_is_threshold: "0.5_5.0"'),
-    (from_verl, {"rollout_is_veto_threshold": 1e-4}, "0.7 calls it rollout_token_veto_threshold"),
+    (from_verl, {"rollout_is_veto_threshold": 1e-4}, "today's has no veto, nearest: rollout_rs: seq_max_k2"),
+    (from_verl, {"rollout_token_veto_threshold": 1e-4}, "today's has no veto, nearest: rollout_rs: seq_max_k2"),
+    (from_verl, {"rollout_rs": "geometric", "rollout_rs_threshold_lower": 0.9}, 'rollout_rs_threshold: "0.5_2.0"'),
     (from_verl, {"actor_rollout_ref.actor.tis_imp_ratio_cap": 2.0}, "rollout_is: token with rollout_is_threshold: cap"),
     (from_verl, {"behav_imp_weight_cap": 2.0}, "rollout_is: token with rollout_is_threshold: cap"),
     (from_verl, {"bypass_old_logprob_for_rollout": True}, "it is now bypass_mode."),
@@ -49,12 +50,14 @@ RETIRED: list[tuple[Any, dict[str, Any], str]] = [
     (from_prime_rl, {"ratio_type": "token", "geo_mask_high": 10.0}, "the preset prime_rl_legacy_masks has them"),
     (from_prime_rl, {"dppo_mask_low": 0.2}, "read it with version='2026-08', or write the names of 2026-09, eps"),
     (from_prime_rl, {"trainer": {"loss": {"type": "ipo", "kl_tau": 1e-3}}}, "read it with version='2026-08'"),
-    (from_trl, {f"{_IS}_cap": 2.0}, f"read it with version='1.5', or write the names of 1.16, use_vllm, {_IS}"),
+    (from_trl, {f"{_IS}_cap": 2.0}, f"TRL before 1.6 had it; it is now {_IS}_clip_max"),
     (from_trl, {"importance_sampling_level": "sequence"}, "so leave it out"),
     (from_trl, {"learning_rate": 1e-6}, "What is not about the correction is not read: leave it out."),
-    (from_openrlhf, {"--enable_vllm_is_correction": True}, "read it with version='0.9.9'"),
-    (from_openrlhf, {"is_correction_enable": True}, "read it with version='0.11.0'"),
-    (from_openrlhf, {"use_icepop": True}, "is_correction_mode mask in 0.11.2"),
+    (from_openrlhf, {"--enable_vllm_is_correction": True}, "it is now is_correction_level token, seq or off"),
+    (from_openrlhf, {"--vllm_is_truncated_threshold": 2.0}, "it is now is_correction_threshold, two numbers"),
+    (from_openrlhf, {"is_correction_enable": True}, "it is now is_correction_level token, seq or off"),
+    (from_openrlhf, {"is_correction_type": "seq-mask-tis"}, "seq-mask-tis is level seq"),
+    (from_openrlhf, {"use_icepop": True}, "it is now is_correction_mode mask"),
     (from_roll, {"infer_correction": True, "infer_is_mode": "token"}, "is_weight: {enabled: true, weight_type: token"),
     (from_roll, {"enable_seq_reject": "geometric"}, "it is an entry of filters"),
     (from_roll, {"infer_catastrophic_threshold": 1e-4}, "today's has no such filter"),
@@ -72,21 +75,12 @@ def test_the_successor_of_a_key_is_named() -> None:
         assert message in str(caught.value), (given, str(caught.value))
 
 
-def test_one_number_of_an_older_openrlhf_is_an_upper_bound() -> None:
-    """Check the flag of versions up to 0.9.4: one number, which clamped r above."""
-    given = {"--enable_vllm_is_correction": True, "--vllm_is_truncated_threshold": 2.0}
-    assert from_openrlhf(given, version="0.9.9") == CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
-
-
 def test_places_that_no_exporter_of_ours_writes() -> None:
     """Check Hydra's overrides, an empty parent, the argument of xtuner's loss, and loss_fn without its name."""
     token = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0)
     place = "algorithm.rollout_correction."
     assert from_verl({f"{place}rollout_is": "token", f"+{place}rollout_is_threshold": 3.0}) == token
     assert from_verl({"algorithm": {"rollout_correction": None}}) == CorrectionConfig()
-    assert from_verl({"algorithm": {"rollout_correction": {"rollout_token_veto_threshold": 1e-4}}}) == CorrectionConfig(
-        rollout_rs=(RejectionRule.named("seq_min_k1", lower=1e-4),)
-    )
     assert from_xtuner({"rollout_is": {"rollout_is_threshold": (3.0, 0.0)}}) == token
     ratio = {"truncated_importance_sampling_type": "tis", "truncated_importance_sampling_ratio": 3.0}
     assert from_nemo_rl({"use_importance_sampling_correction": True, **ratio}) == token

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rlcorr.presets import PRESETS
-from rlcorr.systems.export import SYSTEMS, defaults_of, newest_text
+from rlcorr.systems.export import SYSTEMS, defaults_of, export
 from rlcorr.systems.shipped import shipped
 
 
@@ -24,6 +24,6 @@ def test_the_default_is_first_and_every_row_can_be_exported() -> None:
         for one in others:
             assert one.preset is not None, system
             assert one.config == PRESETS[one.preset].config, (system, one.preset)
-            assert newest_text(one.config, system, one.loss)[1].strip(), (system, one.preset)
+            assert export(one.config, system, one.loss).strip(), (system, one.preset)
         effects = [replace(one.config, bypass_mode=False, loss_type="ppo_clip") for one in (first, *others)]
         assert len({repr(effect) for effect in effects}) == len(effects), system

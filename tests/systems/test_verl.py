@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import oracle
@@ -18,7 +18,6 @@ from rlcorr.errors import UsageError
 from rlcorr.systems.verl.config import from_verl, to_verl
 from rlcorr.systems.verl.thresholds import RULES, dotted, inverse
 
-V070 = GOLDEN["verl-v070"]
 PR6800 = GOLDEN["verl-pr6800"]
 FRACTIONAL = "fractional_mask"  # a mask that is also a weight: ours is bool
 
@@ -178,7 +177,7 @@ def test_yaml_eats_verls_underscore_and_nobody_can_see_it() -> None:
         ({"rollout_is_treshold": 2.0}, r"unknown key .* 'rollout_is_treshold'. Did you mean 'rollout_is_threshold'"),
         ({"rollout_is": "sequnce"}, "Did you mean 'sequence'"),
         ({"rollout_rs": "seq_mean_k", "rollout_rs_threshold": 2.0}, "Did you mean 'seq_mean_k"),
-        ({"rollout_rs": "token", "rollout_rs_threshold": 2.0}, r"v0.7.0.*version='0.7', or write token_k1"),
+        ({"rollout_rs": "token", "rollout_rs_threshold": 2.0}, "a name of verl 0.7, .* now write token_k1, whose"),
         ({"bypass_mode": True, "loss_type": "gspo"}, "unknown loss_type of verl's rollout correction 'gspo'"),
         ({"loss_type": "reinforce"}, "needs bypass_mode=True"),
         ({"bypass_mode": "yes"}, "bypass_mode must be True or False; got 'yes'"),
@@ -284,77 +283,21 @@ def test_verl_pull_request_6800() -> None:
     fields = PR6800["presets"]["decoupled_token_kpop"]
     config = from_verl(fields)
     assert assert_as_verl_did(config, PR6800["pipeline"]["decoupled_token_kpop"]) >= 20
-    assert to_verl(config, version="main") == fields
+    assert to_verl(config, version="pull request 6800") == fields
     for chain in PR6800["rs"].values():
         assert assert_as_verl_did(from_verl(chain["config"]), chain["cases"]) >= 20
 
 
-def test_k1_bounds_act_on_the_inverse_ratio_in_verl_main_and_on_the_ratio_in_v070() -> None:
-    """Check bounds 0.6 and 1.4. main keeps r in [1/1.4, 1/0.6] = [0.714, 1.667]: 1.5, not 0.65; v0.7.0 the reverse."""
-    main = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
-    assert (main.rollout_rs[0].lower, main.rollout_rs[0].upper) == pytest.approx((0.7142857, 1.6666667))
-    assert correct(row(1.5, 0.65), main).keep_mask.tolist() == [[True, False]]
-    old = from_verl({"rollout_rs": "token", "rollout_rs_threshold": 1.4, "rollout_rs_threshold_lower": 0.6})
-    assert old.rollout_rs == (rule("token_k1", 0.6, 1.4),)
-    assert correct(row(1.5, 0.65), old).keep_mask.tolist() == [[False, True]]
-
-
-@pytest.mark.parametrize("number", range(len(V070["runs"])))
-def test_verl_v070(number: int) -> None:
-    run = V070["runs"][number]
-    assert assert_as_verl_did(from_verl(run["kwargs"], version="0.7.0"), {run["case"]: run}) == 1
-
-
-V070_NUMBERS = {  # level of weights, rule, veto, bypass, loss; from the release
-    "decoupled_token_is": ("token", None, None, False, "ppo_clip"),
-    "decoupled_seq_is": ("sequence", None, None, False, "ppo_clip"),
-    "decoupled_seq_is_rs": ("sequence", ("seq_sum_k1", 0.5, 2.0), None, False, "ppo_clip"),
-    "decoupled_geo_rs": (None, ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, False, "ppo_clip"),
-    "bypass_ppo_clip": (None, None, None, True, "ppo_clip"),
-    "bypass_ppo_clip_geo_rs": (None, ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, True, "ppo_clip"),
-    "bypass_pg_is": ("sequence", None, None, True, "reinforce"),
-    "bypass_pg_rs": (None, ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, True, "reinforce"),
-    "geo_rs_seq_tis": ("sequence", ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, False, "ppo_clip"),
-    "bypass_pg_geo_rs_seq_tis": ("sequence", ("seq_mean_k1", 1 / 1.001, 1.001), 1e-4, True, "reinforce"),
-    "disabled": (None, None, None, False, "ppo_clip"),
-}
-
-
-@pytest.mark.parametrize("name", V070["presets"])
-def test_verl_v070_presets(name: str) -> None:
-    """Check that the presets of v0.7.0 are recognised by their keys."""
-    level, band, veto, bypass, loss = V070_NUMBERS[name]
-    config = from_verl(V070["presets"][name])
-    assert (config.rollout_is, config.bypass_mode, config.loss_type) == (level, bypass, loss)
-    assert (config.rollout_is_threshold, config.rollout_is_threshold_lower) == (2.0, None)
-    expected = [band] * (band is not None) + [("seq_min_k1", veto, math.inf)] * (veto is not None)
-    assert [(r.name, r.lower, r.upper) for r in config.rollout_rs] == [
-        (name, pytest.approx(lower, rel=1e-12), upper) for name, lower, upper in expected
-    ]
-
-
-@pytest.mark.parametrize(
-    ("mapping", "message"),
-    [
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}, "unknown rollout_rs of verl v0.7.0 'token_k1'"),
-        ({"rollout_rs": "geometric"}, "needs rollout_rs_threshold"),
-        ({"rollout_rs": "geometric", "rollout_rs_threshold": 0.9}, "finite and ≥ 1; got 0.9"),
-        ({"rollout_rs": "geometric", "rollout_rs_threshold": "0.9_1.1"}, "must be a number; got '0.9_1.1'"),
-        ({"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}, "must be a number; got '0.5_2.0'"),
-        ({"rollout_token_veto_threshold": "1e-4"}, "write the number 1.0e-4"),
-        ({"rollout_token_veto_threshold": 0.0}, "must be > 0"),
-    ],
-)
-def test_verl_v070_mistakes(mapping: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        from_verl(mapping, version="0.7.0")
+def test_k1_bounds_act_on_the_inverse_ratio() -> None:
+    """Check bounds 0.6 and 1.4: verl keeps r in [1/1.4, 1/0.6] = [0.714, 1.667], so 1.5, not 0.65."""
+    config = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
+    assert (config.rollout_rs[0].lower, config.rollout_rs[0].upper) == pytest.approx((0.7142857, 1.6666667))
+    assert correct(row(1.5, 0.65), config).keep_mask.tolist() == [[True, False]]
 
 
 def test_the_version_of_verl_can_be_told() -> None:
-    with pytest.raises(UsageError, match=r"unknown version of verl '0.8'.*Known: 0.7, 0.9.1, main"):
+    with pytest.raises(UsageError, match=r"unknown version of verl '0.8'.*Known: 0.9.1, main, pull request 6800"):
         from_verl({}, version="0.8")
-    with pytest.raises(UsageError, match=r"unknown key .* 'rollout_token_veto_threshold'"):
-        from_verl({"rollout_token_veto_threshold": 1e-4}, version="main")
 
 
 # --- verl: written ---
@@ -404,7 +347,7 @@ def test_verl_text() -> None:
             rule("token_binary_kl", upper=2.0),
         ),
     )
-    assert to_verl(config, version="main") == {
+    assert to_verl(config, version="pull request 6800") == {
         "rollout_is": "token",
         "rollout_is_threshold": "1.0e-05_5.0",
         "rollout_is_batch_normalize": False,
@@ -413,7 +356,7 @@ def test_verl_text() -> None:
         "bypass_mode": False,
         "loss_type": "ppo_clip",
     }
-    assert from_verl(to_verl(config, version="main")) == config
+    assert from_verl(to_verl(config, version="pull request 6800")) == config
     unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
     assert to_verl(unbounded)["rollout_is_threshold"] == "inf"
     assert from_verl(to_verl(unbounded)) == unbounded
@@ -422,45 +365,15 @@ def test_verl_text() -> None:
 KPOP = CorrectionConfig(rollout_rs=(rule("token_binary_kl", upper=2.0),))
 
 
-def test_verl_0_9_1_takes_binary_kl_and_raises_later() -> None:
+@pytest.mark.parametrize("version", ["0.9.1", "main"])
+def test_no_release_of_verl_has_kpop(version: str) -> None:
     """Check that we refuse binary_kl, which is not in verl's SUPPORTED_ROLLOUT_RS_OPTIONS (rollout_corr_helper.py)."""
     for translate in (
-        lambda: to_verl(KPOP),
-        lambda: from_verl({"rollout_rs": "binary_kl", "rollout_rs_threshold": 2.0}, version="0.9.1"),
+        lambda: to_verl(KPOP, version=version),
+        lambda: from_verl({"rollout_rs": "binary_kl", "rollout_rs_threshold": 2.0}, version=version),
     ):
-        with pytest.raises(UsageError, match=r"raises when it first runs; nearest: version='main'"):
+        with pytest.raises(UsageError, match=r"no release has it: .*nearest: version='pull request 6800'"):
             translate()
-
-
-def test_verl_0_7_has_one_rule_with_bounds_on_r_and_a_veto() -> None:
-    config = CorrectionConfig(
-        rollout_is="sequence", rollout_rs=(rule("seq_mean_k1", 0.999, 1.002), rule("seq_min_k1", lower=1e-4))
-    )
-    written = to_verl(config, version="0.7")
-    assert written == {
-        "rollout_is": "sequence",
-        "rollout_is_threshold": 2.0,
-        "rollout_is_batch_normalize": False,
-        "rollout_rs": "geometric",
-        "rollout_rs_threshold": 1.002,
-        "rollout_rs_threshold_lower": 0.999,
-        "rollout_token_veto_threshold": 1e-4,
-        "bypass_mode": False,
-        "loss_type": "ppo_clip",
-    }
-    assert from_verl(written) == config
-    for changes, message in (
-        ({"rollout_rs": (rule("seq_mean_k3", upper=0.01),)}, "verl 0.7 cannot express seq_mean_k3 ≤ 0.01; nearest"),
-        ({"rollout_is_mode": "mask", "rollout_is_threshold_lower": 0.5}, "verl 0.7 truncates weights only; nearest"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            to_verl(replace(config, **changes), version="0.7")
-
-
-@pytest.mark.parametrize("name", V070["presets"])
-def test_verl_0_7_there_and_back(name: str) -> None:
-    config = from_verl(V070["presets"][name])
-    assert from_verl(to_verl(config, version="0.7"), version="0.7") == config
 
 
 BOUND = st.integers(1, 10**6).map(lambda k: k / 1000)
@@ -492,7 +405,7 @@ def what_verl_can_do(draw: st.DrawFn) -> CorrectionConfig:
 @oracle.examples(300)
 @given(what_verl_can_do())
 def test_verl_there_and_back(config: CorrectionConfig) -> None:
-    written = to_verl(config, version="main")
+    written = to_verl(config, version="pull request 6800")
     assert from_verl(written) == config
     unquoted = "\n".join(f"{key}: {'null' if value is None else value}" for key, value in written.items())
     assert yaml.safe_load(unquoted) == written, "bounds survive YAML even without quotes"

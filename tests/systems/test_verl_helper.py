@@ -3,9 +3,12 @@
 `make peers` runs verl's own tests on the drop-in, and compares it value by value with the real helper.
 """
 
+import importlib
 import math
 import sys
 import types
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,3 +243,45 @@ def test_the_plugin_does_nothing_until_it_is_asked(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, verl_plugin.HELPER, types.ModuleType("verl's own"))
     assert verl_plugin.install("helper") == []
     assert sys.modules[verl_plugin.HELPER] is verl_helper
+
+
+OWN = "def _parse_rollout_is_threshold(threshold):\n    return 'verl', threshold\n\nnew_in_main = 8010\n"
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """sys.modules without verl and its parts, and without what the test imports afterwards."""
+    monkeypatch.setattr(sys, "modules", {n: m for n, m in sys.modules.items() if n.split(".")[0] != "verl"})
+    verl_helper._verls_own.cache_clear()
+    yield sys.modules
+    verl_helper._verls_own.cache_clear()
+
+
+def test_names_that_the_drop_in_lacks_come_from_verls_own_helper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: dict[str, Any]
+) -> None:
+    """Check a stand-in for verl on the disk: main's score_centering.py imports a private name (commit c6236f51)."""
+    package = tmp_path / "verl" / "trainer" / "ppo"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "rollout_corr_helper.py").write_text(OWN)
+    (package / "score_centering.py").write_text(
+        "from verl.trainer.ppo.rollout_corr_helper import SAFETY_BOUND, _parse_rollout_is_threshold\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    modules[verl_plugin.HELPER] = verl_helper
+    centering = importlib.import_module("verl.trainer.ppo.score_centering")
+    assert centering._parse_rollout_is_threshold(2.0) == ("verl", 2.0)
+    assert centering.SAFETY_BOUND == verl_helper.SAFETY_BOUND
+    assert verl_helper.new_in_main == 8010
+    with pytest.raises(AttributeError, match="nowhere"):
+        _ = verl_helper.nowhere
+    assert modules[verl_plugin.HELPER] is verl_helper
+
+
+def test_without_verl_an_unknown_name_is_an_attribute_error(modules: dict[str, Any]) -> None:
+    modules["verl"] = None
+    with pytest.raises(AttributeError, match="verl's own helper is not installed"):
+        _ = verl_helper._parse_rollout_is_threshold
+    assert not hasattr(verl_helper, "__wrapped__")

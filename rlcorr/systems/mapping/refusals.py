@@ -10,23 +10,25 @@ from rlcorr.rules import RejectionRule
 
 CENTERING = {
     "prime-rl": "version='main' has trainer.loss.score_centering, for its loss ipo",
+    "verl": "version='main' has it, for its policy gradient",
+    "NeMo RL": "version='nightly' has loss_fn.score_centering",
     "miles": "it is in an open pull request, 3317",
 }
-"""System whose text cannot contain score centering → a sentence about its own."""
+"""System whose text cannot contain score centering, in this version at least → a sentence about its own."""
 
 
-def refuse_centering(system: str, loss: LossConfig | None) -> None:
-    """Raise `UsageError` if the loss has score centering, which the system's text cannot contain.
+def refuse_centering(system: str, loss: LossConfig | None, version: str = "") -> None:
+    """Raise `UsageError` if the loss has score centering, which the text of this system and version cannot contain.
 
     >>> refuse_centering("TRL", LossConfig(score_centering=True))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    rlcorr.errors.UsageError: TRL's text cannot contain score centering; nearest: NeMo RL with version='nightly', ...
+    rlcorr.errors.UsageError: TRL's text cannot contain score centering; nearest: verl with version='main', slime, ...
     """
     if loss is not None and loss.score_centering:
         reason = f" ({CENTERING[system]})" if system in CENTERING else ""
         raise UsageError(
-            f"{system}'s text cannot contain score centering{reason}; nearest: NeMo RL with version='nightly', or "
-            f"score_centering=False."
+            f"{f'{system} {version}'.rstrip()}'s text cannot contain score centering{reason}; nearest: verl with "
+            f"version='main', slime, NeMo RL with version='nightly', or score_centering=False."
         )
 
 

@@ -1,19 +1,22 @@
-"""verl's RolloutCorrectionConfig as ours and back: 0.7, 0.9.1 (as commit 1dda039b), main with pull request 6800.
+"""verl's RolloutCorrectionConfig as ours and back: 0.9.1 (as commit 1dda039b), and two versions without a release.
 
-verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r; in 0.7 they acted on r.
+They are main, with score centering (pull request 8010, read at commit c6236f51), and pull request 6800, with KPop's
+binary_kl. verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
+from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import known_keys, number, options, version_of
+from rlcorr.systems.mapping.keys import known_keys, options, switch, version_of
+from rlcorr.systems.mapping.refusals import refuse_centering
 from rlcorr.systems.mapping.serialize import as_yaml, commented, five_digits, short_number
-from rlcorr.systems.verl import v0_7
-from rlcorr.systems.verl.block import LOSS_MODE, block, split_block
+from rlcorr.systems.verl.block import CENTERING, HEAD, LOSS_MODE, block, split_block
+from rlcorr.systems.verl.retired import RETIRED, RETIRED_RULES
 from rlcorr.systems.verl.thresholds import (
     OPTIONS,
     RULES,
@@ -26,24 +29,13 @@ from rlcorr.systems.verl.thresholds import (
     weight_text,
 )
 
-VERSIONS = ("0.9.1", "main", "0.7")
-"""main includes pull request 6800 (KPop's binary_kl), which was open in October 2026."""
-_CAP = "an older verl capped token ratios with it, in actor; now it is rollout_is: token with rollout_is_threshold: cap"
-RETIRED = {
-    "rollout_is_level": "an older verl had it with rollout_is: true; now write rollout_is: token, or sequence",
-    "rollout_is_mode": "an older verl had truncate, which is now one number as rollout_is_threshold, and mask, now "
-    "rollout_rs (token_k1, seq_sum_k1 or seq_mean_k1) with rollout_rs_threshold",
-    "rollout_is_threshold_lower": "an older verl had it; now both bounds are one text, as in rollout_is_threshold: "
-    '"0.5_5.0"',
-    "rollout_is_veto_threshold": "an older verl had it, and 0.7 calls it rollout_token_veto_threshold; today's "
-    "has no veto, nearest: rollout_rs: seq_max_k2",
-    **dict.fromkeys(("tis_imp_ratio_cap", "imp_ratio_cap", "behav_imp_weight_cap"), _CAP),
-    "bypass_old_logprob_for_rollout": "it is now bypass_mode",
-    **dict.fromkeys(
-        ("use_pure_rollout_correction", "use_policy_gradient"), "it is now bypass_mode: true with loss_type: reinforce"
-    ),
+VERSIONS = {
+    "0.9.1": "verl 0.9.1",
+    "main": "verl main with pull request 8010; no release has it",
+    "pull request 6800": "verl with pull request 6800; no release has it",
 }
-"""Keys of older versions of verl → what to write now (pull requests 2953, 3694, 3915, 4070, 4511)."""
+"""Version → how its texts name it. Pull request 6800 was open in October 2026."""
+CENTERING_NEEDS = "score_centering needs the vLLM rollout with top_p 1 and top_k -1, and FSDP without fused kernels"
 LOSSES = ("ppo_clip", "reinforce")
 NOWHERE_IN_VERL = {
     "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds the gap that drpo penalises",
@@ -63,13 +55,11 @@ class _Settings:
     rollout_rs_threshold: Any = None
     bypass_mode: Any = False
     loss_type: Any = "ppo_clip"
-    rollout_rs_threshold_lower: Any = None
-    """Only in verl 0.7."""
-    rollout_token_veto_threshold: Any = None
-    """Only in verl 0.7."""
+    score_centering: Any = False
+    """Only in main."""
 
 
-KEYS = tuple(f.name for f in fields(_Settings) if f.name not in v0_7.KEYS)
+KEYS = tuple(f.name for f in fields(_Settings))
 
 
 def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
@@ -83,26 +73,46 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
             have the keys of `block` next to it. A key that is missing has the default of verl's YAML. Next to a
             `_target_`, with which Hydra builds verl's class, rollout_is is required, because the class has another
             default for it.
-        version: "0.9.1", "main" or "0.7". None means 0.7 if one of its own keys is present, else main.
+        version: one of `VERSIONS`. None reads what any of them has.
 
     Raises:
-        UsageError: for unknown keys, for numbers that verl would misread, and for settings that verl would ignore
-            silently, or accept and then fail on.
+        UsageError: for unknown keys, for numbers that verl would misread, for settings that verl would ignore silently,
+            or accept and then fail on, and for score_centering: true, which `from_verl_with_loss` reads.
     """
-    correction, is_loss_set = split_block(correction, RETIRED)
-    mapping = _fields_of(options("verl's rollout correction", correction, ("algorithm", "rollout_correction"), RETIRED))
-    version = _version(version) if version is not None else "0.7" if v0_7.is_v0_7(mapping) else "main"
-    known_keys("verl's rollout correction", mapping, (*KEYS, *v0_7.KEYS) if version == "0.7" else KEYS)
+    config, loss = from_verl_with_loss(correction, version=version)
+    if loss.score_centering:
+        raise UsageError(
+            "score_centering belongs to the loss: read both with from_verl_with_loss, or leave it out, and set "
+            "LossConfig(score_centering=True)."
+        )
+    return config
+
+
+def from_verl_with_loss(correction: Any, *, version: str | None = None) -> tuple[CorrectionConfig, LossConfig]:
+    """Return the configuration and the loss, which has score centering if verl's mapping has it.
+
+    Arguments and errors are those of `from_verl`. Raises `UsageError` also where verl refuses score centering: without
+    bypass_mode and reinforce, with weights of sequences or divided by their mean, and without a head (topk_log_probs).
+
+    >>> pasted = {"bypass_mode": True, "loss_type": "reinforce", "score_centering": True}
+    >>> from_verl_with_loss(pasted)[1].score_centering
+    True
+    """
+    pasted = split_block(correction, RETIRED)
+    parents = ("algorithm", "rollout_correction")
+    mapping = _fields_of(options("verl's rollout correction", pasted.correction, parents, RETIRED))
+    version = version if version is None else version_of("verl", version, VERSIONS)
+    known_keys("verl's rollout correction", mapping, [k for k in KEYS if k != CENTERING or version in (None, "main")])
     settings = _Settings(**mapping)
     _check_switches(settings)
     _check_names(settings.rollout_is, settings.bypass_mode, settings.loss_type)
-    if is_loss_set and settings.bypass_mode is not True:
+    if pasted.is_loss_set and settings.bypass_mode is not True:
         raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
     try:
-        bounds, rules = _weight_bounds(settings, version), _rules(settings, version)
+        bounds, rules = _weight_bounds(settings), _rules(settings, version)
     except ThresholdError as error:
         raise UsageError(str(error)) from error
-    return CorrectionConfig(
+    config = CorrectionConfig(
         rollout_is=settings.rollout_is,
         rollout_is_threshold=bounds.upper,
         rollout_is_threshold_lower=bounds.lower,
@@ -112,9 +122,24 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
         bypass_mode=settings.bypass_mode,
         loss_type=settings.loss_type,
     )
+    centered = switch(CENTERING, settings.score_centering)
+    if centered:
+        _check_centering(config)
+        if pasted.head == 0:
+            raise UsageError(f"{CENTERING} needs {HEAD}, the size of the sampler's head; got 0, nearest: 128.")
+    return config, LossConfig(score_centering=centered)
 
 
-def _weight_bounds(settings: _Settings, version: str) -> Bounds:
+def _check_centering(config: CorrectionConfig) -> None:
+    """Raise `UsageError` for a correction with which verl refuses score centering."""
+    if not config.bypass_mode or config.loss_type != "reinforce":
+        raise UsageError(
+            "verl centers the scores of its policy gradient only; nearest: bypass_mode=True, loss_type='reinforce'."
+        )
+    check_centering(config)
+
+
+def _weight_bounds(settings: _Settings) -> Bounds:
     threshold = settings.rollout_is_threshold
     if threshold is None and settings.rollout_is is not None:
         raise UsageError(
@@ -122,32 +147,27 @@ def _weight_bounds(settings: _Settings, version: str) -> Bounds:
             f'{settings.rollout_is!r}. Give a number or "lower_upper".'
         )
     threshold = _Settings.rollout_is_threshold if threshold is None else threshold
-    if version == "0.7":
-        return Bounds(None, number("rollout_is_threshold", threshold))
     _refuse_second_underscore("rollout_is_threshold", threshold)
     return parse_bounds("rollout_is_threshold", threshold)
 
 
-def _rules(settings: _Settings, version: str) -> tuple[RejectionRule, ...]:
+def _rules(settings: _Settings, version: str | None) -> tuple[RejectionRule, ...]:
     rollout_rs, threshold = settings.rollout_rs, settings.rollout_rs_threshold
-    if version == "0.7":
-        lower, veto = settings.rollout_rs_threshold_lower, settings.rollout_token_veto_threshold
-        return v0_7.rules(rollout_rs, threshold, lower, veto)
     if rollout_rs is None:
         return ()
     names = parse_options(rollout_rs)
     for name in names:
-        if name in v0_7.RULES:
+        if name in RETIRED_RULES:
             raise UsageError(
-                f"rollout_rs={name!r} is a name of verl v0.7.0: read it with version='0.7', or write "
-                f"{v0_7.RULES[name]}, whose bounds verl puts on 1/r."
+                f"rollout_rs={name!r} is a name of verl 0.7, with bounds on r; now write {RETIRED_RULES[name]}, whose "
+                f"bounds are on 1/r."
             )
         if name not in RULES:
             raise unknown("rollout_rs of verl", name, RULES)
     _refuse_second_underscore("rollout_rs_threshold", threshold)
     parsed = parse_rule_bounds(rollout_rs, names, threshold)
     rules = tuple(RejectionRule.named(rule, lower=bounds.lower, upper=bounds.upper) for rule, bounds in parsed)
-    return _check_binary_kl(rules, version)
+    return rules if version is None else _check_binary_kl(rules, version)
 
 
 def _refuse_second_underscore(name: str, threshold: Any) -> None:
@@ -175,16 +195,12 @@ def _fields_of(correction: Any) -> Any:
     return {key: correction[key] for key in correction if key != "_target_"}
 
 
-def _version(version: str) -> str:
-    return version_of("verl", "0.7" if version == "0.7.0" else version, VERSIONS)
-
-
 def _check_binary_kl(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionRule, ...]:
-    """Return the rules. Raises `UsageError` for binary_kl in verl 0.9.1."""
-    if version == "0.9.1" and any(rule.name == "token_binary_kl" for rule in rules):
+    """Return the rules. Raises `UsageError` for binary_kl in a version without it."""
+    if version != "pull request 6800" and any(rule.name == "token_binary_kl" for rule in rules):
         raise UsageError(
-            "verl 0.9.1 takes rollout_rs='binary_kl' and raises when it first runs; nearest: version='main', with pull "
-            "request 6800, or seq_mean_k3."
+            f"verl {version} takes rollout_rs='binary_kl' and raises when it first runs, and no release has it: it is "
+            f"KPop's rule in pull request 6800; nearest: version='pull request 6800', or seq_mean_k3."
         )
     return rules
 
@@ -198,10 +214,9 @@ def _check_switches(settings: _Settings) -> None:
         raise UsageError(
             f"verl ignores rollout_is_threshold={threshold!r} without rollout_is: leave it out, or give both."
         )
-    for name in ("rollout_rs_threshold", "rollout_rs_threshold_lower"):
-        value = getattr(settings, name)
-        if settings.rollout_rs is None and value is not None:
-            raise UsageError(f"verl ignores {name}={value!r} without rollout_rs: leave it out, or give both.")
+    value = settings.rollout_rs_threshold
+    if settings.rollout_rs is None and value is not None:
+        raise UsageError(f"verl ignores rollout_rs_threshold={value!r} without rollout_rs: leave it out, or give both.")
 
 
 def _check_names(level: Any, bypass: Any, loss: Any) -> None:
@@ -217,15 +232,19 @@ def _check_names(level: Any, bypass: Any, loss: Any) -> None:
         )
 
 
-def to_verl(config: CorrectionConfig, *, version: str = "0.9.1") -> dict[str, Any]:
+def to_verl(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "0.9.1") -> dict[str, Any]:
     """Return verl's `algorithm.rollout_correction`, every field. Raises `UsageError` for what verl cannot do.
 
-    Pairs of bounds are text with dots, "0.5_5.0", which YAML does not read as a number.
+    Pairs of bounds are text with dots, "0.5_5.0", which YAML does not read as a number. From `loss` comes
+    score_centering, in the version main.
     """
-    version = _version(version)
+    version_of("verl", version, VERSIONS)
     _refuse_loss(config)
-    if version == "0.7":
-        return v0_7.to_v0_7(config)
+    centered = loss is not None and loss.score_centering
+    if centered and version != "main":
+        refuse_centering("verl", loss, version)
+    if centered:
+        _check_centering(config)
     rules = _check_binary_kl(config.rollout_rs, version)
     thresholds = [rule_text(rule) for rule in rules]
     one_number = len(rules) == 1 and rules[0].divergence != "k1"
@@ -237,14 +256,14 @@ def to_verl(config: CorrectionConfig, *, version: str = "0.9.1") -> dict[str, An
         "rollout_rs_threshold": float(rules[0].upper) if one_number else ",".join(thresholds) or None,
         "bypass_mode": config.bypass_mode,
         "loss_type": config.loss_type,
-    }
+    } | ({CENTERING: centered} if version == "main" else {})
 
 
-def verl_text(config: CorrectionConfig, *, version: str = "0.9.1") -> str:
+def verl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "0.9.1") -> str:
     """Return YAML: `algorithm.rollout_correction` and the keys that it needs. Raises `UsageError` as `to_verl` does."""
-    version = _version(version)
-    text = as_yaml("", block(to_verl(config, version=version), config, version))
-    return commented(text, [f"verl {version}", *([] if version == "0.7" else inverted_notes(config))])
+    correction = to_verl(config, loss, version=version)
+    needs = [CENTERING_NEEDS] if correction.get(CENTERING) else []
+    return commented(as_yaml("", block(correction, config)), [VERSIONS[version], *needs, *inverted_notes(config)])
 
 
 def inverted_notes(config: CorrectionConfig) -> list[str]:

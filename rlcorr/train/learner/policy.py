@@ -1,16 +1,18 @@
 """The trained model: a causal language model with float32 weights, its critic if it needs one, and its scores."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
+from rlcorr.errors import UsageError
 from rlcorr.train.config.learning import Critic, Precision
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.learner.shared_prompts import SharedRows, shared_rows, states_of
@@ -150,6 +152,39 @@ def output_head(lm: PreTrainedModel) -> nn.Linear:
 
 
 def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
-    """Load a model in float32 from a directory in Hugging Face format."""
-    lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
-    return lm.to(device)  # pyright: ignore[reportArgumentType]
+    """Load a model in float32 from a directory in Hugging Face format.
+
+    Raises `UsageError` if its weights are not exactly those of the model that config.json describes, because
+    transformers fills gaps with random numbers and leaves out what it does not know. A tied head may be missing.
+    """
+    try:
+        result: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    except (OSError, SafetensorError) as error:  # no weights, a missing shard, a file that was cut
+        raise UsageError(f"the weights in {path} cannot be read: {str(error).rstrip('.')}.") from error
+    lm, loaded = result
+    _require_fit(path, lm, loaded)
+    return lm.to(device)
+
+
+def _require_fit(path: Path, lm: PreTrainedModel, loaded: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for weights that are missing, left over, or of another shape."""
+    shapes = [f"{name} {tuple(shape)} instead of {tuple(fit)}" for name, shape, fit in loaded["mismatched_keys"]]
+    faults = {"missing": loaded["missing_keys"], "left over": loaded["unexpected_keys"], "of another shape": shapes}
+    said = [f"{what}: {_first(names)}" for what, names in faults.items() if names]
+    embedding = lm.get_input_embeddings()
+    if not said and lm.config.tie_word_embeddings and output_head(lm).weight is not embedding.weight:
+        said = ["left over: lm_head.weight, which config.json (tie_word_embeddings) takes from the embedding"]
+    if said:
+        raise UsageError(
+            f"the weights in {path} do not fit the {type(lm).__name__} of its config.json ({'; '.join(said)}), and "
+            f"transformers fills gaps with random numbers: save the model itself with save_pretrained, a PEFT model "
+            f"after merge_and_unload()."
+        )
+
+
+def _first(names: Collection[str]) -> str:
+    """Return the first three names, and how many there are beyond them."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(sorted(names)[:3]) + more
