@@ -123,7 +123,7 @@ def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list
 
 def tensor_column(name: str, tensor: torch.Tensor) -> Column:
     """Return a tensor as a column: `Unreadable` if its shape or dtype is not supported, or it is too large."""
-    return try_read(lambda: _column(name, tensor))
+    return try_read(lambda: _column(name, tensor.detach()))
 
 
 def _column(name: str, tensor: torch.Tensor) -> Column:

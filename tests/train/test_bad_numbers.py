@@ -296,7 +296,7 @@ def test_a_streak_goes_on_after_resuming(
 
 REFUSALS: dict[str, tuple[tuple[str, ...], str]] = {
     "rewards": ((), "the reward function failed on all 4 answers of the first step"),
-    "all_rejected": (("--preset", "impossible"), "stops at step 2: the correction rejects every token: widen the bounds"),
+    "all_rejected": (("--preset", "impossible"), "at step 2: the correction rejects every token: widen the bounds"),
 }
 
 

@@ -21,7 +21,7 @@ from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out
 RewardFunction = Callable[[Prompt, str, str], float | None]
 
 MOST_RAISED = 3
-"""Number of errors of one class that reach the caller, which prints each. A function with a fault has one per answer."""
+"""Number of errors of one class that reach the caller, which prints them. A wrong function raises one per answer."""
 
 
 def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, max_tokens: int) -> Task:
