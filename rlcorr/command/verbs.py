@@ -28,7 +28,6 @@ from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.heap import return_large_blocks
 from rlcorr.foreign.import_run import LARGE, find_files, import_files
-from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.foreign.stream import pair_files
 from rlcorr.presets import preset
 from rlcorr.records import runs
@@ -195,6 +194,11 @@ class Import:
     clamp_rounding: bool = False
     """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
     refused."""
+    leave_out_aborted: bool = False
+    """Leave out responses for which one side has no log-prob at all, as for aborted ones, and print how many there are.
+    Without this option they are refused."""
+    join: bool = False
+    """Join the rows that several files have of one step: shards that were cut by size, or a file per micro-batch."""
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -211,18 +215,19 @@ def run_import(request: Import) -> int:
     if size > LARGE:  # smaller imports take little memory, and are faster without
         return_large_blocks()
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        options = {"nan_is_ratio_one": request.nan_is_ratio_one, "clamp_rounding": request.clamp_rounding}
-        summary = import_files(files, path, **options, watch=bar.update)
+        summary = import_files(
+            files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,
+            clamp_rounding=request.clamp_rounding, leave_out_aborted=request.leave_out_aborted,
+        )  # fmt: skip
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
     print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
-    unpaired = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
     looks, segments = [], iter(())
     for step in runs.list_steps(path):
         batch = runs.read_step(path, step).batch
         looks.append(look(step, batch))
         segments = segment_lines(batch, step)  # those of the last step are printed
-    for line in (*summary.notes, *unpaired, *verdict_lines(verdicts(looks))):
+    for line in (*summary.notes, *summary.left_out(), *verdict_lines(verdicts(looks))):
         print("\n".join(textwrap.wrap(line, WIDTH)))
     for line in (*placement_lines(total_size(one.gap for one in looks)), *segments):
         print(line)

@@ -204,7 +204,8 @@ def _json_default(value: Any) -> Any:
 def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
     """Return the column of these cells, one per row; None if all are null.
 
-    null becomes NaN among numbers and an empty text among texts. Cells of different kinds make it `Unreadable`.
+    null becomes NaN among numbers, an empty text among texts, and an empty list that is marked among lists. Cells of
+    different kinds make it `Unreadable`.
     """
     unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
     if unreadable is not None:
@@ -214,15 +215,18 @@ def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
     if set(kinds) == {"nothing"}:
         return None
     for row, kind in enumerate(kinds):
-        empty = "an empty list" if " list" in kind_of_column else "nothing"
-        if kind not in (kind_of_column, empty):
+        empty = ("an empty list", "nothing") if " list" in kind_of_column else ("nothing",)
+        if kind not in (kind_of_column, *empty):
             return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {kind_of_column}.")
     return _list_column(cells) if " list" in kind_of_column else _value_column(cells)
 
 
 def _list_column(cells: list[Any]) -> Lists:
-    values = np.concatenate([x for x in cells if len(x)] or cells)
-    return Lists(torch.tensor(values), torch.tensor([len(x) for x in cells]))
+    lists = [x for x in cells if x is not None]
+    values = np.concatenate([x for x in lists if len(x)] or lists)
+    lengths = torch.tensor([0 if x is None else len(x) for x in cells])
+    null = torch.tensor([x is None for x in cells]) if len(lists) < len(cells) else None
+    return Lists(torch.tensor(values), lengths, null=null)
 
 
 def _value_column(cells: list[Any]) -> torch.Tensor | list[str]:
