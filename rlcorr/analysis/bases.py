@@ -2,8 +2,11 @@
 
 import math
 
+import torch
+from torch import Tensor
+
 from rlcorr.analysis.log_prob_pairs import Tokens, mismatch_numbers, select_tokens
-from rlcorr.analysis.symptoms import Symptom
+from rlcorr.analysis.symptoms import Symptom, some_rows
 
 BASES = {
     math.log(10): "the engine's log-probs are in base 10: multiply them by 2.3026, which is ln 10",
@@ -21,27 +24,47 @@ BASES = {
 NEAR = 0.02
 """Largest relative distance of the median of p/q from one of them."""
 LEFT = 0.25
-"""Largest share of Σ|d| that may remain. A temperature with such a β leaves at least 0.5 (softmaxes over 2 to 800
-tokens), because p = βq − ln Σ exp(βq) differs between positions by the last term."""
-FEWEST = 20
-"""Smallest number of tokens for which it is tested."""
+"""Largest share of Σ|d| of an answer that may remain. Temperatures with such a β leave more in nearly every answer,
+because p = βq − ln Σ exp(βq), and the last term differs between positions."""
+FEWEST, IN_ANSWER = 20, 4
+"""Smallest number of tokens, in all answers of another base together and in one of them."""
+SPREAD = 0.4
+"""Largest relative distance of four fifths of the ratios p/q from it. Noise of one size on all logits has at most this
+relative size; one large token in an answer, which would otherwise decide its sums, has not."""
 
 
-def other_base(tokens: Tokens) -> Symptom | None:
-    """Check whether p is the same multiple of q on every token, as with logarithms of another base.
+def other_base(tokens: Tokens, mask: Tensor) -> Symptom | None:
+    """Check whether p is the same multiple of q on every token of all answers or of some: logarithms of another base.
 
-    The strength is the share of Σ|d| that the multiplication removes.
+    The strength is the share of Σ|d| that the multiplication removes in these answers.
+
+    Args:
+        tokens: the tokens of a batch, (N,).
+        mask: where they are in the batch, (B, T), with N true entries.
     """
-    resolved = select_tokens(tokens, (tokens.old < -0.01) & (tokens.rollout < -0.01))
-    if len(resolved.old) < FEWEST:
-        return None
-    multiple = float((resolved.old / resolved.rollout).median())
-    nearest = min(BASES, key=lambda base: abs(math.log(multiple / base)))
-    left = float(
-        (resolved.old - nearest * resolved.rollout).abs().sum() / (resolved.old - resolved.rollout).abs().sum()
-    )
-    if abs(multiple / nearest - 1) > NEAR or not left < LEFT:
-        return None
-    sentence = f"Logarithms of two bases: π_old's are {multiple:.3f} times those of π_rollout on every token, so "
-    sentence += f"{BASES[nearest]}."
-    return Symptom("beyond rounding", sentence, mismatch_numbers(tokens), 1 - left)
+    answer = mask.nonzero()[:, 0]
+    d = (tokens.old - tokens.rollout).abs()
+    resolved = (tokens.old < -0.01) & (tokens.rollout < -0.01)
+    gap = torch.zeros(len(mask), dtype=torch.float64).index_add_(0, answer, d)
+    count = torch.bincount(answer[resolved], minlength=len(mask))
+    symptoms = []
+    for base, advice in BASES.items():
+        left = torch.zeros_like(gap).index_add_(0, answer, (tokens.old - base * tokens.rollout).abs())
+        chosen = ((left < LEFT * gap) & (count >= IN_ANSWER))[answer]
+        part = select_tokens(tokens, chosen & resolved)
+        if len(part.old) < FEWEST or not _is_constant(part.old / part.rollout / base):
+            continue
+        rows, answers = answer[chosen].unique(), len(answer.unique())
+        where = "" if len(rows) == answers else f" in {some_rows(rows, answers)}"
+        sentence = (
+            f"Logarithms of two bases{where}: π_old's are {base:.3f} times those of π_rollout on every token, so "
+        )
+        strength = 1 - float(left[rows].sum() / gap[rows].sum())
+        symptoms.append(Symptom("beyond rounding", f"{sentence}{advice}.", mismatch_numbers(tokens), strength))
+    return max(symptoms, key=lambda symptom: symptom.strength, default=None)
+
+
+def _is_constant(ratios: Tensor) -> bool:
+    """Check whether ratios, (N,), are 1 in the median, and near 1 except for the lowest and the highest tenth."""
+    low, middle, high = (float(ratios.kthvalue(max(1, round(q * len(ratios)))).values) for q in (0.1, 0.5, 0.9))
+    return abs(middle - 1) <= NEAR and low >= 1 - SPREAD and high <= 1 + SPREAD

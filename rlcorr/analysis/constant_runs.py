@@ -75,5 +75,5 @@ def _filled_up(length: Tensor, width: Tensor) -> Tensor:
     candidates = several & (shortest < RUN)
     filled = runs & candidates
     count = int(filled.sum())
-    enough = count >= 2 and count >= FILLED * int(candidates.sum()) and 2 * count >= int(runs.sum())
+    enough = count >= 3 and count >= FILLED * int(candidates.sum()) and 2 * count >= int(runs.sum())
     return filled if enough else torch.zeros_like(filled)

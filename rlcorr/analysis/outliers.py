@@ -39,8 +39,8 @@ class Outliers:
 def outliers(tokens: Tokens, batch: TokenBatch) -> Outliers | None:
     """Return what makes most of k3, if the verdict on its size is another without it.
 
-    As few tokens are taken as are enough, at most `MOST`; otherwise few answers, or one place of every answer. The
-    strength is their share of k3.
+    As few tokens are taken as are enough, at most `MOST`. If the others do not look healthy then, few answers or one
+    place of every answer come first. The strength is their share of k3.
 
     Args:
         tokens: the real tokens, (N,), all with finite log-probs.
@@ -49,10 +49,23 @@ def outliers(tokens: Tokens, batch: TokenBatch) -> Outliers | None:
     divergence = k3(tokens.old - tokens.rollout)
     if len(divergence) < FEWEST:
         return None
+    few = _few_tokens(tokens, divergence, batch.response_mask)
+    if few is not None and verdict_on(float(divergence[few.others].mean()))[0] in HEALTHY:
+        return few
+    return _answers_or_places(tokens, divergence, batch) or few
+
+
+def _few_tokens(tokens: Tokens, divergence: Tensor, mask: Tensor) -> Outliers | None:
     largest = divergence.topk(MOST).indices
     for taken in range(1, len(largest) + 1):
-        if _decides(divergence, others := _all_but(divergence, largest[:taken])):
-            return Outliers(_symptom(tokens, batch.response_mask, largest[:taken], _sizes(divergence, others)), others)
+        others = torch.ones_like(divergence, dtype=torch.bool)
+        others[largest[:taken]] = False
+        if _decides(divergence, others):
+            return Outliers(_symptom(tokens, mask, largest[:taken], _sizes(divergence, others)), others)
+    return None
+
+
+def _answers_or_places(tokens: Tokens, divergence: Tensor, batch: TokenBatch) -> Outliers | None:
     for part, name, advice in (*_answers(divergence, batch), *_places(divergence, batch)):
         if _stands_out(divergence, part):
             with_them, without = _sizes(divergence, ~part)
@@ -80,12 +93,6 @@ def without_outliers(batch: TokenBatch, symptoms: list[Symptom]) -> TokenBatch:
         if symptom.places is not None:
             mask &= ~symptom.places
     return batch.replace(response_mask=mask) if bool((mask != batch.response_mask).any()) else batch
-
-
-def _all_but(divergence: Tensor, left_out: Tensor) -> Tensor:
-    others = torch.ones_like(divergence, dtype=torch.bool)
-    others[left_out] = False
-    return others
 
 
 def _decides(divergence: Tensor, others: Tensor) -> bool:

@@ -27,12 +27,13 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
+from rlcorr.analysis.opposite_sides import opposite_sides
 from rlcorr.analysis.outliers import outliers
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.row_groups import row_groups
 from rlcorr.analysis.shifts import shift
 from rlcorr.analysis.size_pattern import CLEAN_K3, size
-from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short, some_rows
+from rlcorr.analysis.symptoms import HEALTHY, Symptom, mend_first, percent, short, some_rows
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
@@ -66,7 +67,9 @@ is a hint, and its sentence says "may be"."""
 
 
 def triage(batch: TokenBatch) -> list[Symptom]:
-    """Return the patterns that the batch fits, the strongest first. There is always at least one.
+    """Return the patterns that the batch fits: faults that must be mended first, then the others, the strongest first.
+
+    There is always at least one.
 
         not finite     a log-prob is NaN or infinite, or tokens were left out because the engine's was
         identical      d = 0 everywhere
@@ -114,22 +117,27 @@ def _of_whole(batch: TokenBatch) -> list[Symptom]:
     symptoms = [] if bool(finite.all()) else [not_finite(finite)]
     marks, real = marked(tokens, finite)
     runs, real = constant_runs(tokens, real, mask)
-    if marks or runs:
-        symptoms += [*marks, *runs]
+    symptoms += [*marks, *runs]
+    if not bool(real.all()):
         batch = batch.replace(response_mask=torch.zeros_like(mask).masked_scatter(mask, real))
     patterns = symptoms + _finite_patterns(batch, select_tokens(tokens, real), hide=bool(symptoms))
     if (missing := left_out(batch, len(finite))) is not None:
         few = missing.strength < 0.5  # if more are missing, a healthy rest proves nothing about the batch
         patterns = [missing, *(symptom for symptom in patterns if few or symptom.pattern not in HEALTHY)]
-    return sorted(patterns, key=lambda symptom: -symptom.strength)
+    return sorted(patterns, key=lambda symptom: (_comes_later(symptom), -symptom.strength))
+
+
+def _comes_later(symptom: Symptom) -> bool:
+    return symptom.pattern != "outlier" and mend_first([symptom]) is None
 
 
 def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[Symptom]:
     """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
     if same := identical(tokens):
         return [] if hide else [same]
-    if moved := shift(batch) or other_base(tokens):
-        return [moved]
+    mask = batch.response_mask
+    if fault := shift(batch) or opposite_sides(tokens, mask) or other_base(tokens, mask):
+        return [fault]
     zeros = padding(tokens)
     if zeros:
         tokens = select_tokens(tokens, (tokens.old != 0) & (tokens.rollout != 0))
@@ -152,7 +160,7 @@ def _of_some_answers(batch: TokenBatch, tokens: Tokens) -> list[Symptom]:
     row = batch.response_mask.nonzero()[:, 0]
     for chosen in row_groups(tokens, batch.response_mask):
         part, others = select_tokens(tokens, chosen), select_tokens(tokens, ~chosen)
-        fault = identical(part) or other_base(part) or top_p_mass(part) or temperature(part)
+        fault = identical(part) or top_p_mass(part) or temperature(part)
         if fault is None and size(part).pattern == "beyond rounding" != size(others).pattern:
             fault = size(part)
         if fault is not None and identical(others) is None:

@@ -50,7 +50,9 @@ def test_two_and_three_are_named_together_and_of_four_the_answers() -> None:
         assert set(outlier.tokens) == {spike[:2] for spike in spikes[:count]}
         assert rest.pattern == "precision"
     outlier, rest = triage(batch(*spikes))
-    assert "% of k3 is in 3 of 60 answers (responses 5, 40, 41, counted from 0): 5.1 % of the tokens" in outlier.sentence
+    assert (
+        "% of k3 is in 3 of 60 answers (responses 5, 40, 41, counted from 0): 5.1 % of the tokens" in outlier.sentence
+    )
     assert (outlier.tokens, rest.pattern) == ((), "precision")
 
 
