@@ -117,10 +117,13 @@ def _trim(name: str, column: Column, rollout: Lists, kept: Tensor) -> Column:
     """Return a column that is aligned with the log-probs, (N,) or K numbers per token, at the places that are kept."""
     if not isinstance(column, Lists) or name not in (*_ALIGNED, *TOP, "policy_versions", "turn_ids"):
         return column
+    count = torch.bincount(rollout.rows()[kept], minlength=len(rollout.lengths))
+    if name == "token_ids":  # those of the prompt may come before
+        lengths = column.lengths - (rollout.lengths - count)
+        return Lists(column.values[column.positions() < lengths[column.rows()]], lengths.clamp(min=0), column.padded)
     times = len(column.values) // max(len(rollout.values), 1) if name in TOP else 1
     if not torch.equal(column.lengths, rollout.lengths * times):
         return column
-    count = torch.bincount(rollout.rows()[kept], minlength=len(rollout.lengths))
     return Lists(column.values[kept.repeat_interleave(times)], count * times, column.padded)
 
 

@@ -41,7 +41,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def reencode(record: StepRecord, tokenizer: Any) -> Reencoded:
-    """Encode the text of every answer again, and compare its ids with those that were recorded.
+    """Compare the recorded ids of every answer with those of its text, which is encoded again.
 
     Special tokens, which a text may lack, are left out on both sides. An answer whose ids decode to another text than
     the recorded one is not comparable: the text may hold what a tool wrote, or be cut.

@@ -42,6 +42,14 @@ def test_ids_of_prompts_and_responses_keep_their_places() -> None:
     assert record.batch.tensors()["prompt_ids"].tolist() == [[0]] * ROWS
 
 
+def test_ids_of_prompts_before_the_response_keep_their_places() -> None:
+    """Ids (B, 2 + T) of prompts and responses: the last T belong to the log-probs, of which the first 3 are real."""
+    ids = np.tile(np.arange(WIDTH + 2), (ROWS, 1))
+    record = read_pairs("x.npz", npz(**arrays(left=False), input_ids=ids))
+    assert real(record.batch.tensors()["response_ids"], record) == [[2, 3, 4]] * ROWS
+    assert record.batch.tensors()["prompt_ids"].tolist() == [[0, 1]] * ROWS
+
+
 def test_without_a_mask_or_with_too_many_tokens_it_is_refused() -> None:
     columns = arrays(left=False)
     ones = columns | {"response_mask": np.ones((ROWS, WIDTH), bool)}
