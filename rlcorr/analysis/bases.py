@@ -26,6 +26,8 @@ NEAR = 0.02
 LEFT = 0.25
 """Largest share of Σ|d| of an answer that may remain. Temperatures with such a β leave more in nearly every answer,
 because p = βq − ln Σ exp(βq), and the last term differs between positions."""
+SMALLEST = 0.2
+"""Share of Σ|q| that Σ|d| of an answer must have: it is |p/q − 1|, at least 0.3, less `LEFT`. Only saves time."""
 FEWEST, IN_ANSWER = 20, 4
 """Smallest number of tokens, in all answers of another base together and in one of them."""
 SPREAD = 0.4
@@ -46,6 +48,9 @@ def other_base(tokens: Tokens, mask: Tensor) -> Symptom | None:
     d = (tokens.old - tokens.rollout).abs()
     resolved = (tokens.old < -0.01) & (tokens.rollout < -0.01)
     gap = torch.zeros(len(mask), dtype=torch.float64).index_add_(0, answer, d)
+    size = torch.zeros_like(gap).index_add_(0, answer, tokens.rollout.abs())
+    if not bool((gap > SMALLEST * size).any()):
+        return None
     count = torch.bincount(answer[resolved], minlength=len(mask))
     symptoms = []
     for base, advice in BASES.items():

@@ -22,6 +22,8 @@ def opposite_sides(tokens: Tokens, mask: Tensor) -> Symptom | None:
         tokens: the tokens of a batch, (N,).
         mask: where they are in the batch, (B, T), with N true entries.
     """
+    if not bool((tokens.rollout == 0).any() | (tokens.old == 0).any()):
+        return None
     answer = mask.nonzero()[:, 0]
     row = answer.unique(return_inverse=True)[1]
     width = torch.bincount(row)

@@ -104,9 +104,7 @@ def _of_some(part: _Moved, suspects: Tensor, answers: int, total: float, sizes: 
     sentence += (
         f"of the {_name(part.lag)} (mean |Δ| {short(after)} instead of {short(before)}), in the first of them from "
     )
-    sentence += (
-        f"token {first} on. One side has lost or added tokens there, as after a tool call or a second tokenisation."
-    )
+    sentence += f"token {first} on. One side has lost or added tokens there, as after a tool call or a second tokenisation: score the ids that the engine returned."
     numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": after, "rows": float(repaired.sum())}
     return Symptom("shift by one", sentence, numbers, part.gain(repaired) / total)
 
