@@ -98,13 +98,12 @@ def _of_some(part: _Moved, suspects: Tensor, answers: int, total: float, sizes: 
     before, after = (float(x[repaired].sum()) / count for x in (part.before, part.after))
     by = {1: "one", 2: "two", 3: "three"}[abs(part.lag)]
     first = int(part.start[repaired][0])
-    sentence = (
-        f"Looks like a shift by {by} in {some_rows(suspects[repaired], answers)}: π_old of a token matches π_rollout "
-    )
+    sentence = f"Looks like a shift by {by} in {some_rows(suspects[repaired], answers)}: π_old of a token matches "
     sentence += (
-        f"of the {_name(part.lag)} (mean |Δ| {short(after)} instead of {short(before)}), in the first of them from "
+        f"π_rollout of the {_name(part.lag)} (mean |Δ| {short(after)} instead of {short(before)}), in the first "
     )
-    sentence += f"token {first} on. One side has lost or added tokens there, as after a tool call or a second tokenisation: score the ids that the engine returned."
+    sentence += f"of them from token {first} on. One side has lost or added tokens there, as after a tool call or a "
+    sentence += "second tokenisation: score the ids that the engine returned."
     numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": after, "rows": float(repaired.sum())}
     return Symptom("shift by one", sentence, numbers, part.gain(repaired) / total)
 
