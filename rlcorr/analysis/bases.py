@@ -8,17 +8,14 @@ from torch import Tensor
 from rlcorr.analysis.log_prob_pairs import Tokens, mismatch_numbers, select_tokens
 from rlcorr.analysis.symptoms import Symptom, some_rows
 
+LN10, LN2 = math.log(10), math.log(2)
 BASES = {
-    math.log(10): "the engine's log-probs are in base 10: multiply them by 2.3026, which is ln 10",
-    math.log(2): "the engine's log-probs are in base 2, that is in bits: multiply them by 0.6931, which is ln 2",
-    1 / math.log(10): "the trainer's log-probs are in base 10: multiply them by 2.3026, which is ln 10",
-    1 / math.log(2): "the trainer's log-probs are in base 2, that is in bits: multiply them by 0.6931, which is ln 2",
-    math.log2(
-        10
-    ): "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2 (by 0.6931)",
-    math.log10(
-        2
-    ): "the engine's log-probs are in base 2 (multiply them by 0.6931), the trainer's in base 10 (by 2.3026)",
+    LN10: "the engine's log-probs are in base 10: multiply them by 2.3026, which is ln 10",
+    LN2: "the engine's log-probs are in base 2, that is in bits: multiply them by 0.6931, which is ln 2",
+    1 / LN10: "the trainer's log-probs are in base 10: multiply them by 2.3026, which is ln 10",
+    1 / LN2: "the trainer's log-probs are in base 2, that is in bits: multiply them by 0.6931, which is ln 2",
+    LN10 / LN2: "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2 (by 0.6931)",
+    LN2 / LN10: "the engine's log-probs are in base 2 (multiply them by 0.6931), the trainer's in base 10 (by 2.3026)",
 }
 """p/q if both sides mean the same probabilities → what to do. The natural logarithm is used everywhere here."""
 NEAR = 0.02
@@ -61,11 +58,9 @@ def other_base(tokens: Tokens, mask: Tensor) -> Symptom | None:
             continue
         rows, answers = answer[chosen].unique(), len(answer.unique())
         where = "" if len(rows) == answers else f" in {some_rows(rows, answers)}"
-        sentence = (
-            f"Logarithms of two bases{where}: π_old's are {base:.3f} times those of π_rollout on every token, so "
-        )
+        sentence = f"Logarithms of two bases{where}: π_old's are {base:.3f} times those of π_rollout on every token, "
         strength = 1 - float(left[rows].sum() / gap[rows].sum())
-        symptoms.append(Symptom("beyond rounding", f"{sentence}{advice}.", mismatch_numbers(tokens), strength))
+        symptoms.append(Symptom("beyond rounding", f"{sentence}so {advice}.", mismatch_numbers(tokens), strength))
     return max(symptoms, key=lambda symptom: symptom.strength, default=None)
 
 
