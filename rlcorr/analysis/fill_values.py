@@ -108,7 +108,10 @@ def padding(tokens: Tokens) -> Symptom | None:
             continue
         share = count / len(zeros)
         sentence = f"Looks like padding: the {name}'s log-prob is exactly 0 on {count:,} tokens ({percent(share)}), "
-        sentence += "but the other side gives them a probability below one half."
+        sentence += (
+            "but the other side gives them a probability below one half. They were not filled in: record them, or "
+        )
+        sentence += "leave these tokens out with response_mask."
         if bool((side == 0).all()):
             sentence = f"Looks like padding: the {name}'s log-prob is exactly 0 on all {len(zeros):,} tokens. It was "
             sentence += "not filled in, or sampling was greedy."

@@ -1,8 +1,10 @@
 """Parts of the diagnosis of a batch: the patterns that a mismatch can have, and how their numbers are written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from torch import Tensor
 
 Pattern = Literal[
     "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
@@ -31,19 +33,26 @@ class Symptom:
     strength: float
     tokens: tuple[tuple[int, int], ...] = ()
     """Row and column of the tokens that the sentence names, both counted from 0."""
+    places: Tensor | None = field(default=None, compare=False, repr=False)
+    """(B, T) bool: the tokens that the sentence is about, if they are more than it names one by one. They are left out
+    of the other symptoms and of the size of the gap."""
 
 
 def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
     """Return the strongest symptom of a fault that must be mended before a correction is chosen; None if there is none.
 
     Tokens that were left out because the engine has no log-prob for them are such a fault if they are most of the
-    batch.
+    batch, and outliers if they are whole answers or one place of every answer.
 
     >>> mend_first([Symptom("precision", "", {}, 0.9)])
     >>> mend_first([Symptom("undecided", "", {}, 0.9), Symptom("padding", "", {}, 0.4)]).pattern
     'padding'
     """
-    faults = [symptom for symptom in symptoms if symptom.pattern in MEND_FIRST]
+    faults = [
+        symptom
+        for symptom in symptoms
+        if symptom.pattern in MEND_FIRST or (symptom.pattern == "outlier" and symptom.places is not None)
+    ]
     return next((fault for fault in faults if fault.numbers.get("left_out", 1.0) >= 0.5), None)
 
 
@@ -62,6 +71,16 @@ def short(number: float) -> str:
 def percent(share: float) -> str:
     """Return a share in percent, with two digits."""
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def some_rows(rows: Tensor, answers: int) -> str:
+    """Name rows, (N,), of a batch with so many answers: their number, and the first three.
+
+    >>> some_rows(torch.tensor([4]), 64), some_rows(torch.tensor([0, 3, 6, 9]), 12)
+    ('1 of 64 answers (response 4, counted from 0)', '4 of 12 answers (responses 0, 3, 6, …, counted from 0)')
+    """
+    first = ", ".join(map(str, rows[:3].tolist())) + (", …" if len(rows) > 3 else "")
+    return f"{len(rows):,} of {answers:,} answers (response{'s' * (len(rows) > 1)} {first}, counted from 0)"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 import torch
 
+from rlcorr.analysis.bases import other_base
+from rlcorr.analysis.constant_runs import constant_runs
 from rlcorr.analysis.fill_values import left_out, marked, not_finite, padding
 from rlcorr.analysis.log_prob_pairs import (
     Tokens,
@@ -25,11 +27,13 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
+from rlcorr.analysis.opposite_sides import opposite_sides
 from rlcorr.analysis.outliers import outliers
 from rlcorr.analysis.published import rounding
+from rlcorr.analysis.row_groups import row_groups
+from rlcorr.analysis.shifts import shift
 from rlcorr.analysis.size_pattern import CLEAN_K3, size
-from rlcorr.analysis.symptoms import HEALTHY, Symptom, percent, short
-from rlcorr.masked import masked_mean
+from rlcorr.analysis.symptoms import HEALTHY, Symptom, mend_first, percent, short, some_rows
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
@@ -63,11 +67,13 @@ is a hint, and its sentence says "may be"."""
 
 
 def triage(batch: TokenBatch) -> list[Symptom]:
-    """Return the patterns that the batch fits, the strongest first. There is always at least one.
+    """Return the patterns that the batch fits: faults that must be mended first, then the others, the strongest first.
+
+    There is always at least one.
 
         not finite     a log-prob is NaN or infinite, or tokens were left out because the engine's was
         identical      d = 0 everywhere
-        shift by one   the two sides agree after one of them is shifted by a token
+        shift by one   the two sides agree after one of them is shifted by a token, in all answers or in some
         padding        several tokens have a value that is not a log-prob, such as −9999, or the 0 of padding
         top-p mass     the mean of r is below 1, and π_old ≤ π_rollout
         temperature    y = (β − 1)·(x + H), see `temperature`
@@ -75,8 +81,11 @@ def triage(batch: TokenBatch) -> list[Symptom]:
         clean, precision, undecided, beyond rounding
                        none of these. The size of k3 decides: that of float32 sums, that of 16 bits, that of coarser
                        formats and old weights, or more than any measured rounding, see `size`
-        outlier        one to three tokens decide which of these four it is, see `outliers`. The other patterns are
-                       then those of the other tokens
+        outlier        one to three tokens, few answers or one place of every answer decide which of these four it is,
+                       see `outliers`. The other patterns are then those of the other tokens
+
+    beyond rounding is also the pattern of logarithms of two bases, see `other_base`. A fault of some answers alone is
+    reported for them, see `row_groups`, with the further faults of the others.
 
     With sampled_log_probs, the engine's part of the gap is diagnosed, and
 
@@ -107,22 +116,28 @@ def _of_whole(batch: TokenBatch) -> list[Symptom]:
     finite = torch.isfinite(tokens.old) & torch.isfinite(tokens.rollout)
     symptoms = [] if bool(finite.all()) else [not_finite(finite)]
     marks, real = marked(tokens, finite)
-    if marks:
-        symptoms += marks
+    runs, real = constant_runs(tokens, real, mask)
+    symptoms += [*marks, *runs]
+    if not bool(real.all()):
         batch = batch.replace(response_mask=torch.zeros_like(mask).masked_scatter(mask, real))
     patterns = symptoms + _finite_patterns(batch, select_tokens(tokens, real), hide=bool(symptoms))
     if (missing := left_out(batch, len(finite))) is not None:
         few = missing.strength < 0.5  # if more are missing, a healthy rest proves nothing about the batch
         patterns = [missing, *(symptom for symptom in patterns if few or symptom.pattern not in HEALTHY)]
-    return sorted(patterns, key=lambda symptom: -symptom.strength)
+    return sorted(patterns, key=lambda symptom: (_comes_later(symptom), -symptom.strength))
+
+
+def _comes_later(symptom: Symptom) -> bool:
+    return symptom.pattern != "outlier" and mend_first([symptom]) is None
 
 
 def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[Symptom]:
     """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
     if same := identical(tokens):
         return [] if hide else [same]
-    if shifted := shift(batch):
-        return [shifted]
+    mask = batch.response_mask
+    if fault := shift(batch) or opposite_sides(tokens, mask) or other_base(tokens, mask):
+        return [fault]
     zeros = padding(tokens)
     if zeros:
         tokens = select_tokens(tokens, (tokens.old != 0) & (tokens.rollout != 0))
@@ -130,11 +145,29 @@ def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[S
         causes = _causes(tokens) if len(tokens.old) else []
         further = [cause for cause in causes if cause.pattern not in HEALTHY]
         return [zeros, *further] if zeros else further
-    if few := outliers(tokens, batch.response_mask):
+    if few := outliers(tokens, batch):
         others = select_tokens(tokens, few.others)
         same = identical(others)
         return [few.symptom, *([same] if same else _causes(others))]
-    return _causes(tokens)
+    causes = _causes(tokens)
+    if any(cause.pattern in ("top-p mass", "temperature", "stale tensor") for cause in causes):
+        return causes
+    return _of_some_answers(batch, tokens) or causes
+
+
+def _of_some_answers(batch: TokenBatch, tokens: Tokens) -> list[Symptom]:
+    """Return the fault of a group of answers, if there is one, and the further faults of the others."""
+    row = batch.response_mask.nonzero()[:, 0]
+    for chosen in row_groups(tokens, batch.response_mask):
+        part, others = select_tokens(tokens, chosen), select_tokens(tokens, ~chosen)
+        fault = identical(part) or top_p_mass(part) or temperature(part)
+        if fault is None and size(part).pattern == "beyond rounding" != size(others).pattern:
+            fault = size(part)
+        if fault is not None and identical(others) is None:
+            said = f"In {some_rows(row[chosen].unique(), len(row.unique()))}: {fault.sentence}"
+            further = [cause for cause in _causes(others) if cause.pattern not in (*HEALTHY, fault.pattern)]
+            return [replace(fault, sentence=said), *further]
+    return []
 
 
 def _causes(tokens: Tokens) -> list[Symptom]:
@@ -162,28 +195,6 @@ def identical(tokens: Tokens) -> Symptom | None:
         return None
     sentence = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
     return Symptom("identical", sentence, {}, 1.0)
-
-
-def shift(batch: TokenBatch) -> Symptom | None:
-    """Check whether p of a token agrees better with q of the token before or after it.
-
-    The strength is the share of Σ|d| that the shift removes, over the tokens with such a neighbour. It must be above
-    one half.
-    """
-    old, rollout = batch.tensors()["old_log_probs"].double(), batch.rollout_log_probs.double()
-    real = batch.response_mask & torch.isfinite(old) & torch.isfinite(rollout)
-    first, second = (slice(None), slice(None, -1)), (slice(None), slice(1, None))
-    both = real[first] & real[second]
-    symptoms = []
-    for column, other, name in ((first, second, "next"), (second, first, "previous")):
-        before = float(masked_mean((old[column] - rollout[column]).abs(), both))
-        shifted = float(masked_mean((old[column] - rollout[other]).abs(), both))
-        if shifted < before / 2 and int(both.sum()) >= FEWEST:
-            sentence = f"Looks like a shift by one: π_old of a token matches π_rollout of the {name} token (mean |Δ| "
-            sentence += f"{short(shifted)} instead of {short(before)})."
-            numbers = {"abs_log_ratio": before, "abs_log_ratio_moved": shifted}
-            symptoms.append(Symptom("shift by one", sentence, numbers, 1 - shifted / before))
-    return max(symptoms, key=lambda symptom: symptom.strength, default=None)
 
 
 def top_p_mass(tokens: Tokens) -> Symptom | None:

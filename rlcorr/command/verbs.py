@@ -7,6 +7,7 @@ transformers, which takes seconds to import, and the other verbs should start at
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -21,6 +22,7 @@ from rlcorr.command.gradient_table import gradient_document, gradient_table, swe
 from rlcorr.command.play import play
 from rlcorr.command.record_verb import Record, run_record
 from rlcorr.command.report_table import WIDTH, diagnose, measured_files, report_document, report_table
+from rlcorr.command.retokenised_lines import retokenised_lines
 from rlcorr.command.segment_lines import segment_lines
 from rlcorr.command.study import Study, run_study
 from rlcorr.command.threshold_verb import Threshold, run_threshold
@@ -28,7 +30,7 @@ from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
 from rlcorr.foreign.heap import return_large_blocks
 from rlcorr.foreign.import_run import LARGE, find_files, import_files
-from rlcorr.foreign.missing_fields import unpaired_sentence
+from rlcorr.foreign.retokenised import load_tokenizer
 from rlcorr.foreign.stream import pair_files
 from rlcorr.presets import preset
 from rlcorr.records import runs
@@ -195,6 +197,13 @@ class Import:
     clamp_rounding: bool = False
     """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
     refused."""
+    leave_out_aborted: bool = False
+    """Leave out responses for which one side has no log-prob at all, as for aborted ones, and print how many there are.
+    Without this option they are refused."""
+    join: bool = False
+    """Join the rows that several files have of one step: shards that were cut by size, or a file per micro-batch."""
+    tokenizer: str | None = None
+    """Folder of a model, or its tokenizer.json: count the answers whose text encodes to other ids than the file has."""
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -206,23 +215,26 @@ class Import:
 def run_import(request: Import) -> int:
     """Run the verb `import` and return its exit code."""
     path = runs.LOCAL / (request.run or runs.free_name("imported"))
+    tokenizer = None if request.tokenizer is None else load_tokenizer(Path(request.tokenizer))
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
     if size > LARGE:  # smaller imports take little memory, and are faster without
         return_large_blocks()
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        options = {"nan_is_ratio_one": request.nan_is_ratio_one, "clamp_rounding": request.clamp_rounding}
-        summary = import_files(files, path, **options, watch=bar.update)
+        summary = import_files(
+            files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,
+            clamp_rounding=request.clamp_rounding, leave_out_aborted=request.leave_out_aborted,
+        )  # fmt: skip
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
     print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
-    unpaired = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
     looks, segments = [], iter(())
     for step in runs.list_steps(path):
         batch = runs.read_step(path, step).batch
         looks.append(look(step, batch))
         segments = segment_lines(batch, step)  # those of the last step are printed
-    for line in (*summary.notes, *unpaired, *verdict_lines(verdicts(looks))):
+    retokenised = retokenised_lines(path, tokenizer)
+    for line in (*summary.notes, *summary.left_out(), *retokenised, *verdict_lines(verdicts(looks))):
         print("\n".join(textwrap.wrap(line, WIDTH)))
     for line in (*placement_lines(total_size(one.gap for one in looks)), *segments):
         print(line)

@@ -17,7 +17,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.columns import MAX_BYTES, MAX_TOKENS, Column, Columns, check_limit, from_array, signed, try_read
+from rlcorr.foreign.columns import (
+    MAX_BYTES,
+    MAX_NUMBERS,
+    MAX_TOKENS,
+    Column,
+    Columns,
+    check_limit,
+    from_array,
+    signed,
+    try_read,
+)
 
 _MAX_MEMBERS = 1000
 _MAX_HEADER = 1 << 20
@@ -67,7 +77,7 @@ def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Col
         length = int.from_bytes(magic[8:], "little")
         dtype, fortran, shape = _npy_header(name, stream.read(length))
         size = math.prod(shape) * dtype.itemsize
-        check_limit(MAX_TOKENS, max(math.prod(shape), *shape, 0), f"numbers in {name}")
+        check_limit(_most(len(shape)), max(math.prod(shape), *shape, 0), f"numbers in {name}")
         if info.file_size != 10 + length + size:
             raise UsageError(f"{name} should have {size:,} bytes of data; it has {info.file_size - 10 - length:,}.")
         array = np.frombuffer(stream.read(size), dtype).reshape(shape, order="F" if fortran else "C")
@@ -78,6 +88,11 @@ def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Col
     return from_array(
         name, torch.tensor(signed(name, array) if dtype.kind in "iu" else array.astype(f"=f{dtype.itemsize}"))
     )
+
+
+def _most(dimensions: int) -> int:
+    """Return how many numbers an array may have. One of two dimensions or more may consist of padding mostly."""
+    return MAX_NUMBERS if dimensions > 1 else MAX_TOKENS
 
 
 def _npy_header(name: str, header: bytes) -> tuple[np.dtype, bool, tuple[int, ...]]:
@@ -123,11 +138,11 @@ def safetensors_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list
 
 def tensor_column(name: str, tensor: torch.Tensor) -> Column:
     """Return a tensor as a column: `Unreadable` if its shape or dtype is not supported, or it is too large."""
-    return try_read(lambda: _column(name, tensor))
+    return try_read(lambda: _column(name, tensor.detach()))
 
 
 def _column(name: str, tensor: torch.Tensor) -> Column:
-    check_limit(MAX_TOKENS, tensor.numel(), f"numbers in {name}")
+    check_limit(_most(tensor.dim()), tensor.numel(), f"numbers in {name}")
     if tensor.is_complex() or (tensor.dtype.itemsize == 1 and tensor.is_floating_point()):
         raise UsageError(f"{name} has dtype {tensor.dtype}; bool, integers and floats of 16, 32 or 64 bits are read.")
     if tensor.dtype == torch.bool:

@@ -13,7 +13,9 @@ from rlcorr.types import TOP
 MAX_BYTES = 512 << 20
 """Bytes of a file, and of its decompressed content."""
 MAX_TOKENS = 1 << 22
-"""Numbers in one column, padding included."""
+"""Numbers in one column, without padding that a mask shows."""
+MAX_NUMBERS = 1 << 25
+"""Numbers in one array (B, T), padding included: 256 rows of 131,072 columns."""
 MAX_ROWS = 1 << 18
 MAX_PADDED = 1 << 24
 """Number of rows times the longest row: the size of a batch made of a ragged file."""
@@ -22,6 +24,8 @@ MAX_TEXT = 1 << 26
 MAX_NAMES = 1 << 16
 """Different names of columns."""
 LARGEST_INTEGER = 2**63 - 1
+ABORTED = "import --leave-out-aborted leaves out the rows for which one side has no log-prob, and counts them"
+"""How to leave them out, for messages."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Lists:
     values: Tensor  # (N,) all rows, one after the other
     lengths: Tensor  # (B,) int64, with sum N
     padded: bool = False  # read from an array (B, T), so that some values may be padding
+    null: Tensor | None = None  # (B,) bool: rows in which the file has null, or nothing; here they are empty
 
     def rows(self) -> Tensor:
         """Return the row of each value, (N,)."""
@@ -104,6 +109,19 @@ def check_limit(limit: int, count: int, what: str) -> None:
         )
 
 
+def refuse_null(columns: Columns) -> Columns:
+    """Return the columns with `Unreadable` for every column that is null in a row and a list in others."""
+    return {name: _without_null(name, column) for name, column in columns.items()}
+
+
+def _without_null(name: str, column: Column) -> Column:
+    if not isinstance(column, Lists) or column.null is None or not bool(column.null.any()):
+        return column
+    row = int(column.null.nonzero()[0])
+    hint = f": {ABORTED}" if name.endswith("log_probs") else ""
+    return Unreadable(f"row {row} (from 0) has nothing as {name}, another row has a list of numbers{hint}.")
+
+
 def require_readable(column: Column) -> Lists | Tensor | list[str]:
     """Return the column. Raises `UsageError` if it cannot be read."""
     if isinstance(column, Unreadable):
@@ -125,10 +143,9 @@ def require_aligned(name: str, columns: Columns, rollout: Lists) -> Lists:
     lists = require_lists(name, columns[name])
     if len(wrong := (lists.lengths != rollout.lengths).nonzero()):
         row = int(wrong[0])
-        raise UsageError(
-            f"row {row} (from 0): {name} has {int(lists.lengths[row])} values, rollout_log_probs "
-            f"{int(rollout.lengths[row])}."
-        )
+        got, wanted = int(lists.lengths[row]), int(rollout.lengths[row])
+        hint = f"; {ABORTED}" if not wanted or (not got and name.endswith("log_probs")) else ""
+        raise UsageError(f"row {row} (from 0): {name} has {got} values, rollout_log_probs {wanted}{hint}.")
     return lists
 
 

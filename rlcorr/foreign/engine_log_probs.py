@@ -3,7 +3,8 @@
 - vLLM: per token a dictionary {token id: Logprob}, for the sampled token and the most likely ones
   (vllm/logprobs.py, 0.11). As JSON a Logprob is an object with "logprob".
 - SGLang: per token [log-prob, token id, text or null] (meta_info["output_token_logprobs"], 0.5).
-- OpenAI's format, which both servers return: {"content": [{"token": …, "logprob": …}, …]}, or that list alone.
+- OpenAI's formats, which both servers return: {"content": [{"token": …, "logprob": …}, …]} of /v1/chat/completions, or
+  that list alone, and {"token_logprobs": [log-prob, …]} of /v1/completions.
 """
 
 import math
@@ -26,13 +27,12 @@ def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
 
     Raises `UsageError` if it is not certain which number belongs to the sampled token.
     """
-    if isinstance(value, Mapping) and isinstance(value.get("content"), list):
-        value = value["content"]
+    value = _list_of(value)
     if not isinstance(value, list | tuple):
         return value
     first = next((x for x in value if x is not None and not (isinstance(x, list | tuple) and not x)), None)
     token_ids = _token_ids(ids, len(value))
-    if isinstance(first, Mapping) and not isinstance(first.get("content"), list):
+    if isinstance(first, Mapping) and _list_of(first) is first:
         return [
             _from_dictionary(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))
         ]
@@ -43,6 +43,12 @@ def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
             plain_log_probs(x, i, f"list {n} (from 0) of {where}") for n, (x, i) in enumerate(_zip(value, token_ids))
         ]
     return value
+
+
+def _list_of(value: Any) -> Any:
+    """Return the list in an object of OpenAI's formats, and any other value unchanged."""
+    keys = ("content", "token_logprobs") if isinstance(value, Mapping) else ()
+    return next((value[key] for key in keys if isinstance(value.get(key), list)), value)
 
 
 def _token_ids(ids: Any, count: int) -> Sequence[Any]:

@@ -12,7 +12,17 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, check_limit
-from rlcorr.foreign.turns import Row, join_turns, meaning, nested_key, split_responses, to_arrays, unknown_meaning
+from rlcorr.foreign.turns import (
+    TURN_IDS,
+    Row,
+    join_turns,
+    meaning,
+    nested_key,
+    one_turn,
+    split_responses,
+    to_arrays,
+    unknown_meaning,
+)
 from rlcorr.systems.loss_masks import PLACED
 
 _MAX_VALUE = 32 << 20
@@ -24,7 +34,8 @@ def json_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
     """Return the wanted keys as columns, and the names of all keys. Raises `UsageError` for a damaged file.
 
     A row is an object with a list of numbers per token key. If such a key holds lists of lists, the object is as many
-    rows, or the turns of one row (`turns`). An object with "samples" is one row per sample. null among numbers becomes
+    rows, or the turns of one row (`turns`). An object with "samples" is one row per sample, and a table with "columns"
+    and "data" (Weights & Biases, pandas with orient="split") one row per list of its data. null among numbers becomes
     NaN, and so does the NaN that Python writes.
     """
     return object_columns(_json_values(content), wanted)
@@ -104,11 +115,27 @@ def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
     if isinstance(whole.get("samples"), list):
         shared = {key: x for key, x in whole.items() if isinstance(x, int | str)}
         value = whole["samples"]
+    elif _is_table(whole):
+        value = [
+            _table_row(whole["columns"], cells, f"row {row} of {place}") for row, cells in enumerate(whole["data"])
+        ]
     places = [(f"item {i} of {place}", x) for i, x in enumerate(value)] if isinstance(value, list) else [(place, value)]
     for where, entry in places:
         if not isinstance(entry, dict):
             raise UsageError(f"{where} is not a JSON object.")
         yield where, shared | _placed_values(whole, entry) | entry
+
+
+def _is_table(whole: Row) -> bool:
+    columns, data = whole.get("columns"), whole.get("data")
+    return isinstance(data, list) and isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+
+
+def _table_row(columns: list[str], cells: Any, where: str) -> Row:
+    """Return one row of a table as an object. Raises `UsageError` if it has not one cell per column."""
+    if not isinstance(cells, list) or len(cells) != len(columns) or len(set(columns)) < len(columns):
+        raise UsageError(f"{where} must be a list with one cell for each of {len(columns)} different columns.")
+    return dict(zip(columns, cells, strict=True))
 
 
 def _placed_values(whole: Row, entry: Row) -> Row:
@@ -145,7 +172,7 @@ def _rows(entries: list[tuple[str, Row]]) -> list[Row]:
             rows.append(join_turns(entry, key, where))
         else:
             rows += split_responses(entry, key, where)
-    return rows
+    return [one_turn(row) for row in rows] if any(TURN_IDS in row for row in rows) else rows
 
 
 Cell = np.ndarray | float | bool | str | Unreadable | None
@@ -177,7 +204,8 @@ def _json_default(value: Any) -> Any:
 def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
     """Return the column of these cells, one per row; None if all are null.
 
-    null becomes NaN among numbers and an empty text among texts. Cells of different kinds make it `Unreadable`.
+    null becomes NaN among numbers, an empty text among texts, and an empty list that is marked among lists. Cells of
+    different kinds make it `Unreadable`.
     """
     unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
     if unreadable is not None:
@@ -187,15 +215,18 @@ def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
     if set(kinds) == {"nothing"}:
         return None
     for row, kind in enumerate(kinds):
-        empty = "an empty list" if " list" in kind_of_column else "nothing"
-        if kind not in (kind_of_column, empty):
+        empty = ("an empty list", "nothing") if " list" in kind_of_column else ("nothing",)
+        if kind not in (kind_of_column, *empty):
             return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {kind_of_column}.")
     return _list_column(cells) if " list" in kind_of_column else _value_column(cells)
 
 
 def _list_column(cells: list[Any]) -> Lists:
-    values = np.concatenate([x for x in cells if len(x)] or cells)
-    return Lists(torch.tensor(values), torch.tensor([len(x) for x in cells]))
+    lists = [x for x in cells if x is not None]
+    values = np.concatenate([x for x in lists if len(x)] or lists)
+    lengths = torch.tensor([0 if x is None else len(x) for x in cells])
+    null = torch.tensor([x is None for x in cells]) if len(lists) < len(cells) else None
+    return Lists(torch.tensor(values), lengths, null=null)
 
 
 def _value_column(cells: list[Any]) -> torch.Tensor | list[str]:

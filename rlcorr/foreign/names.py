@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Collection
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Columns, Unreadable, require_readable
+from rlcorr.foreign.columns import Columns, Unreadable, refuse_null, require_readable
 from rlcorr.foreign.dump_layouts import DUMPS, adapt_dump
 from rlcorr.foreign.loss_masks import apply_masks, refuse_unknown_masks
 from rlcorr.systems import areal, open_instruct, skyrl, slime, trl
@@ -92,6 +92,11 @@ _OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEE
 }  # fmt: skip
 """Names of `WANTED` that are left out if unreadable. A mask that is multiplied into response_mask is not optional."""
 
+PAIR_NAMES = frozenset(name for field in PAIR for name in NAMES[field]) | {
+    theirs for dump in DUMPS for theirs, mine in dump.renamed.items() if mine in PAIR
+}  # fmt: skip
+"""Names that the two log-probs have in files."""
+
 RECORDED_STEP_COLUMNS = {
     "group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"
 }  # fmt: skip
@@ -115,6 +120,7 @@ def to_our_names(columns: Columns, names: Collection[str]) -> Columns:
     may be a loss mask but is unknown.
     """
     refuse_unknown_masks(names, WANTED)
+    columns = refuse_null(columns)
     _refuse_unreadable({name: column for name, column in columns.items() if name not in _OPTIONAL})
     columns = adapt_dump(columns, names)
     named: Columns = {}

@@ -101,6 +101,13 @@ def parquet_parts(path: Path, wanted: Set[str]) -> Iterator[tuple[Columns, int]]
             yield _columns(table, types), len(table)
 
 
+def is_long(path: Path) -> bool:
+    """Check whether a column has more numbers than are read at once: padded rows of zeros make a small file."""
+    with path.open("rb") as stream:
+        content = stream.read()
+    return content[:4] == b"PAR1" and max(sizes(content, BY_ROW).numbers.values(), default=0) > MAX_TOKENS
+
+
 @contextmanager
 def _open(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a file as a stream: by default pyarrow reads whole column chunks, which may be larger than the memory."""
@@ -201,15 +208,13 @@ def _unsupported_type(name: str, kind: pa.DataType) -> str:
 
 
 def _column(name: str, column: pa.ChunkedArray) -> Column:
-    """Return a column of numbers, lists of numbers or texts. Raises `UsageError` for other types and a null list."""
+    """Return a column of numbers, lists of numbers or texts. Raises `UsageError` for other types."""
     if pa.types.is_dictionary(column.type) and _is_text(column.type):
         return _text_column(column)
     lists = isinstance(column.type, _LISTS)
     if not _is_number(column.type.value_type if lists else column.type):
         raise UsageError(_unsupported_type(name, column.type))
     whole = column.combine_chunks()
-    if lists and whole.null_count:
-        raise UsageError(f"{name} is null in row {whole.is_null().to_pylist().index(True)}, a list in others.")
     values = whole.flatten() if lists else whole
     if pa.types.is_boolean(values.type) and values.null_count:
         if lists:
@@ -219,7 +224,9 @@ def _column(name: str, column: pa.ChunkedArray) -> Column:
     tensor = torch.tensor(signed(name, array) if array.dtype.kind == "u" else array)
     if not lists:
         return tensor
-    return Lists(tensor, torch.tensor(pc.call_function("list_value_length", [whole]).to_numpy().astype("int64")))
+    lengths = pc.fill_null(pc.call_function("list_value_length", [whole]), 0).to_numpy().astype("int64")
+    null = torch.tensor(whole.is_null().to_numpy(zero_copy_only=False)) if whole.null_count else None
+    return Lists(tensor, torch.tensor(lengths), null=null)
 
 
 def _text_column(column: pa.ChunkedArray) -> list[str]:

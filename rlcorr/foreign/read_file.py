@@ -7,20 +7,21 @@ other systems. Files are not trusted: no pickle is executed, and sizes are check
 
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import torch
 
 from rlcorr.errors import UsageError
+from rlcorr.foreign.aborted import leave_out_aborted
 from rlcorr.foreign.arrays import npz_columns, safetensors_columns
 from rlcorr.foreign.columns import MAX_BYTES, Columns, check_limit
 from rlcorr.foreign.json_rows import json_columns
 from rlcorr.foreign.loss_masks import mark_unpaired
-from rlcorr.foreign.names import RECORDED_STEP_COLUMNS, WANTED, to_our_names
+from rlcorr.foreign.names import PAIR_NAMES, RECORDED_STEP_COLUMNS, WANTED, to_our_names
 from rlcorr.foreign.parquet import column_names, parquet_columns, parquet_parts
 from rlcorr.foreign.pickles import pickle_columns, refusal
-from rlcorr.foreign.real_tokens import as_lists
+from rlcorr.foreign.real_tokens import as_lists, trim_padding
 from rlcorr.foreign.rounding import clamp_columns
 from rlcorr.foreign.step_numbers import concat_columns, split_by_step, step_of_path
 from rlcorr.foreign.to_record import to_record
@@ -49,52 +50,65 @@ class Part:
     step: int | None
     columns: Columns
     may_be_padded: bool
+    aborted: int = 0
+    """Rows that were left out of the file, see `aborted`; those of all its steps are counted with the first part."""
 
 
-def read_parts(
-    name: str, content: bytes, *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False
-) -> list[Part]:
+@dataclass(frozen=True)
+class Repairs:
+    """Faults of a file that are repaired on request. Without it the file is refused."""
+
+    nan_is_ratio_one: bool = False  # leave out tokens whose engine log-prob is NaN, see `loss_masks.mark_unpaired`
+    clamp_rounding: bool = False  # set log-probs slightly above 0 to 0, see `rounding`
+    leave_out_aborted: bool = False  # leave out rows for which one side has no log-prob, see `aborted`
+
+
+def read_parts(name: str, content: bytes, **repairs: bool) -> list[Part]:
     """Return the content of a file by step, with log-probs that are not checked yet.
 
     Args:
         name: name of the file. Its suffix says the format and its digits may say the step; nothing is opened.
-        content: the bytes of the file.
-        nan_is_ratio_one: leave out tokens whose engine log-prob is NaN, see `loss_masks.mark_unpaired`.
-        clamp_rounding: set log-probs slightly above 0 to 0, see `rounding`.
+        content: bytes of the file.
+        repairs: those of `Repairs`.
 
     Raises `UsageError` if the file cannot be read or lacks a needed column.
     """
     with name_in_errors(name):
         columns, names = _reader(name, content)(content, WANTED)
-        options = {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}
-        return to_parts(columns, names, step_of_path(name), **options)
+        return to_parts(columns, names, step_of_path(name), **repairs)
 
 
-def read_parquet_parts(path: Path, *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False) -> Iterator[Part]:
+def read_parquet_parts(path: Path, **repairs: bool) -> Iterator[Part]:
     """Do the same as `read_parts` for a Parquet file of any size, of which some rows are in memory at a time."""
-    names, options = column_names(path), {"nan_is_ratio_one": nan_is_ratio_one, "clamp_rounding": clamp_rounding}
+    names = column_names(path)
     for columns, _ in parquet_parts(path, WANTED):
-        yield from to_parts(columns, names, step_of_path(str(path)), **options)
+        yield from to_parts(columns, names, step_of_path(str(path)), **repairs)
 
 
-def to_parts(
-    columns: Columns, names: Collection[str], path_step: int | None, *, nan_is_ratio_one: bool, clamp_rounding: bool
-) -> list[Part]:
+def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
     """Return columns, still under the file's names, as one part per step.
 
     Args:
         columns: the columns that were read.
         names: the names of all columns of the file.
         path_step: the step in the name of the file, if it has one.
+        repairs: those of `Repairs`.
 
     Raises `UsageError` if a needed column is missing or unreadable.
     """
-    ready = to_our_names(columns, names)
-    if nan_is_ratio_one:
+    asked, aborted = Repairs(**repairs), 0
+    if asked.leave_out_aborted:
+        columns, aborted = leave_out_aborted(columns, PAIR_NAMES)
+    ready = trim_padding(to_our_names(columns, names))
+    if asked.nan_is_ratio_one:
         ready = mark_unpaired(ready)
-    if clamp_rounding:
+    if asked.clamp_rounding:
         ready = clamp_columns(ready)
-    return [Part(step, rows, not set(names) >= RECORDED_STEP_COLUMNS) for step, rows in split_by_step(ready, path_step)]
+    may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
+    return [
+        Part(step, rows, may_be_padded, 0 if number else aborted)
+        for number, (step, rows) in enumerate(split_by_step(ready, path_step))
+    ]
 
 
 def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
@@ -111,7 +125,8 @@ def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
     number = parts[0].step if step is None else step
     columns = concat_columns([as_lists(part.columns) if len(parts) > 1 else part.columns for part in parts])
     columns = columns if number is None else columns | {"step": torch.tensor(number)}
-    return to_record(columns, may_be_padded=any(part.may_be_padded for part in parts))
+    record = to_record(columns, may_be_padded=any(part.may_be_padded for part in parts))
+    return replace(record, aborted=sum(part.aborted for part in parts))
 
 
 @contextmanager

@@ -6,10 +6,20 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, refuse_where, require_aligned, require_lists
+from rlcorr.foreign.columns import (
+    MAX_TOKENS,
+    Column,
+    Columns,
+    Lists,
+    check_limit,
+    refuse_where,
+    require_aligned,
+    require_lists,
+)
 from rlcorr.foreign.loss_masks import UNPAIRED
 from rlcorr.foreign.step_numbers import count_rows, leave_out
 from rlcorr.foreign.values import first_numbers, one_per_row, whole_numbers
+from rlcorr.types import TOP
 
 TOKEN_COLUMNS = (
     "rollout_log_probs", "old_log_probs", "sampled_log_probs", "log_probs", "ref_log_probs", "values", "advantages",
@@ -73,6 +83,48 @@ def _row_lengths(columns: Columns, tokens: int) -> Tensor:
 def real_lengths(rollout: Lists, real: Tensor) -> Tensor:
     """Return the number of real tokens in each row, (B,)."""
     return rollout.lengths if bool(real.all()) else torch.bincount(rollout.rows()[real], minlength=len(rollout.lengths))
+
+
+def trim_padding(columns: Columns) -> Columns:
+    """Return the columns without the places after the last real token of each row, if a mask or lengths show them.
+
+    A row keeps at least one place. If more than `MAX_TOKENS` places are left, those before the first real token are
+    left out, too, unless `token_ids` need them; messages then count tokens from there. Raises `UsageError` if that is
+    not enough.
+    """
+    rollout, mask, lengths = (columns.get(name) for name in ("rollout_log_probs", "response_mask", "lengths"))
+    if not isinstance(rollout, Lists):
+        return columns
+    if isinstance(mask, Lists) and torch.equal(mask.lengths, rollout.lengths):
+        real = mask.values != 0
+    elif mask is None and isinstance(lengths, Tensor) and lengths.shape == rollout.lengths.shape:
+        real = rollout.positions() < lengths[rollout.rows()]
+    else:
+        return columns
+    rows, positions = rollout.rows(), rollout.positions()
+    ends = torch.zeros_like(rollout.lengths).scatter_reduce(0, rows[real], positions[real] + 1, "amax")
+    kept = positions < ends.clamp(min=1)[rows]
+    if int(kept.sum()) > MAX_TOKENS and "token_ids" not in columns:
+        starts = ends.scatter_reduce(0, rows[real], positions[real], "amin")
+        kept &= positions >= starts[rows]
+    check_limit(MAX_TOKENS, int(kept.sum()), "tokens in rollout_log_probs")
+    if bool(kept.all()):
+        return columns
+    return {name: _trim(name, column, rollout, kept) for name, column in columns.items()}
+
+
+def _trim(name: str, column: Column, rollout: Lists, kept: Tensor) -> Column:
+    """Return a column that is aligned with the log-probs, (N,) or K numbers per token, at the places that are kept."""
+    if not isinstance(column, Lists) or name not in (*_ALIGNED, *TOP, "policy_versions", "turn_ids"):
+        return column
+    count = torch.bincount(rollout.rows()[kept], minlength=len(rollout.lengths))
+    if name == "token_ids":  # those of the prompt may come before
+        lengths = column.lengths - (rollout.lengths - count)
+        return Lists(column.values[column.positions() < lengths[column.rows()]], lengths.clamp(min=0), column.padded)
+    times = len(column.values) // max(len(rollout.values), 1) if name in TOP else 1
+    if not torch.equal(column.lengths, rollout.lengths * times):
+        return column
+    return Lists(column.values[kept.repeat_interleave(times)], count * times, column.padded)
 
 
 # --- masks ---

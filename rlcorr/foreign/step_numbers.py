@@ -69,7 +69,7 @@ def split_by_step(columns: Columns, path_step: int | None) -> list[tuple[int | N
         raise UsageError("step must be a number ≥ 0 per row.")
     if len(numbers) > 1:
         steps = _step_of_rows(column)
-        return [(int(number), _select_rows(columns, steps == number)) for number in numbers]
+        return [(int(number), select_rows(columns, steps == number)) for number in numbers]
     if path_step is not None and path_step != int(numbers[0]):
         raise UsageError(f"its name has step {path_step}, but its column step has {int(numbers[0])}.")
     return [(int(numbers[0]), columns)]
@@ -83,7 +83,7 @@ def _step_of_rows(column: Column) -> Tensor:
     return column
 
 
-def _select_rows(columns: Columns, selected: Tensor) -> Columns:
+def select_rows(columns: Columns, selected: Tensor) -> Columns:
     """Return the rows of every column at which `selected` (B,) is true.
 
     A number for the whole file stays. A column with another number of rows is left out.
@@ -96,7 +96,8 @@ def _select_rows(columns: Columns, selected: Tensor) -> Columns:
         if isinstance(column, Unreadable):
             result[name] = column
         elif isinstance(column, Lists):
-            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded)
+            null = None if column.null is None else column.null[selected]
+            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
         elif isinstance(column, list):
             result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
         else:

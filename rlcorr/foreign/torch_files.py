@@ -94,6 +94,7 @@ def _to_plain(name: str, value: Any) -> Any:
         return {key: _to_plain(name, x) for key, x in value.items()}
     if not isinstance(value, torch.Tensor):
         return value
+    value = value.detach()  # a tensor of a forward pass that was saved with its flag requires_grad
     check_limit(MAX_TOKENS, value.numel(), f"numbers in {name}")
     if value.dim() > 1 or value.is_complex() or value.is_sparse:
         raise UsageError(f"{name} has shape {tuple(value.shape)}; a tensor (T,) with one number per token is read.")

@@ -169,8 +169,14 @@ def split_responses(entry: Row, key: str, where: str) -> list[Row]:
 def join_turns(entry: Row, key: str, where: str) -> Row:
     """Return one row, in which the lists per token of all turns are joined."""
     lengths = [len(x) if _is_list(x) else 1 for x in entry[key]]
-    turn_ids = {} if TURN_IDS in entry else {TURN_IDS: np.repeat(np.arange(len(lengths)), lengths)}
+    turn_ids = {} if TURN_IDS in entry else {TURN_IDS: np.repeat(np.arange(len(lengths), dtype=np.float64), lengths)}
     return turn_ids | {name: _join_values(name, value, lengths, key, where) for name, value in entry.items()}
+
+
+def one_turn(entry: Row) -> Row:
+    """Return a plain row of a file in which other rows have turns: all of its tokens are in turn 0."""
+    log_probs = next((entry[name] for name in LOG_PROBS if isinstance(entry.get(name), np.ndarray)), None)
+    return entry if log_probs is None or TURN_IDS in entry else entry | {TURN_IDS: np.zeros(len(log_probs))}
 
 
 def _join_values(name: str, value: Any, lengths: list[int], key: str, where: str) -> Any:

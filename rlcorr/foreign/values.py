@@ -5,6 +5,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import (
+    ABORTED,
     MAX_PADDED,
     MAX_TEXT,
     Column,
@@ -23,6 +24,10 @@ from rlcorr.types import ROUNDED_UP
 
 PER_ROW = ("rewards", "group_ids", "unpaired_tokens")
 """Columns with one number per row that `row_values` reads."""
+_NAN_HINTS = {
+    "rollout_log_probs": f"; nan_is_ratio_one (--nan-is-ratio-one) leaves out such tokens, {ABORTED}",
+    "old_log_probs": f"; {ABORTED}",
+}
 _INT32 = 2**31 - 1
 _NO_START = 1 << 40  # larger than any position
 
@@ -47,7 +52,7 @@ def token_values(name: str, columns: Columns, rollout: Lists, real: Tensor) -> T
     if lists.values.dtype == torch.bool or (log_probs and not lists.values.is_floating_point()):
         raise UsageError(f"{name} has dtype {lists.values.dtype}; floating-point numbers are needed.")
     values = lists.values.float()
-    refuse_where(lists, values.isnan() & real, f"{name} is NaN or null")
+    refuse_where(lists, values.isnan() & real, f"{name} is NaN or null{_NAN_HINTS.get(name, '')}")
     if log_probs:
         _refuse_above_zero(name, lists, values, real)
     else:

@@ -25,7 +25,7 @@ from rlcorr.records.run_folders import only_writer
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_streak, summary
+from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_failing_rewards, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, full_tensor, gather, local_state, start_ranks, stop_ranks
 from rlcorr.train.learner.score import ALL_ROWS, corrected, score, score_sampled, whitened
@@ -165,6 +165,7 @@ def one_step(session: Session, writer: RunWriter, step: int) -> dict[str, Any]:
         request, rank_samples = session.queue.get()
     # Ranks that share an engine have the same samples, so that one of them is enough.
     collected = merge_ranks(gather(session.ranks, rank_samples)[:: config.rollout.tensor_parallel_size])
+    refuse_failing_rewards(step, collected.rewards)
     unscored = [reward is None for reward in collected.rewards]
     batch, mask = batch_of(collected, session.ranks.device), config.mask_truncated
     row = {"step": step, **summary(batch, unscored=unscored, truncated=collected.truncated, mask=mask)}

@@ -41,15 +41,19 @@ def test_one_log_prob_far_below_the_others_is_named_and_is_no_chat_template() ->
     assert not {symptom.pattern for symptom in both} & set(MEND_FIRST)
 
 
-def test_two_and_three_are_named_together_and_four_are_a_pattern() -> None:
-    """Without the first of four, the other three still make k3 large."""
+def test_two_and_three_are_named_together_and_of_four_the_answers() -> None:
+    """Without the first of four, the other three still make k3 large. They are in three of 60 answers."""
     spikes = [(5, 0, -12.0), (5, 3, -12.5), (40, 49, -11.5), (41, 1, -12.2)]
     for count in (2, 3):
         outlier, rest = triage(batch(*spikes[:count]))
         assert outlier.sentence.startswith(f"{count} tokens make 100 % of k3: ")
         assert set(outlier.tokens) == {spike[:2] for spike in spikes[:count]}
         assert rest.pattern == "precision"
-    assert [symptom.pattern for symptom in triage(batch(*spikes))] == ["beyond rounding"]
+    outlier, rest = triage(batch(*spikes))
+    assert (
+        "% of k3 is in 3 of 60 answers (responses 5, 40, 41, counted from 0): 5.1 % of the tokens" in outlier.sentence
+    )
+    assert (outlier.tokens, rest.pattern) == ((), "precision")
 
 
 def test_a_large_token_that_changes_no_verdict_is_not_named() -> None:

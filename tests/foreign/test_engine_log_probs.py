@@ -33,6 +33,9 @@ FORMATS: dict[str, list[Any]] = {
     "SGLang": per_token(lambda x, i: [x, i, None]),
     "SGLang with texts": per_token(lambda x, i: [x, i, "a"]),
     "OpenAI": [{"content": [{"token": "a", "logprob": x, "top_logprobs": []} for x in row]} for row in SAMPLED],
+    "OpenAI's completions": [
+        {"token_logprobs": row, "tokens": ["a"] * len(row), "text_offset": [0]} for row in SAMPLED
+    ],
     "OpenAI's list": per_token(lambda x, i: {"token": "a", "logprob": x}),
 }
 

@@ -226,7 +226,7 @@ def test_texts_in_lists_are_not_read() -> None:
         (parquet(**{name: pa.array([], pa.list_(pa.float32())) for name in PAIR}), "holds no rows"),
         (parquet(rollout_log_probs=[{"a": 1}], old_log_probs=[[-1.0]]), """got texts such as '{"a": 1}'"""),
         (parquet(rollout_log_probs=[["a"]], old_log_probs=[[-1.0]]), "rollout_log_probs is a column of list<"),
-        (parquet(rollout_log_probs=[[-1.0], None], old_log_probs=[[-1.0]] * 2), "is null in row 1"),
+        (parquet(rollout_log_probs=[[-1.0], None], old_log_probs=[[-1.0]] * 2), "row 1 (from 0) has nothing"),
         (parquet(pa.list_(pa.float32(), 1 << 21), **dict.fromkeys(PAIR, [None] * 3)), "6,291,456 numbers in"),
         (parquet(**PAIR)[:-9] + b"PAR1", "is cut off"),
         (parquet(**PAIR)[:200], "is cut off"),

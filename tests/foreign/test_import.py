@@ -75,6 +75,20 @@ def test_ranks_are_put_together(tmp_path: Path) -> None:
     assert made(tmp_path / "more", write(tmp_path / "by_rank", **rows)) == want
 
 
+def test_files_with_rows_of_one_step_are_joined_on_request(tmp_path: Path) -> None:
+    """Join shards that were cut at any row, of which step 3 is in two, and one file per micro-batch."""
+    shards = {"part-0-of-2": [row(-1, step=2), row(-2, step=3)], "part-1-of-2": [row(-3, step=3), row(-4, step=4)]}
+    folder = write(tmp_path / "in", **shards)
+    assert "--join merges them" in refused(tmp_path, folder)
+    assert made(tmp_path, folder, join=True) == {2: [[-1, -1]], 3: [[-2, -2], [-3, -3]], 4: [[-4, -4]]}
+    micro = write(tmp_path / "micro", step_1_mb_0=[row(-1)], step_1_mb_1=[row(-2)], step_2_mb_0=[row(-3)])
+    summary = import_files(find_files([str(micro)]), tmp_path / "joined", join=True)
+    assert (summary.steps, summary.responses) == (2, 3)
+    (said,) = summary.notes
+    assert said.startswith("step 1: rows of 2 files are joined, from ")
+    assert said.endswith("step_1_mb_1.jsonl.")
+
+
 def test_groups_named_by_texts_stay_apart_across_ranks(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", step1_rank0=[row(-1, uid="a")], step1_rank1=[row(-1, uid="b"), row(-1, uid="a")])
     made(tmp_path, folder)

@@ -168,7 +168,7 @@ PADDED: dict[str, Any] = {name: [[-1.0, 0.0, 0.0], [-1.0, -2.0, -1.0]] for name 
             r"row 1, token 0 \(from 0\): rollout_log_probs must be natural logarithms of probabilities, ≤ 0; got 0.5",
         ),
         (parquet(**PADDED), "rows of equal length may be padded"),
-        (parquet(rollout_log_probs=[[-1.0], None], old_log_probs=[[-1.0]] * 2), "is null in row 1"),
+        (parquet(rollout_log_probs=[[-1.0], None], old_log_probs=[[-1.0]] * 2), r"row 1 \(from 0\) has nothing"),
     ],
 )
 def test_the_file_that_does_not_fit_is_named(content: bytes, said: str, tmp_path: Path) -> None:

@@ -80,6 +80,18 @@ def test_a_list_of_rewards_makes_responses_of_the_lists() -> None:
                     )
 
 
+def test_a_plain_row_next_to_turns_has_one_turn() -> None:
+    """A trajectory without a tool call is often written as a plain list."""
+    table = both([[[-0.5, -0.25], [-0.125]], [-1.0, -0.75]], reward=[1.0, 0.0])
+    lines = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    for content in (jsonl(lines), jsonl(lines[::-1])):
+        record = read_pairs("x.jsonl", content)
+        turns = record.batch.turn_ids
+        assert turns is not None
+        assert sorted(real(turns, record)) == [[0, 0], [0, 0, 1]]
+        assert record.notes == ()
+
+
 def test_responses_of_one_token_with_an_advantage_each() -> None:
     """Read two lists of one token: two advantages could be per token or per response, so they decide nothing."""
     table = both([[[-0.5], [-1.0]]], rewards=[[1.0, 0.0]], advantages=[[0.5, -0.5]])

@@ -103,12 +103,33 @@ EACH = {"group_ids": [0, 0, 1, 1]}  # one per list: so the lists are responses, 
 AS_LISTS = {name: padded(x).tolist() for name, x in PAIR.items()} | {"response_mask": MASK}
 
 
+def table(**more: object) -> bytes:
+    """The rows as a list of cells each, below the names of the columns."""
+    data = [list(row.values()) for row in rows(step=[1] * 4)]
+    return json.dumps({"columns": [*PAIR, "step"], "data": data, **more}).encode()
+
+
+def saved(**members: Any) -> bytes:
+    """A dictionary of tensors as torch.save writes it."""
+    file = io.BytesIO()
+    torch.save(members, file)
+    return file.getvalue()
+
+
+def not_detached() -> bytes:
+    """Arrays of a forward pass whose log-probs still require a gradient."""
+    tensors = {name: torch.tensor(x).float() for name, x in arrays().items()}
+    return saved(**{name: x.requires_grad_(name != "response_mask") for name, x in tensors.items()})
+
+
 FILES = {
     "lists.jsonl": jsonl(rows()),
     "blank lines, a byte order mark.jsonl": b"\xef\xbb\xbf\n" + jsonl(rows()).replace(b"\n", b"\r\n\r\n"),
     "one line per response.json": jsonl(rows()),
     "list.json": json.dumps(rows(), indent=1).encode(),
     "samples.json": json.dumps({"samples": rows(), "step": 1}).encode(),
+    "table of Weights & Biases.json": table(ncols=3, nrows=4),
+    "table of pandas.json": table(index=[0, 1, 2, 3]),
     "columns.json": json.dumps(PAIR | EACH).encode(),
     "micro-batches.jsonl": jsonl([{k: x[rows] for k, x in (PAIR | EACH).items()} for rows in (slice(3), slice(3, 4))]),
     "padded lists.jsonl": jsonl([{k: x[row] for k, x in AS_LISTS.items()} for row in range(4)]),
@@ -136,6 +157,10 @@ FILES = {
     "padded.safetensors": tensors(**arrays()),
     "bfloat16.safetensors": tensors(torch.bfloat16, **arrays()),
     "half.safetensors": tensors(torch.float16, **arrays()),
+    "not detached.pt": not_detached(),
+    "rows not detached.pt": saved(
+        samples=[{k: torch.tensor(x, requires_grad=True) for k, x in row.items()} for row in rows()]
+    ),
     "offsets.safetensors": tensors(**FLAT, offsets=[0, 3, 4, 4, 6]),
 }  # fmt: skip
 

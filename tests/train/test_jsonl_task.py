@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -85,6 +87,12 @@ def strict(prompt, response, answer):
 def nothing(prompt, response, answer):
     return None
 
+def graded(prompt, response, answer):
+    return {"score": 1.0, "acc": True}
+
+async def later(prompt, response, answer):
+    return 1.0
+
 def undefined(prompt, response, answer):
     return float("nan")
 
@@ -113,12 +121,26 @@ def test_a_function_judges(tmp_path: Path, rewards: str) -> None:
     assert next(examples(task, 0)).answer == ""
 
 
-# What a function does wrong reaches the caller, who counts it.
-@pytest.mark.parametrize(("name", "error"), [("strict", KeyError), ("undefined", ValueError)])
-def test_what_a_function_raises_is_let_through(data: Path, rewards: str, name: str, error: type[Exception]) -> None:
+# What a function does wrong reaches the caller, who prints and counts it.
+@pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("strict", KeyError, "no verdict"),
+        ("undefined", ValueError, "returned nan; it must be a finite number or None"),
+        ("graded", TypeError, "{'score': 1.0, 'acc': True} of type 'dict'; it must return a number or None"),
+        ("later", TypeError, "of type 'coroutine'"),
+    ],
+)
+def test_three_errors_of_a_class_are_let_through(
+    data: Path, rewards: str, name: str, error: type[Exception], message: str
+) -> None:
+    """After them the reward is NaN, which the caller counts as bad: a message per answer would be hundreds a step."""
     task = jsonl_task(data, reward=f"{rewards}:{name}", max_tokens=4)
-    with pytest.raises(error):
-        task.reward(Example("a", "b"), "c")
+    for _ in range(3):
+        with pytest.raises(error, match=re.escape(message)):
+            task.reward(Example("a", "b"), "c")
+    assert math.isnan(task.reward(Example("a", "b"), "c") or 0)
 
 
 def test_none_says_that_a_function_cannot_judge(data: Path, rewards: str) -> None:

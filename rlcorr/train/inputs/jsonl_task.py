@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,9 @@ from rlcorr.errors import UsageError
 from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out, passes, prompt_text
 
 RewardFunction = Callable[[Prompt, str, str], float | None]
+
+MOST_RAISED = 3
+"""Number of errors of one class that reach the caller, which prints them. A wrong function raises one per answer."""
 
 
 def jsonl_task(data: Path, *, reward: str = "", eval_data: Path | None = None, max_tokens: int) -> Task:
@@ -137,13 +141,29 @@ def _same_text(example: Example, response: str) -> float:
 
 
 def _judged_by(function: RewardFunction, name: str) -> Callable[[Example, str], float | None]:
+    """Return the function as the reward of a task. After `MOST_RAISED` errors of a class it returns NaN for further."""
+    raised: Counter[str] = Counter()
+
     def reward(example: Example, response: str) -> float | None:
-        judgement = function(example.prompt, response, example.answer)
-        if judgement is None:
-            return None
-        value = float(judgement)
-        if not math.isfinite(value):
-            raise ValueError(f"reward {name} returned {value}; it must be a finite number or None")
-        return value
+        try:
+            judgement = function(example.prompt, response, example.answer)
+            return None if judgement is None else _finite(judgement, name)
+        except Exception as error:  # user code: any error
+            raised[type(error).__name__] += 1
+            if raised[type(error).__name__] > MOST_RAISED:
+                return math.nan
+            raise
 
     return reward
+
+
+def _finite(judgement: Any, name: str) -> float:
+    """Return a reward. Raises `TypeError` or `ValueError`, which say what the function returned instead of a number."""
+    try:
+        value = float(judgement)
+    except (TypeError, ValueError) as error:
+        got = f"{judgement!r:.60} of type {type(judgement).__name__!r}"
+        raise TypeError(f"reward {name} returned {got}; it must return a number or None") from error
+    if not math.isfinite(value):
+        raise ValueError(f"reward {name} returned {value}; it must be a finite number or None")
+    return value

@@ -50,6 +50,21 @@ REMEDIES = {
 }
 
 
+def refuse_failing_rewards(step: int, rewards: Sequence[float | None]) -> None:
+    """Raise `UsageError` if the reward function gave no number for any answer of the first step: it never will.
+
+    Args:
+        step: number of the step, from 1. Later steps are skipped instead, because the function has worked before.
+        rewards: one per answer; NaN if the function raised, None if it could not judge the answer.
+    """
+    judged = [reward for reward in rewards if reward is not None]
+    if step == 1 and judged and not any(map(math.isfinite, judged)):
+        raise UsageError(
+            f"the reward function failed on all {len(judged)} answers of the first step, so there is nothing to learn; "
+            "its message is above. It must return a number, or None for an answer that it cannot judge."
+        )
+
+
 def refuse_streak(config: TrainConfig, bad_steps: int, row: dict[str, Any]) -> None:
     """Raise `UsageError` after `max_bad_steps` bad steps in a row."""
     if bad_steps >= config.max_bad_steps:
