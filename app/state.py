@@ -100,7 +100,6 @@ CHOICES = [choice.key for choice in configuration.choices_of(CorrectionConfig())
 BOUND_KEY = re.compile(rf"(?:{re.escape(SECOND)})?(?:is|{'|'.join(map(re.escape, RULE_NAMES))})_(?:upper|lower)")
 CONFIG, CONFIG_B = "config", "b.config"
 """Names of all choices and bounds of a configuration, for `clears`."""
-NO_TRAINING = TrainRequest()
 
 FIELDS: dict[str, Field] = {
     "view": _one(PAGES, "page", "start"),
@@ -150,7 +149,7 @@ FIELDS: dict[str, Field] = {
     "link_view": Field("bench"),
     "link_hide": Field([]),
     "link_projector": Field(False),
-    **{f"train_{name}": Field(value) for name, value in vars(NO_TRAINING).items()},
+    **{f"train_{name}": Field(value) for name, value in vars(TrainRequest()).items()},
 }  # fmt: skip
 
 

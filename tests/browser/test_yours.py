@@ -7,7 +7,7 @@ import pytest
 from app_runs import fits_a_phone, free_port, make_run, serve, settled
 from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page, WebSocketRoute, expect
-from timer_requests import read
+from streamlit.proto.BackMsg_pb2 import BackMsg
 
 BROKEN = """() => [...document.querySelectorAll(".st-key-yours .rl-table td:not(:first-child)")].filter((cell) => {
   const number = document.createRange(), first = cell.querySelector("span")?.firstChild ?? cell.firstChild
@@ -92,7 +92,8 @@ def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(
         server = socket.connect_to_server()
 
         def send(message: str | bytes) -> None:
-            if restarted and first and read(message).WhichOneof("type") == "rerun_script":
+            assert isinstance(message, bytes)
+            if restarted and first and BackMsg.FromString(message).WhichOneof("type") == "rerun_script":
                 restarted.clear()  # this one is lost, as if the next had come before it was handled
             else:
                 server.send(message)
