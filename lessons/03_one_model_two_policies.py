@@ -245,7 +245,7 @@ def constants(name):
 
 def share_per_token(batch):
     """Return the share of the gap's variance that constants per token explain, 0 where triage finds none."""
-    return triage(batch)[0].numbers.get("share_per_token", 0.0)
+    return max(symptom.numbers.get("share_per_token", 0.0) for symptom in triage(batch))
 
 
 def drawn_again(batch, generator):

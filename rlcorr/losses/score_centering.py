@@ -6,6 +6,8 @@ E_q[w ∇log p] at every position. A trainer knows q for the head H only, the sa
 tail of q as proportional to its own: q(v) ≈ ρ p(v) outside H, with ρ = (1 − Σ_H q)/(1 − Σ_H p).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -91,11 +93,17 @@ def score_coefficients_of(p: Tensor, q: Tensor, head_p: Tensor, head_q: Tensor, 
     if config.rollout_is is None:
         mass, alpha = q, rho
     elif config.rollout_is_mode == "truncate":
-        mass, alpha = p.clamp(min=low * q, max=high * q), torch.ones_like(rho).clamp(min=low * rho, max=high * rho)
+        mass, alpha = _clamped(p, q, low, high), _clamped(torch.ones_like(rho), rho, low, high)
     else:
         mass = torch.where((p >= low * q) & (p <= high * q), p, 0)
         alpha = ((low * rho <= 1) & (high * rho >= 1)).to(rho)
     return torch.where(q > 0, mass - alpha * p, 0)
+
+
+def _clamped(x: Tensor, scale: Tensor, low: float, high: float) -> Tensor:
+    """Clamp x to [low · scale, high · scale]."""
+    above = x.clamp(min=low * scale)
+    return above if math.isinf(high) else above.clamp(max=high * scale)  # ∞ · 0 is no bound
 
 
 def moved_probability(batch: TokenBatch, config: CorrectionConfig) -> float:

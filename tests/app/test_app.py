@@ -281,7 +281,7 @@ def test_the_configuration_can_be_copied(root: Path) -> None:
         "# made with rlcorr; this state of the playground: "
         "/?view=bench&run=alpha&step=0&preset=decoupled_seq_is&is_upper=3"
     )
-    assert line.startswith("algorithm.rollout_correction.rollout_is=sequence ")
+    assert line.startswith("# verl 0.9.1\nalgorithm.rollout_correction.rollout_is=sequence ")
     assert "Not verl's own defaults: `rollout_is: sequence`; `rollout_is_threshold: 3.0`." in said(at)
     widget(at.selectbox, "system").set_value("Python").run()
     assert "rollout_is_threshold=3.0" in at.code[0].value

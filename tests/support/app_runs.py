@@ -26,7 +26,7 @@ from rlcorr.records.step_files import StepRecord
 PROJECT = Path(__file__).resolve().parent.parent.parent
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
 AXE = Path(sys.prefix) / "npm/node_modules/axe-core/axe.min.js"  # the Makefile puts it there
-PATIENCE = 20_000
+PATIENCE = 300_000
 """Milliseconds that a page waits: a first one takes a minute where the server is cold and the machine busy, and on a
 machine that does much else, several."""
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu"]
