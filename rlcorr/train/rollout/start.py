@@ -17,6 +17,12 @@ def vllm_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
+def has_caches_in_8_bits() -> bool:
+    """Check whether vLLM can keep its KV cache in 8 bits here: on a GPU, or on a CPU with AVX-512 or AMX."""
+    cpu = torch.cpu.get_capabilities()
+    return torch.cuda.is_available() or bool(cpu.get("avx512_f") or cpu.get("amx_tile"))
+
+
 def resolve_engine(config: RolloutConfig) -> str:
     """Return the name of the engine; `auto` is vllm if it is installed.
 
@@ -35,6 +41,10 @@ def resolve_engine(config: RolloutConfig) -> str:
         raise UsageError("router_replay needs the vllm engine, whose router can be read; got transformers.")
     if config.kv_cache_dtype == "fp8_e5m2" and torch.cuda.is_available():
         raise UsageError("kv_cache_dtype 'fp8_e5m2' needs vLLM's CPU engine: on a GPU vLLM takes fp8 (e4m3) only.")
+    if config.kv_cache_dtype.startswith("fp8") and not has_caches_in_8_bits():
+        raise UsageError(
+            f"kv_cache_dtype {config.kv_cache_dtype!r} needs a GPU, or a CPU with AVX-512 or AMX; here is neither."
+        )
     if config.quantization == "fp8" and not torch.cuda.is_available():
         raise UsageError("quantization 'fp8' needs a GPU that computes in fp8; this machine has no visible GPU.")
     return name
