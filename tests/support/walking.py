@@ -109,6 +109,8 @@ class Walk:
         self.entries, self.index = [steady(page, lambda now: now.heading != "", "opening")], 0
         self.uploads: dict[str, str] = {}
         """Number in the address → name of the file."""
+        self.listed: set[str] = set()
+        """Files in the picker: those that the page has shown since it was loaded."""
 
     @property
     def now(self) -> Shown:
@@ -131,7 +133,12 @@ class Walk:
         agree(now, step, self.uploads)
         self.entries[self.index + 1 :] = [now]
         self.index += 1
+        self.list_file()
         return step
+
+    def list_file(self) -> None:
+        if self.now.pickers[0] in FILES:
+            self.listed.add(self.now.pickers[0])
 
     def navigate(self) -> str | None:
         """Use the navigation: run, step and preset stay as they are."""
@@ -177,7 +184,7 @@ class Walk:
         return self.arrive(until, f"picking {key} {option}")
 
     def pick_run(self) -> str | None:
-        return self.choose("run", "Run", [*RUNS, *sorted(set(self.uploads.values()))], self.now.pickers[0])
+        return self.choose("run", "Run", [*RUNS, *sorted(self.listed)], self.now.pickers[0])
 
     def drop(self) -> str | None:
         """Drop a file into the empty box: the address names a run of its own, and the pickers its name.
@@ -228,11 +235,13 @@ class Walk:
 
     def reload(self) -> str:
         self.page.reload()
+        self.listed.clear()
         return self.again("a reload")
 
     def again(self, step: str) -> str:
         """Wait for what this entry of the history has shown."""
         steady(self.page, lambda now: now == self.now, f"{step} to {self.now}")
+        self.list_file()
         return step
 
     def go_on(self, count: int) -> None:
