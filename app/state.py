@@ -224,9 +224,10 @@ def change(**changes: Any) -> None:
     """Give fields other values from code: in the callback of a button, or before their widgets are drawn."""
     visit = _visit()
     visit.pressed = True
+    other = [key for key, value in changes.items() if not _is_same(value, get(key))]
     _assign(visit, changes)
-    for key in changes:
-        _renew(visit, _group(key))
+    for name in {*map(_group, other)}:  # a widget that shows the value already stays as it is
+        _renew(visit, name)
 
 
 def press() -> None:

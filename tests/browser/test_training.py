@@ -180,7 +180,7 @@ def test_a_real_model_is_trained_with_one_press(page: Page, url: str, local: Pat
     page.get_by_role("button", name="Train the real model").click()
     expect(page.get_by_text("smollm2_1 is in progress.")).to_be_visible()
     expect(page.get_by_role("columnheader", name=re.compile("^Compute ")).first).to_be_visible(timeout=REAL)
-    page.locator(".st-key-watched_reward .main-svg").first.wait_for(timeout=REAL)
+    page.locator("[data-picture=watched_reward] .main-svg").first.wait_for(timeout=REAL)
     fits_a_phone(page)
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_text("smollm2_1 was stopped.")).to_be_visible()
