@@ -105,6 +105,7 @@ def test_back_goes_over_a_drag_a_tour_and_an_upload(page: Page, url: str) -> Non
     page.get_by_role("link", name="Your data", exact=True).first.click()
     page.wait_for_selector(BOX, state="attached")
     page.wait_for_url("**view=yours**")
+    settled(page)
     shown.append(page.url)
     drop(page, "mine.jsonl", pairs())
     page.wait_for_url("**run=upload_**")
