@@ -40,6 +40,7 @@ EMPTIED = {
 # Streamlit's bar, where the navigation is, needs no room below it. Without the navigation it covers the page's top.
 LOW = """
 .stApp .stMainBlockContainer { padding-top: 1.75rem }
+@media (max-width: 640px) { .stApp .stMainBlockContainer { padding-top: 4rem } }
 .stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.5rem }
 [data-testid="stHeading"] h4 { padding: 0.25rem 0 }
 """
