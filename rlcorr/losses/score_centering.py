@@ -101,7 +101,7 @@ def score_coefficients_of(p: Tensor, q: Tensor, head_p: Tensor, head_q: Tensor, 
 
 
 def _clamped(x: Tensor, scale: Tensor, low: float, high: float) -> Tensor:
-    """Clamp x to [low · scale, high · scale]."""
+    """Return x, clamped to [low · scale, high · scale]."""
     above = x.clamp(min=low * scale)
     return above if math.isinf(high) else above.clamp(max=high * scale)  # ∞ · 0 is no bound
 
