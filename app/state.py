@@ -151,6 +151,7 @@ FIELDS: dict[str, Field] = {
     "link_projector": Field(False),
     **{f"train_{name}": Field(value) for name, value in vars(TrainRequest()).items()},
 }  # fmt: skip
+PLACES = {key: place for place, key in enumerate(FIELDS)}
 
 
 @dataclass
@@ -305,11 +306,11 @@ def begin() -> None:
     is_first = "visit" not in st.session_state
     visit = st.session_state.setdefault("visit", Visit())
     asked = {key: st.query_params.get_all(key) for key in st.query_params}
-    picked, held = _picked(visit)
+    picked, held = _picked()
     visit.asked, visit.held, visit.runs = asked, held, visit.runs + 1
     if is_first or (asked != visit.address and not picked and not visit.pressed):
         _arrive(visit, asked, is_first)
-        picked, _ = _picked(visit)  # a restarted server gets a choice with its first request
+        picked, _ = _picked()  # a restarted server gets a choice with its first request
     _assign(visit, picked)
     if _texts(visit.values) != visit.texts:  # the address gets another one, without what was wrong
         visit.notices = {}
@@ -356,7 +357,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return sorted(one) == sorted(other) if isinstance(one, list) and isinstance(other, list) else one == other
 
 
-def _picked(visit: Visit) -> tuple[dict[str, Any], bool]:
+def _picked() -> tuple[dict[str, Any], bool]:
     """Return what the browser's widgets and sliders show that differs, and whether a thumb is still held."""
     picked: dict[str, Any] = {}
     for key, row in FIELDS.items():
@@ -420,8 +421,7 @@ def _all_texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _ordered(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the texts in the order of the table, so that the same state always has the same address."""
-    order = {key: place for place, key in enumerate(FIELDS)}
-    return {key: texts[key] for key in sorted(texts, key=lambda key: (order.get(key, len(order)), key))}
+    return {key: texts[key] for key in sorted(texts, key=lambda key: (PLACES.get(key, len(PLACES)), key))}
 
 
 def _arrive(visit: Visit, asked: dict[str, list[str]], is_first: bool) -> None:
