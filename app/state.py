@@ -141,7 +141,6 @@ FIELDS: dict[str, Field] = {
     "budget_share": Field(95.0),
     "budget_m2": Field(0.04),
     "take": Field(None),
-    "upload_open": Field(True),
     "clamp_rounding": Field(False),
     "dropped": Field([], take=lambda files: [file.file_id for file in files if isinstance(file, UploadedFile)]),
     "search": Field(""),

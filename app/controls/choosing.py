@@ -1,10 +1,11 @@
-"""Widgets of the fields of state.py: a row of buttons or a list of which one is chosen, and a choice of several."""
+"""Widgets of the fields of state.py: a row of buttons or a list of which one is chosen, a choice of several, a box."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import state
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 
 def buttons(key: str, label: str, options: Sequence[str], *, hide_label: bool = False) -> str:
@@ -41,6 +42,14 @@ def pick_label(key: str, label: str, labels: Mapping[str, str]) -> str:
 
 def switch(key: str, label: str, *, help: str | None = None) -> bool:
     return st.toggle(label, value=state.get(key), key=state.widget(key), help=help)
+
+
+def folding(key: str, label: str) -> DeltaGenerator:
+    """Show a box that is open if its field is true. To Streamlit, another `expanded` makes it another box."""
+    name, first = state.widget(key), f"{key}_first"
+    if name not in st.session_state:
+        st.session_state[first] = state.get(key)
+    return st.expander(label, expanded=st.session_state[first], key=name, on_change="rerun")
 
 
 def number(key: str, label: str, low: float, high: float, **more: Any) -> float:

@@ -49,7 +49,8 @@ def take() -> None:
     is_new = state.widget("dropped") not in st.session_state
     read = _shown()
     label = plain(read.line) if read else say.DROP
-    with st.expander(label, expanded=state.get("upload_open"), key=state.widget("upload_open"), on_change="rerun"):
+    # With another key it is another box: what is read folds it, whether somebody has opened the one before or not.
+    with st.expander(label, expanded=read is None, key=f"box_{read.slug}" if read else "box"):
         st.caption(phrases.UPLOAD)
         st.checkbox(phrases.CLAMP_ROUNDING, value=state.get("clamp_rounding"), key=state.widget("clamp_rounding"))
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
@@ -103,7 +104,6 @@ def _files(in_box: Sequence[object]) -> list[UploadedFile]:
 def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
     """Make a run of these files and select it, or remember why they were refused."""
     st.session_state.pop(REFUSAL, None)
-    state.change(upload_open=True)
     names = sorted(name for name, _ in files)
     try:
         slug, summary = uploads.take(files, phrases.UPLOADED.format(name=", ".join(names)), clamp_rounding=clamp)
@@ -113,7 +113,7 @@ def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
     details, notes = (_welcome(summary), *_missing(summary)), (*summary.notes, *_left_out(summary))
     line = say.read_line(uploads.name_of(names), summary)
     st.session_state[READ] = Read(slug, line, details, notes)
-    state.change(run=slug, step=LATEST, upload_open=False)
+    state.change(run=slug, step=LATEST)
 
 
 def _hints(names: list[str]) -> list[str]:

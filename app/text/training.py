@@ -234,7 +234,8 @@ PREDICTION = (
 REAL = "Train a real model here"
 REAL_IS = (
     "SmolLM2-135M-Instruct, a pretrained language model, learns to add two numbers in words. This takes 20 steps of "
-    "GRPO, 10 to 20 minutes on two CPU cores, and 6 GB of memory. The first step is done after about two minutes. "
+    "GRPO, 10 to 20 minutes on two CPU cores, an hour if they have no AVX-512, and 6 GB of memory. The first step is "
+    "done after two to six minutes. "
 )
 REAL_FETCHED = "The model is on this machine already."
 REAL_FETCH = (

@@ -7,7 +7,7 @@ import state
 import streamlit as st
 from components.live_part import LiveContent, live_part
 from controls import systems
-from controls.choosing import number, switch
+from controls.choosing import folding, number, switch
 from controls.configuration import bound_sliders, resets, set_threshold, settings
 from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
@@ -133,11 +133,10 @@ def _m2po(batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> None:
 
 def _export(config: CorrectionConfig, of_turns: bool, link: Mapping[str, str]) -> None:
     """Show the text to export if its box is open. Code blocks are slow to draw, and every new bound changes them."""
-    is_open = state.get("use_it")
-    expander = st.expander(phrases.EXPORT, expanded=is_open, key=state.widget("use_it"), on_change="rerun")
-    if not is_open:
+    box = folding("use_it", phrases.EXPORT)
+    if not state.get("use_it"):
         return
-    with expander:
+    with box:
         if of_turns:
             st.info(phrases.PER_TURN_EXPORT)
             return

@@ -8,7 +8,7 @@ import streamlit as st
 from components.live_part import LiveContent, live_part
 from components.picture import picture
 from controls import batch_size
-from controls.choosing import buttons
+from controls.choosing import buttons, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
 from data import sketches, study_ends
@@ -83,10 +83,9 @@ def live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> 
         st.warning(plain(refused))
         return
     # The toy is computed only if its box is open. A picture drawn in a closed box would have the wrong width, too.
-    is_open = state.get("toy")
-    expander = st.expander(say.TOY_FOLDED, expanded=is_open, key=state.widget("toy"), on_change="rerun")
-    if is_open and bounds_of(config):
-        with expander:
+    box = folding("toy", say.TOY_FOLDED)
+    if state.get("toy") and bounds_of(config):
+        with box:
             _toy(shown, config, selection.source)
 
 

@@ -220,6 +220,10 @@ def files_of(at: AppTest) -> str:
     return at.expander[0].label.replace("\\", "")
 
 
+def is_open(at: AppTest) -> bool:
+    return bool(at.expander[0].proto.expanded)
+
+
 def test_what_a_reload_shows_again_stays_in_the_list(root: Path) -> None:
     """A reload makes a new session; only the address tells it which file was dropped before."""
     make_run(root, "alpha", steps=1)
@@ -238,12 +242,12 @@ def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
     drop(at, "first.jsonl", jsonl())
     first = chosen(at, "run")
     assert files_of(at) == "first.jsonl: 2 sequences, 4 tokens"
-    assert chosen(at, "upload_open") is False
+    assert not is_open(at)
     assert at.code
     drop(at, "table.csv", b"old,rollout")
     assert "'table.csv': files that end in" in said(at)
     assert files_of(at) == "Drop your files here"
-    assert chosen(at, "upload_open") is True
+    assert is_open(at)
     assert not at.code
     for sentence in ("As an example", "Not in the file", "k3", "Take"):
         assert sentence not in said(at)

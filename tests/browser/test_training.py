@@ -175,7 +175,7 @@ def test_a_training_is_started_followed_by_another_session_and_stopped(
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 def test_a_real_model_is_trained_with_one_press(page: Page, url: str, local: Path) -> None:
     """From the press to curves and answers that appear by themselves. The probe of its recorded run calls rounding what
-    is rounding: both sides are bfloat16, and no tensor stays old."""
+    is rounding: the engine is in bfloat16, and no tensor stays old."""
     page.goto(f"{url}/training?run=beta&part=Train")
     page.get_by_role("button", name="Train the real model").click()
     expect(page.get_by_text("smollm2_1 is in progress.")).to_be_visible()

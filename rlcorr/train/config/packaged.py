@@ -32,3 +32,17 @@ A training run takes 5.5 GB, and a step 31 s on two cores (`make bench ARGS=real
 was 6.1 GB and 29 s, with 384 tokens 5.6 GB and 32 s. Before answers shared their prompt, 2,048 tokens took 39 s and
 7.5 GB, with recomputed layers besides 44 s and 5.6 GB.
 """
+
+
+def smollm2_here() -> TrainConfig:
+    """Return the settings for this machine: `SMOLLM2`, or with a trainer in float32 where bfloat16 is far slower.
+
+    That is a processor of Intel or AMD without AVX-512, where PyTorch multiplies matrices of bfloat16 one number at a
+    time. On two such cores a step took 20 minutes in bfloat16, and three in float32.
+    """
+    import torch
+
+    cpu = torch.cpu.get_capabilities()
+    if torch.cuda.is_available() or cpu.get("architecture") != "x86_64" or cpu.get("avx512_bw"):
+        return SMOLLM2
+    return dataclasses.replace(SMOLLM2, optim=dataclasses.replace(SMOLLM2.optim, precision="float32"))
