@@ -18,7 +18,7 @@ from text.formatting import number as written
 
 from rlcorr.command import launch
 from rlcorr.command.launch import Outcome, Training
-from rlcorr.command.request import LIMITS, REAL_MODEL, TrainRequest, choices, options_of, real_model_megabytes
+from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
 from rlcorr.figures.training import PANELS, over_steps
 from rlcorr.records import runs
@@ -138,7 +138,7 @@ def _real_model() -> None:
     st.markdown(f"##### {say.REAL}")
     megabytes = real_model_megabytes()
     st.markdown(plain(say.REAL_IS + (say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED)))
-    st.button(say.REAL_START, key="train_real", type="primary", on_click=_start, args=(REAL_MODEL, "smollm2"))
+    st.button(say.REAL_START, key="train_real", type="primary", on_click=_start, args=(real_model_options(), "smollm2"))
 
 
 def answers_table(run: Path) -> str:

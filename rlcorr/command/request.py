@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from rlcorr.errors import UsageError
+from rlcorr.train.config.packaged import has_fast_bfloat16
 
 LIMITS: dict[str, tuple[float, float]] = {
     "steps": (1, 10_000),
@@ -36,6 +37,11 @@ REAL_MODEL = (
     *("--checkpoint-every", "0", "--no-save-model", "--no-tensorboard"),
 )  # fmt: skip
 """Options of the training run of a real model that a page starts with one click. It saves no weights."""
+
+
+def real_model_options() -> tuple[str, ...]:
+    """Return `REAL_MODEL`, with a trainer in float32 where bfloat16 is too slow to wait for."""
+    return REAL_MODEL if has_fast_bfloat16() else (*REAL_MODEL, "--optim.precision", "float32")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ UNITS = (
     "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps (the median for k3). Highest on "
     "the way: the best mean of five consecutive steps."
 )
+DELAY = (
+    "Answers of step t come from weights of step t - {steps}. Mean reward of the last {steps} steps minus that of "
+    "fresh, and minus that of fresh {steps} steps earlier, when its weights were as old:"
+)
+POOLED = "Greedy accuracy after the last step, together with {names} (a repeated seed counts once): {means}"
 
 
 # --- the verb ---
@@ -118,7 +123,7 @@ def _comparison_lines(
     from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 
     if study.endpoint is not None:
-        return _endpoint_lines(rows, study.endpoint)
+        return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay) + _pooled_lines(rows, study)
     pairs = [(pair.arm, pair.difference) for pair in against_nothing(rows)]
     lines = _differences("no correction", pairs)
     pairs = [(pair.arm, pair.difference) for pair in against_chance(rows, study.by_chance)]
@@ -148,6 +153,31 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
         verdict = verdict_of(pair.difference, endpoint.margin)
         lines.append(f"{pair.arm + ' - ' + pair.against:<40}{interval_text(pair.difference):>26}  {verdict}{planned}")
     return lines
+
+
+def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
+    """Return the rewards of the last steps beside those of the control, at the same step and at the same weights."""
+    from rlcorr.records.study_comparisons import against_control
+
+    if not delay or all(row["preset"] != studies.CONTROL for row in rows):
+        return []
+    lines = ["", DELAY.format(steps=delay)]
+    same_step, same_weights = (against_control(rows, delay, earlier=earlier) for earlier in (0, delay))
+    for now, before in zip(same_step, same_weights, strict=True):
+        lines.append(f"{now.arm:<24}{interval_text(now.difference):>26}{interval_text(before.difference):>26}")
+    return lines
+
+
+def _pooled_lines(rows: Sequence[Mapping[str, Any]], study: studies.Study) -> list[str]:
+    """Return the last accuracies of this study and of those that repeat some of its arms, taken together."""
+    from rlcorr.records.study_comparisons import pooled_accuracies
+
+    if not study.repeats:
+        return []
+    means, compared = pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
+    shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
+    lines = ["", POOLED.format(names=" and ".join(study.repeats), means=shown)]
+    return lines + [f"{f'{one.arm} - {one.against}':<40}{interval_text(one.difference):>26}" for one in compared]
 
 
 def verdict_of(difference: Interval, margin: float) -> str:

@@ -19,7 +19,7 @@ from rlcorr.records import runs, study
 from rlcorr.records.recipes import expand_runs_folder
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import Arm, Study
-from rlcorr.records.trained_arms import TrainedArm, arm_path, write_trained
+from rlcorr.records.trained_arms import ORIGIN, TrainedArm, arm_path, write_trained
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.types import TokenBatch
 
@@ -49,7 +49,7 @@ def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
     shutil.rmtree(runs.LOCAL / config.run, ignore_errors=True)
     run = train(config)
     manifest = runs.read_manifest(run)
-    about = {key: getattr(manifest, key) for key in ("engine", "engine_settings", "versions", "hardware", "git_commit")}
+    about = {key: getattr(manifest, key) for key in ORIGIN}
     about["progress"] = {str(step): progress_of_arms(run, step, of_study) for step in runs.list_sketches(run)}
     rows = study.run_rows(run, arm, config.correction, config.policy_loss)
     shutil.rmtree(run)

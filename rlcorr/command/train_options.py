@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.packaged import SMOLLM2, smollm2_here
+from rlcorr.train.config.packaged import SMOLLM2
 from rlcorr.train.config.pretraining import PretrainConfig
 from rlcorr.train.config.training import TrainConfig
 
@@ -66,7 +66,7 @@ def configured(config_type: type[Config], words: Sequence[str], prog: str, recor
     all_words = [*recorded, *file_words, *words]
     defaults: dict[str, Any] = {}
     if config_type is TrainConfig and _value_of("--model", all_words, "model") == SMOLLM2.model:
-        defaults["default"] = FromRun(options=smollm2_here())
+        defaults["default"] = FromRun(options=SMOLLM2)
     return tyro.cli(wrapper, args=all_words, prog=prog, description=config_type.__doc__, **defaults).options
 
 

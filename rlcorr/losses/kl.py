@@ -1,8 +1,9 @@
 """KL penalties between π_θ and a reference: their values and their gradients.
 
 δ = log π_θ − log π_ref on sampled tokens. As a *value* k1, k2 and k3 all estimate KL(π_θ‖π_ref). As a *loss* they
-differ: on-policy E[∇k1] = 0, E[∇k2] = ∇KL(π_θ‖π_ref) and E[∇k3] = ∇KL(π_ref‖π_θ). The "+" forms have the value of the
-estimator and the gradient of k2 (straight-through).
+differ: on-policy E[∇k1] = 0, E[∇k2] = ∇KL(π_θ‖π_ref) and E[∇k3] = ∇KL(π_ref‖π_θ), where KL is that of the next token
+with the visited positions held fixed; the KL of whole answers has another gradient, because π_θ decides which positions
+are visited. The "+" forms have the value of the estimator and the gradient of k2 (straight-through).
 """
 
 from dataclasses import dataclass

@@ -59,6 +59,11 @@ class RunManifest:
     versions: dict[str, str] = field(default_factory=dict)
     hardware: str = ""
     git_commit: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that change numbers, such as TRITON_F32_DEFAULT. Runs before version 0.3 have none of these four."""
+    weights_sha256: dict[str, str] = field(default_factory=dict)
+    started: str = ""
+    ended: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     probe: dict[str, Any] = field(default_factory=dict)
     sketches: dict[str, dict[str, str]] = field(default_factory=dict)

@@ -36,6 +36,10 @@ GRADIENT = ("relative_bias", "cosine", "scale", "reference_length")
 """Numbers of the gradient report; the rows have each with its interval."""
 
 
+CONTROL, DELAYED_CONTROL = "fresh", "fresh_delayed"
+"""The arm whose weights sample themselves, in a study of old weights; and the same, shown as many steps later."""
+
+
 @dataclass(frozen=True)
 class Arm:
     """One training run of the study."""
@@ -85,6 +89,10 @@ class Study:
     """Some of its training runs have not been made yet, so nothing may be concluded."""
     endpoint: Endpoint | None = None
     """The endpoint that was planned before training, if there was a plan."""
+    delay: int = 0
+    """How many steps old the weights are that sample, in all arms but the control."""
+    repeats: tuple[str, ...] = ()
+    """Other studies that trained some of the same arms with the same options, on these seeds or on others."""
 
     @property
     def planned_endpoint(self) -> Endpoint:
@@ -117,7 +125,8 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     by_chance = {arm: other for arm, other in shared.get("by_chance", {}).items() if arm in entry["arms"]}
     return Study(
         name, entry.get("title", name), entry["story"], entry["look"], tuple(arms), by_chance,
-        shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry),
+        shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry), entry.get("delay", 0),
+        tuple(entry.get("repeats", ())),
     )  # fmt: skip
 
 
@@ -249,6 +258,23 @@ def gains(rows: Sequence[Mapping[str, Any]], steps: int) -> dict[str, dict[int, 
     return _of_each_run(
         rows, lambda run: fmean(_numbers(run[-steps:], "reward")) - fmean(_numbers(run[:steps], "reward"))
     )
+
+
+def late_rewards(rows: Sequence[Mapping[str, Any]], steps: int, *, earlier: int = 0) -> dict[str, dict[int, float]]:
+    """Return arm → seed → mean reward of the last steps, or of as many steps that ended `earlier` steps before."""
+    first, last = -earlier - steps, -earlier or None
+    return _of_each_run(rows, lambda run: fmean(_numbers(run[first:last], "reward")))
+
+
+def delayed_control(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the control with the reward of step t at step t + delay, where the other arms show it.
+
+    Their answers of step t come from the weights of step t − delay, so without damage they would have these rewards.
+    """
+    last = max(row["step"] for row in rows)
+    control = [row for row in rows if row["preset"] == CONTROL and study.delay]
+    moved = [{**row, "preset": DELAYED_CONTROL, "step": row["step"] + study.delay} for row in control]
+    return [row for row in moved if row["step"] <= last]
 
 
 def last_accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import Endpoint, end_rewards, endpoints
+from rlcorr.records.study import CONTROL, Endpoint, end_rewards, endpoints, last_accuracies, late_rewards
 
 ALPHA = 0.05
 """The probability that any of a family of comparisons is significant although no arm differs from another."""
@@ -66,6 +67,36 @@ def compare_endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> 
     trained = [pair for pair in endpoint.primary if set(pair) <= by_arm.keys()]
     pairs = [*trained, *(pair for pair in others if frozenset(pair) not in planned)]
     return [_comparison(by_arm, arm, against, ALPHA) for arm, against in pairs]
+
+
+def against_control(rows: Sequence[Mapping[str, Any]], steps: int, *, earlier: int) -> list[Comparison]:
+    """Compare the reward of the last steps with that of the control `earlier` steps before, on the same seeds.
+
+    Answers of old weights show what those weights had learned. With `earlier` = their age, nothing but damage is left.
+    """
+    ends = late_rewards(rows, steps)
+    control = late_rewards(rows, steps, earlier=earlier)[CONTROL]
+    return [_comparison({**ends, CONTROL: control}, arm, CONTROL, ALPHA) for arm in ends if arm != CONTROL]
+
+
+def pooled_accuracies(tables: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], list[Comparison]]:
+    """Pool the last accuracies of the arms that all tables have.
+
+    Returns arm → mean over the seeds, and the comparison of each arm with the one without a correction. A seed that
+    several tables have counts once, with the mean of its trainings: a training on a GPU is not repeated by its seed,
+    but its start and its prompts are.
+    """
+    by_table = [last_accuracies(rows) for rows in tables]
+    shared = [arm for arm in by_table[0] if all(arm in table for table in by_table)]
+    trained: dict[str, dict[int, list[float]]] = {arm: {} for arm in shared}
+    for table in by_table:
+        for arm in shared:
+            for seed, accuracy in table[arm].items():
+                trained[arm].setdefault(seed, []).append(accuracy)
+    ends = {arm: {seed: fmean(repeated) for seed, repeated in seeds.items()} for arm, seeds in trained.items()}
+    nothing = next(arm for arm in NO_CORRECTION if arm in shared)
+    means = {arm: fmean(seeds.values()) for arm, seeds in ends.items()}
+    return means, [_comparison(ends, arm, nothing, ALPHA) for arm in shared if arm != nothing]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -15,6 +15,9 @@ from rlcorr.records import runs, step_files
 from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.study import Arm, Study, read_table, study_path
 
+ORIGIN = ("engine", "engine_settings", "versions", "hardware", "git_commit", "environment", "started", "ended")
+"""What the table of a study has of the manifest of each training run."""
+
 
 @dataclass(frozen=True)
 class TrainedArm:
@@ -90,8 +93,9 @@ def gather(study: Study) -> Path:
         about["trainings"][arm.label] = arm_about["options"]
         if arm_about["progress"]:
             about["progress"][arm.label] = arm_about["progress"]
+        about.setdefault("origins", {})[arm.label] = {key: arm_about[key] for key in ORIGIN}
         for key in ("engine", "engine_settings", "versions", "hardware"):
-            about.setdefault(key, arm_about[key])
+            about.setdefault(key, arm_about[key])  # of the first training; `origins` has those of each
         about["git_commits"] = sorted({*about["git_commits"], arm_about["git_commit"]})
     order = {(arm.name, arm.seed): index for index, arm in enumerate(study.arms)}
     rows.sort(key=lambda row: (order[row["preset"], row["seed"]], row["step"]))

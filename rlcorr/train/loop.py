@@ -24,6 +24,7 @@ from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
 from rlcorr.records.run_folders import only_writer
 from rlcorr.records.sketch_files import sketches_until
 from rlcorr.train.config.learning import OptimConfig
+from rlcorr.train.config.packaged import has_fast_bfloat16
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_failing_rewards, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
@@ -92,6 +93,8 @@ def announce(config: TrainConfig, ranks: Ranks) -> None:
     check_installed(config)
     if engine == "transformers" and config.rollout.engine == "auto":
         print("vLLM is not installed: the transformers engine samples, which is slower.")
+    if config.optim.precision == "bfloat16" and not has_fast_bfloat16():
+        print("This processor multiplies bfloat16 very slowly: --optim.precision float32 is faster here.")
     if config.rollout.stale_lm_head:
         print("WARNING: stale_lm_head is on: every sync leaves lm_head.weight out, so the engine keeps an old head.")
     size = f" × {ranks.size} ranks ({config.optim.sharding})" if ranks.size > 1 else ""
@@ -122,7 +125,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
         )
     manifest = manifest_of(config, session.worker.engine.description, ranks, asdict(session.probe))
     if state:
-        manifest = replace(manifest, sketches=sketches_until(path, done))
+        manifest = replace(manifest, sketches=sketches_until(path, done), started=runs.read_manifest(path).started)
     try:
         with RunWriter(path, manifest, ranks.main) as writer, Follow(path, config, done, ranks.main) as follow:
             start = restore(session, state) if state else (held_out_accuracy(session, writer, 0), 0, 0.0)

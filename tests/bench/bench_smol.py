@@ -157,8 +157,9 @@ def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: tot
 
 def bench_runs() -> None:
     """Print what became of the recorded runs of the real model."""
-    print("| run | reward, first and last five steps | accuracy, first and last | k3 over the steps |", end="")
-    print(" outside ±10 % | kept by ±0.1 % on the mean, last step | seconds per step |\n|---|---|---|---|---|---|---|")
+    print("| run | engine; trainer | reward, first and last five steps | accuracy, first and last |", end="")
+    print(" k3 over the steps | outside ±10 % | kept by ±0.1 % on the mean, last step | seconds per step |")
+    print(f"|{'---|' * 8}")
     for name, path in runs.list_runs().items():
         if path.parent != runs.ROOT or "smol" not in name:
             continue
@@ -169,14 +170,25 @@ def bench_runs() -> None:
         early, late = (runs.read_step(path, step).batch for step in (first, last))
         cells = [
             f"`{name}`",
+            formats(runs.read_manifest(path)),
             f"{fmean(rewards[:5]):.2f}, {fmean(rewards[-5:]):.2f}",
-            f"{right[0]:.2f}, {right[-1]:.2f}",
+            f"{right[0]:.2f}, {right[-1]:.2f}" if len(right) > 1 else f"one: {right[0]:.2f}",
             f"{min(k3s):.1e} to {max(k3s):.1e}",
             f"{outside(early):.1%} at step {first}, {outside(late):.1%} at step {last}",
             f"{inside(late):.0%}",
             f"{median(row['timing/step'] for row in rows):.3g}",
         ]
         print(f"| {' | '.join(cells)} |")
+
+
+def formats(manifest: runs.RunManifest) -> str:
+    """Return the number formats of the engine and of the trainer."""
+    settings, weights = manifest.engine_settings, manifest.config["rollout"].get("weights", "none")
+    engine = [settings["dtype"]]
+    engine += [] if settings["kv_cache_dtype"] == "auto" else [f"cache {settings['kv_cache_dtype']}"]
+    engine += ["weights and activations fp8"] if settings.get("quantization") == "fp8" else []
+    engine += [] if weights == "none" else [f"weights {weights}"]
+    return f"{', '.join(engine)}; {manifest.trainer_dtype}"
 
 
 def outside(batch: TokenBatch) -> float:

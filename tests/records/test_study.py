@@ -18,7 +18,13 @@ from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study, trained_arms
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import Arm, SeedRange
-from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
+from rlcorr.records.study_comparisons import (
+    against_chance,
+    against_control,
+    against_nothing,
+    pooled_accuracies,
+    progress_correlation,
+)
 from rlcorr.records.trained_arms import TrainedArm
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
@@ -164,7 +170,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     )
     manifest = runs.read_manifest(trained)
     rows = study.run_rows(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
-    about = {key: getattr(manifest, key) for key in ("engine", "engine_settings", "versions", "hardware", "git_commit")}
+    about = {key: getattr(manifest, key) for key in trained_arms.ORIGIN}
     trained_arms.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
     assert trained_arms.missing(small) == [half]
     path = trained_arms.gather(small)
@@ -175,6 +181,9 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     assert got[1]["reward"] == pytest.approx(rows[1]["reward"], rel=1e-6)
     assert got[0]["relative_bias_value"] is None
     assert (provenance["engine"], provenance["git_commits"]) == (manifest.engine, [manifest.git_commit])
+    assert provenance["origins"] == {arm.label: about}
+    assert manifest.weights_sha256.keys() == {"model.safetensors"}
+    assert manifest.started <= manifest.ended
     assert "1 seeds, 2 steps" in study_table("small")[2]
     changed = replace(small, arms=(replace(arm, options=(*arm.options, "--steps", "3")), half))
     with pytest.raises(UsageError, match=r"small.parquet: disabled_0 was trained with other options"):
@@ -326,3 +335,36 @@ def _ends_of_seeds(rows: list[dict[str, Any]], arm: str) -> list[float]:
 def bold(difference: Interval) -> str:
     text = f"{difference.value:z.2f} [{difference.low:z.2f}, {difference.high:z.2f}]"
     return f"**{text}**" if difference.tells else text
+
+
+def course_of(arm: str, seed: int, rewards: list[float], accuracy: float = 0.0) -> list[dict[str, Any]]:
+    """Return the rows of a training run with these rewards."""
+    steps = range(1, len(rewards) + 1)
+    return [
+        {"preset": arm, "seed": seed, "step": step, "reward": reward, "accuracy": accuracy}
+        for step, reward in zip(steps, rewards, strict=True)
+    ]
+
+
+def test_a_delay_alone_is_nothing_beside_the_control_of_as_old_weights() -> None:
+    """The arm repeats the control two steps later: its last two steps have 0.1 and 0.2, those of the control 0.3 and
+    0.4, and 0.1 and 0.2 two steps before."""
+    rows = [row for seed in (0, 1) for row in course_of("fresh", seed, [0.1, 0.2, 0.3, 0.4])]
+    rows += [row for seed in (0, 1) for row in course_of("none", seed, [0.0, 0.0, 0.1, 0.2])]
+    same_step, same_weights = (against_control(rows, 2, earlier=earlier)[0].difference for earlier in (0, 2))
+    assert (same_step.value, same_weights.value) == (pytest.approx(-0.2), pytest.approx(0.0))
+    delayed = study.delayed_control(replace(study.find_study("smol_stale_6"), delay=2), rows)
+    assert [(row["step"], row["reward"]) for row in delayed] == [(3, 0.1), (4, 0.2)] * 2
+
+
+def test_a_repeated_seed_counts_once() -> None:
+    """By hand: seed 0 has (0.2 + 0.4) / 2 = 0.3 without, 0.6 with the cap; seed 1 has 0.1 and 0.2: means 0.2 and 0.4,
+    differences 0.3 and 0.1, and 0.2 ± 12.706 · 0.1."""
+    first = [*course_of("none", 0, [0.0], 0.2), *course_of("cap", 0, [0.0], 0.6)]
+    second = [*course_of("none", 0, [0.0], 0.4), *course_of("cap", 0, [0.0], 0.6)]
+    second += [*course_of("none", 1, [0.0], 0.1), *course_of("cap", 1, [0.0], 0.2), *course_of("other", 1, [0.0])]
+    means, (pair,) = pooled_accuracies([first, second])
+    assert means == {"none": pytest.approx(0.2), "cap": pytest.approx(0.4)}
+    assert (pair.arm, pair.against, pair.seeds) == ("cap", "none", 2)
+    assert pair.difference.value == pytest.approx(0.2)
+    assert pair.difference.high == pytest.approx(0.2 + 12.706 * 0.1, rel=1e-3)

@@ -34,15 +34,13 @@ was 6.1 GB and 29 s, with 384 tokens 5.6 GB and 32 s. Before answers shared thei
 """
 
 
-def smollm2_here() -> TrainConfig:
-    """Return the settings for this machine: `SMOLLM2`, or with a trainer in float32 where bfloat16 is far slower.
+def has_fast_bfloat16() -> bool:
+    """Check whether PyTorch multiplies matrices of bfloat16 quickly here.
 
-    That is a processor of Intel or AMD without AVX-512, where PyTorch multiplies matrices of bfloat16 one number at a
-    time. On two such cores a step took 20 minutes in bfloat16, and three in float32.
+    On a processor of Intel or AMD without AVX-512 it does so one number at a time: on two such cores a step of SmolLM2
+    took 20 minutes with a trainer in bfloat16, and three in float32.
     """
     import torch
 
     cpu = torch.cpu.get_capabilities()
-    if torch.cuda.is_available() or cpu.get("architecture") != "x86_64" or cpu.get("avx512_bw"):
-        return SMOLLM2
-    return dataclasses.replace(SMOLLM2, optim=dataclasses.replace(SMOLLM2.optim, precision="float32"))
+    return torch.cuda.is_available() or cpu.get("architecture") != "x86_64" or bool(cpu.get("avx512_bw"))

