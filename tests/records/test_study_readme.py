@@ -161,7 +161,8 @@ def gain_cells(gains: dict[str, dict[int, float]], arm: str, others: tuple[str, 
 
 
 def runs_of(rows: list[dict[str, Any]], arm: str) -> list[list[dict[str, Any]]]:
-    return [[row for row in rows if (row["preset"], row["seed"]) == (arm, seed)] for seed in range(10, 15)]
+    seeds = dict.fromkeys(row["seed"] for row in rows)
+    return [[row for row in rows if (row["preset"], row["seed"]) == (arm, seed)] for seed in seeds]
 
 
 def rewards_of(rows: list[dict[str, Any]], arm: str, steps: range) -> list[float]:
