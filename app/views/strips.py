@@ -1,27 +1,44 @@
-"""Strips for the pages: what the library computes, the texts of the page, and what each picture draws."""
+"""Live parts of the views, and their strips: what the library computes, the texts, and what each picture draws."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from components.live_part import LiveContent, Number
+from controls.configuration import StripOf
 from data import corrections
 from data.bounds import Bound
 
-from rlcorr import CorrectionConfig
+from rlcorr import CorrectionConfig, TokenBatch
+from rlcorr.errors import UsageError
 from rlcorr.strips.bars import Bars
 from rlcorr.strips.packing import Package, PictureStrip, strip_package
 from rlcorr.strips.strip import Strip
 
-
-def strip_key(identity: Hashable, config: CorrectionConfig, b: Bound, slider_values: Sequence[float]) -> str:
-    """Return a key of the strip of this bound. It does not depend on the bound's present value."""
-    return repr((identity, corrections.key_without_bound(config, b.id), slider_values))
+Values = tuple[float, ...]
+"""The values of a slider."""
 
 
-def numbers_of(strip: Strip) -> list[dict[str, float]]:
-    """Return metric → number for each slider value of a strip."""
-    columns = {name: values.tolist() for name, values in strip.numbers.items()}
-    return [{name: values[index] for name, values in columns.items()} for index in range(len(strip.slider_values))]
+def content_of(make: Callable[[CorrectionConfig], LiveContent], config: CorrectionConfig) -> tuple[LiveContent, str]:
+    """Return the content for a configuration, or an empty one and the reason why there is none."""
+    try:
+        return make(config), ""
+    except UsageError as error:
+        return LiveContent({}, []), str(error)
+
+
+def of_bounds(identity: Hashable, make: Callable[[CorrectionConfig, Bound, Values], Package]) -> StripOf:
+    """Return the strips of all bounds. The key of a strip does not depend on the bound's present value."""
+    return lambda config, b, slider_values: (
+        repr((identity, corrections.key_without_bound(config, b.id), slider_values)),
+        partial(make, config, b, slider_values),
+    )
+
+
+def reports(batch: TokenBatch, config: CorrectionConfig, strip: Strip) -> list[dict[str, float]]:
+    """Return the metrics of the correction for each slider value of a strip."""
+    report, columns = corrections.corrected(batch, config)[1], [values.tolist() for values in strip.numbers.values()]
+    return [report | dict(zip(strip.numbers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def histogram(name: str, bars: Bars) -> PictureStrip:
