@@ -7,13 +7,13 @@ from pathlib import Path
 
 from components.live_part import ANSWER, LiveContent, Picture, Slider
 from components.markdown import inline
+from controls import strips
 from data import recorded, sketches, study_ends
 from data.bounds import Bound, bounds_of
 from data.reading import USUAL_BATCH
 from text import gradient as gradient_text
 from text import study_ends as say_study
 from views import gradient as gradient_page
-from views import strips
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError

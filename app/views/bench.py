@@ -6,7 +6,7 @@ from functools import partial
 import state
 import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture, live_part
-from controls import systems
+from controls import strips, systems
 from controls.choosing import folding, number, switch
 from controls.configuration import bound_sliders, resets, set_threshold, settings
 from controls.pickers import explain, picked_record
@@ -18,7 +18,6 @@ from data.selection import Selection
 from text import phrases
 from text.formatting import number as written
 from text.formatting import percent, plain
-from views import strips
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.adaptive import m2_at, m2po

@@ -8,6 +8,7 @@ import state
 import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture, live_part
 from components.picture import picture
+from controls import strips
 from controls.batch_size import batch_size
 from controls.choosing import buttons
 from controls.configuration import bound_sliders, resets, settings
@@ -23,7 +24,6 @@ from text import phrases
 from text import study_ends as say_study
 from text.formatting import plain
 from text.gradient import NOISE_REFERENCE
-from views import strips
 
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.comparison import Agreement, agreement, metric_pairs

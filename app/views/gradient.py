@@ -8,7 +8,7 @@ import state
 import streamlit as st
 from components.live_part import ANSWER, LiveContent, Number, Picture, live_part
 from components.picture import picture
-from controls import batch_size
+from controls import batch_size, strips
 from controls.choosing import buttons, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
@@ -22,7 +22,6 @@ from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
 from text.formatting import plain, table
-from views import strips
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.bounds import is_ratio

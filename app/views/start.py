@@ -10,7 +10,7 @@ import streamlit as st
 from components.links import Link, links
 from components.live_part import ANSWER, LiveContent, Slider, Words, live_part
 from components.picture import picture
-from controls import drag
+from controls import drag, strips
 from controls.sharing import view_links
 from data import corrections, lessons, recorded, studies
 from data.bounds import Bound, bounds_of, useful_slider_values, with_bounds
@@ -23,7 +23,7 @@ from text.formatting import plain
 from text.pages import PAGES
 from text.start import Story
 from text.tours import STUDY, TOURS
-from views import bench, strips
+from views import bench
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS

@@ -6,6 +6,7 @@ import state
 import streamlit as st
 from components.live_part import LiveContent, Note, live_part
 from components.token_text import SHADES, ShownResponse, pages_of, token_text
+from controls import strips
 from controls.choosing import pick
 from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import explain, picked_record
@@ -15,7 +16,6 @@ from data.configuration import FIRST
 from data.selection import Selection
 from text import tokens as say
 from text.formatting import number, plain, table
-from views import strips
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import largest_hundredth

@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 from components.live_part import LiveContent, Number
-from controls.configuration import StripOf
 from data import corrections
 from data.bounds import Bound
 
+from controls.configuration import StripOf
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.strips.bars import Bars
