@@ -4,11 +4,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from components.live_part import LiveContent, Number
+import streamlit as st
+from components.live_part import LiveContent, Number, live_part
 from data import corrections
-from data.bounds import Bound
+from data.bounds import Bound, useful_slider_values
+from data.configuration import FIRST
+from text.formatting import plain
 
-from controls.configuration import StripOf
+from controls.configuration import StripOf, bound_sliders, resets
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.strips.bars import Bars
@@ -33,6 +36,28 @@ def of_bounds(identity: Hashable, make: Callable[[CorrectionConfig, Bound, Value
         repr((identity, corrections.key_without_bound(config, b.id), slider_values)),
         partial(make, config, b, slider_values),
     )
+
+
+def show_live(
+    page: str,
+    config: CorrectionConfig,
+    make: Callable[[CorrectionConfig], LiveContent],
+    strip: Callable[[CorrectionConfig, Bound, Values], Package],
+    batches: Sequence[tuple[corrections.Identity, TokenBatch]],
+    source: str,
+    text: str = "",
+) -> bool:
+    """Show the live part of one configuration, or why there is none; return whether it is shown.
+
+    `text` is the name of the moving text below the first slider.
+    """
+    key, slider_values = (page, [identity for identity, _ in batches]), partial(useful_slider_values, batches, config)
+    sliders = bound_sliders(config, make, strip=of_bounds(key, strip), slider_values=slider_values, text=text)
+    content, refused = content_of(make, config)
+    live_part(sliders, content, source=source, resets=resets(FIRST))
+    if refused:
+        st.error(plain(refused))
+    return not refused
 
 
 def reports(batch: TokenBatch, config: CorrectionConfig, strip: Strip) -> list[dict[str, float]]:

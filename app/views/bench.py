@@ -1,19 +1,18 @@
 """The correction bench: what a correction does to one step, for bounds that can be dragged."""
 
-from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture, live_part
+from components.live_part import ANSWER, LiveContent, Note, Number, Picture
 from controls import strips, systems
 from controls.choosing import folding, number, switch
-from controls.configuration import bound_sliders, resets, set_threshold, settings
+from controls.configuration import set_threshold, settings
 from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
 from data import corrections
-from data.bounds import Bound, bounds_of, is_first, m2po_rule_index, useful_slider_values
-from data.configuration import FIRST
+from data.bounds import Bound, bounds_of, is_first, m2po_rule_index
 from data.selection import Selection
 from text import phrases
 from text.formatting import number as written
@@ -41,8 +40,12 @@ def show(shown: Selection) -> None:
         left, right = st.columns([3, 1], gap="medium")  # on a phone the right one is below the pictures
         with right, st.container(key="side"):
             config = settings()
-            if of_turns := _per_turn(batch):
+            of_turns = batch.turn_ids is not None and switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
+            if of_turns:
                 identity, batch = corrections.per_turn(identity, batch)
+            elif batch.turn_ids is None and state.get("turns"):  # a link asks for it
+                st.warning(plain(phrases.NO_TURNS))
+                state.change(turns=False)
             with st.container(key="budget"):
                 _budget(identity, batch, config)
                 if (rule_index := m2po_rule_index(config)) is not None:
@@ -59,31 +62,18 @@ def _live(
 ) -> None:
     """Show what changes with a bound, and the export below it."""
     make = partial(bench, identity, batch, preset=PRESETS[state.get("preset")])
-    sliders = bound_sliders(
-        config,
-        make,
-        strip=strips.of_bounds(identity, partial(bench_strip, identity, batch)),
-        slider_values=partial(useful_slider_values, [(identity, batch)], config),
-    )
-    content, refused = strips.content_of(make, config)
-    live_part(sliders, content, source=shown.source, resets=resets(FIRST))
-    if refused:
-        st.error(plain(refused))
-    else:
-        _export(config, of_turns, run_and_step(shown))
-
-
-def _per_turn(batch: TokenBatch) -> bool:
-    """Show the switch for turns, and return whether each turn is corrected on its own.
-
-    Most batches have no turns. Then there is no switch, and a link that asks for it gets a sentence.
-    """
-    if batch.turn_ids is None:
-        if state.get("turns"):
-            st.warning(plain(phrases.NO_TURNS))
-            state.change(turns=False)
-        return False
-    return switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
+    strip_of = partial(bench_strip, identity, batch)
+    if not strips.show_live("bench", config, make, strip_of, [(identity, batch)], shown.source):
+        return
+    box = folding("use_it", phrases.EXPORT)
+    if state.get("use_it"):  # code blocks are slow to draw, and every new bound changes them
+        with box:
+            if of_turns:
+                st.info(phrases.PER_TURN_EXPORT)
+            else:
+                st.caption(phrases.EXPORT_IS)
+                loss = PRESETS[state.get("preset")].loss
+                systems.text_for(systems.system(), config, loss, run_and_step(shown))
 
 
 def _budget(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
@@ -105,39 +95,18 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
     share = number("budget_share", phrases.BUDGET_SHARE, 1, 100, step=1.0) / 100
     reached = corrections.affordable(identity, batch, config, bounds, BUDGETS[kind], share)
     if not isinstance(reached, corrections.Affordable):
-        st.info(plain(_missed(config, share, reached)))
+        sentences = [phrases.BUDGET_NONE.format(share=percent(share))]
+        for one in reached:
+            said = phrases.BUDGET_REFUSED if one.refusal else phrases.BUDGET_MISSED
+            part, most = phrases.budget_part(config, one.bound), percent(one.reached)
+            sentences.append(said.format(part=part, threshold=one.threshold, reached=most, refusal=one.refusal))
+        st.info(plain(" ".join(sentences)))
         return
     part = plain(phrases.budget_part(config, reached.bound))
     st.markdown(phrases.BUDGET_REACHED.format(part=part, threshold=reached.threshold))
     st.caption(plain(phrases.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
     arguments = config, reached.threshold, reached.bound
     st.button(phrases.BUDGET_SET, key="budget_set", on_click=set_threshold, args=arguments)
-
-
-def _missed(config: CorrectionConfig, share: float, missed: list[corrections.Missed]) -> str:
-    """Return sentences about what each bound reaches of a budget that none meets."""
-    sentences = [phrases.BUDGET_NONE.format(share=percent(share))]
-    for one in missed:
-        part = phrases.budget_part(config, one.bound)
-        if one.refusal:
-            sentences.append(phrases.BUDGET_REFUSED.format(part=part, refusal=one.refusal))
-        else:
-            reached = percent(one.reached)
-            sentences.append(phrases.BUDGET_MISSED.format(part=part, threshold=one.threshold, reached=reached))
-    return " ".join(sentences)
-
-
-def _export(config: CorrectionConfig, of_turns: bool, link: Mapping[str, str]) -> None:
-    """Show the text to export if its box is open. Code blocks are slow to draw, and every new bound changes them."""
-    box = folding("use_it", phrases.EXPORT)
-    if not state.get("use_it"):
-        return
-    with box:
-        if of_turns:
-            st.info(phrases.PER_TURN_EXPORT)
-            return
-        st.caption(phrases.EXPORT_IS)
-        systems.text_for(systems.system(), config, PRESETS[state.get("preset")].loss, link)
 
 
 # --- the live part ---
@@ -190,12 +159,10 @@ def bench_strip(
     if bound_strip.statistic is not None and b.id.rule_index == 0:
         pictures["statistic"] = strips.histogram("statistic", bound_strip.statistic)
     if with_curves or is_first(b, config):
-        try:
+        with suppress(UsageError):  # no item is off neutral; the page says so instead of showing the curves
             curve = corrections.curve(identity, batch, config, b.id)
             cursors = thresholds.cursors(curve.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
             pictures |= dict.fromkeys(("shares_over", "mismatch_over"), PictureStrip(shapes=cursors))
-        except UsageError:  # no item is off neutral; the page says so instead of showing the curves
-            pass
     varied = [at_threshold(config, value, b.id) for value in slider_values]
     reports = strips.reports(batch, config, bound_strip)
     numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import state
 import streamlit as st
@@ -72,20 +71,15 @@ def _configurations(selection: Selection, record: StepRecord) -> None:
         a = settings(FIRST, f"A: {phrases.CHOICES}")
     with second, st.container(key="second_choices"):
         b = settings(SECOND, f"B: {phrases.CHOICES}")
-    with third:
-        gradients = _compared(selection.run, record.step, a, b)
-    with live:
-        _live(selection, record, a, b, gradients)
-
-
-def _compared(run: Path, step: int, a: CorrectionConfig, b: CorrectionConfig) -> Gradients:
-    """Show the picker of the batch size, and return the comparison of the two gradients, or why there is none."""
     try:
-        measured = sketches.sketched(run, step)
-        gradients = sketches.compared(measured, a, b, batch_size())
+        measured = sketches.sketched(selection.run, record.step)
+        with third:
+            gradients = sketches.compared(measured, a, b, batch_size())
+        compared = NOISE_REFERENCE if gradients.a.reference_length.value == 0 else gradients
     except UsageError as error:
-        return str(error)
-    return NOISE_REFERENCE if gradients.a.reference_length.value == 0 else gradients
+        compared = str(error)
+    with live:
+        _live(selection, record, a, b, compared)
 
 
 def _live(
@@ -167,18 +161,15 @@ def _gradients(gradients: Gradients, source: str) -> None:
 def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig) -> LiveContent:
     """Return the comparison of two corrections of one batch. Raises `UsageError` if a correction does."""
     (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
-    shared = comparison.mask_map(batch, result_a, result_b, (a, b))
-    weights = {
-        f"weights_{name}": Picture(
-            correction.weight_histogram(batch, result, config), say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS
-        )
-        for name, config, result in (("A", a, result_a), ("B", b, result_b))
-    }
-    masks = agreement(batch, result_a, result_b)
-    explained = {EXPLAINED[name]: f"{name}. {config.explain()}" for name, config in (("A", a), ("B", b))}
+    pictures, explained, masks = {}, {}, agreement(batch, result_a, result_b)
+    for name, config, result in (("A", a, result_a), ("B", b, result_b)):
+        figure = correction.weight_histogram(batch, result, config)
+        pictures[f"weights_{name}"] = Picture(figure, say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS)
+        explained[EXPLAINED[name]] = f"{name}. {config.explain()}"
+    pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), say.TOKENS, say.MASKS)
     return LiveContent(
         numbers=_agreement(masks),
-        rows=[weights | {"shared": Picture(shared, say.TOKENS, say.MASKS)}],
+        rows=[pictures],
         texts=explained | {ANSWER: say.answer(masks)},
         tables={HEADLINES: _headlines(report_a, report_b)},
         notes=[*(Note("", text) for text in EXPLAINED.values()), METRICS],
@@ -230,6 +221,7 @@ def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
 
 
 def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
+    """Show both batches, what changes with a bound of the configuration that both have, and below it the choices."""
     if second.step is None:
         st.info(say.NO_STEP_B)
         return
@@ -237,52 +229,27 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
     if other is None:
         return
     labels = run_labels([first.slug, second.slug])
-    names = {
-        "A": say.batch_name(labels[first.slug], record.step),
-        "B": say.batch_name(labels[second.slug], other.step),
-    }
-    st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
-    sources = first.source, second.source
+    titles = [say.batch_name(labels[slug], of.step) for slug, of in ((first.slug, record), (second.slug, other))]
+    st.caption(say.SAME_STEP if titles[0] == titles[1] else say.RUNS_INTRO)
+    batches = a, b = record.batch, other.batch
     try:
-        _densities(names, record.batch, other.batch, sources)
+        magnified = comparison.ratio_densities(a, b)
+        both = ("A", titles[0], a, magnified.a, first.source), ("B", titles[1], b, magnified.b, second.source)
+        for column, (name, title, batch, figure, source) in zip(st.columns(2, gap="medium"), both, strict=True):
+            with column:
+                st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
+                density = cells.probability_density(batch)
+                picture(say.DENSITY_TITLE, density, key=f"density_{name}", caption=say.DENSITY, source=source)
+                picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
         identities = corrections.identity(first.run, record.step), corrections.identity(second.run, other.step)
-        _same_configuration(identities, (record.batch, other.batch), "\n".join(sources))
+        with_identities, source = [*zip(identities, batches, strict=True)], f"{first.source}\n{second.source}"
+        live = st.container()
+        config, make, strip_of = settings(), partial(two_batches, batches), partial(two_batches_strip, batches)
+        with live:
+            if strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"]):
+                _others(*(corrections.corrected(batch, config)[1] for batch in batches))
     except UsageError as error:
         st.error(plain(str(error)))
-
-
-def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
-    magnified = comparison.ratio_densities(a, b)
-    for column, (name, title), batch, figure, source in zip(
-        st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
-    ):
-        with column:
-            st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
-            both = cells.probability_density(batch)
-            picture(say.DENSITY_TITLE, both, key=f"density_{name}", caption=say.DENSITY, source=source)
-            picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
-
-
-def _same_configuration(
-    identities: tuple[corrections.Identity, corrections.Identity], batches: Pair, source: str
-) -> None:
-    """Show what changes with a bound of the configuration that both batches have, and below it the choices."""
-    live = st.container()
-    config, make = settings(), partial(two_batches, batches)
-    with live:
-        sliders = bound_sliders(
-            config,
-            make,
-            strip=strips.of_bounds(("compare", identities), partial(two_batches_strip, batches)),
-            slider_values=partial(useful_slider_values, [*zip(identities, batches, strict=True)], config),
-            text=EXPLAINED["A"],
-        )
-        content, refused = strips.content_of(make, config)
-        live_part(sliders, content, source=source, resets=resets(FIRST))
-        if refused:
-            st.error(plain(refused))
-        else:
-            _others(*(corrections.corrected(batch, config)[1] for batch in batches))
 
 
 def two_batches(batches: Pair, config: CorrectionConfig) -> LiveContent:

@@ -1,6 +1,7 @@
 """The Gradient view: the progress of a correction's gradient, on a recorded step and exactly on a toy."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -17,13 +18,12 @@ from data.bounds import Bound, bounds_of, is_first, slider_values_of
 from data.configuration import FIRST
 from data.names import BETWEEN, preset_title
 from data.selection import Selection
-from data.sketches import Sketched
 from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
 from text.formatting import plain, table
 
-from rlcorr import PRESETS, CorrectionConfig
+from rlcorr import CorrectionConfig
 from rlcorr.bounds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import bias_noise, gradients
@@ -34,7 +34,7 @@ from rlcorr.gradients.progress import Choice, units_needed
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sketch import ExactSketch, sampled_units
 from rlcorr.gradients.sweep import GradientSweep
-from rlcorr.presets import RANKED
+from rlcorr.presets import PRESETS, RANKED
 from rlcorr.records import runs
 from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.packing import Package, PictureStrip
@@ -47,7 +47,7 @@ COUNT = 101
 class Shown:
     """The settings of the pictures, apart from the bounds: a step, the name of the preset, and B."""
 
-    measured: Sketched
+    measured: sketches.Sketched
     preset: str
     batch_size: int
 
@@ -84,7 +84,7 @@ def show(selection: Selection) -> None:
     _kl(measured, selection.source)
 
 
-def _live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> None:
+def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionConfig) -> None:
     """Show what changes with a bound or with the batch size, and the toy below it."""
     name, size = state.get("preset"), state.get("answers")
     shown = Shown(measured, name, size)
@@ -106,8 +106,10 @@ def _live(measured: Sketched, selection: Selection, config: CorrectionConfig) ->
         )
     )
     content, refused = strips.content_of(partial(gradient, shown), config)
-    content = replace(content, said=_study(shown, config, selection))
-    live_part(sliders, content, source=selection.source, resets=resets(FIRST))
+    kind, said = kind_of(config), ""
+    if kind and (ended := study_ends.ends(selection.run, kind)):
+        said = with_study_link(say_study.of_kind(ended, kind, over_nothing(shown, config)), ended.name)
+    live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST))
     if refused:
         st.warning(plain(refused))
         return
@@ -116,15 +118,6 @@ def _live(measured: Sketched, selection: Selection, config: CorrectionConfig) ->
     if state.get("toy") and bounds_of(config):
         with box:
             _toy(shown, config, selection.source)
-
-
-def _study(shown: Shown, config: CorrectionConfig, selection: Selection) -> str:
-    """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
-    kind = kind_of(config)
-    ended = study_ends.ends(selection.run, kind) if kind else None
-    if not ended or not kind:
-        return ""
-    return with_study_link(say_study.of_kind(ended, kind, over_nothing(shown, config)), ended.name)
 
 
 def _toy(shown: Shown, config: CorrectionConfig, source: str) -> None:
@@ -140,7 +133,7 @@ def _toy(shown: Shown, config: CorrectionConfig, source: str) -> None:
     picture(say.TOY_TITLE, figure, key="toy_curves", caption=caption, source=source)
 
 
-def _kl(measured: Sketched, source: str) -> None:
+def _kl(measured: sketches.Sketched, source: str) -> None:
     st.markdown(say.KL_TITLE)
     st.markdown(say.KL_ADVICE)
     picked = buttons("kl_target", say.KL_TARGET, list(say.TARGETS))
@@ -215,15 +208,13 @@ def answer(shown: Shown, report: GradientReport, sweep: GradientSweep | None) ->
 
 def over_nothing(shown: Shown, config: CorrectionConfig) -> Interval | None:
     """Return the progress of the best threshold minus that of no correction; None without a threshold to move."""
-    try:
-        bounds = bounds_of(config)
-        sweep = sketches.swept(shown.measured, config, bounds[0].id) if bounds else None
-    except UsageError:  # every ratio is 1
-        return None
-    return None if sweep is None else sweep.ranking.choices[shown.size_index].over_nothing
+    for b in bounds_of(config)[:1]:
+        with suppress(UsageError):  # every ratio is 1
+            return sketches.swept(shown.measured, config, b.id).ranking.choices[shown.size_index].over_nothing
+    return None
 
 
-def _cannot_tell(measured: Sketched, choice: Choice, what: str) -> str:
+def _cannot_tell(measured: sketches.Sketched, choice: Choice, what: str) -> str:
     units = sampled_units(measured.batch, measured.sketch)
     return say.cannot_tell(what, choice.over_nothing, units, units_needed(units.count, choice.over_nothing))
 
@@ -246,9 +237,8 @@ def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Pictu
     caption = say.CURVE
     if sweep.shows_best(shown.size_index):
         caption += f" {say.CURVE_BEST} {lead_sentence(shown.measured, choice.over_nothing, say.NO_CORRECTION)}"
-    pictures = {
-        "gradient_curves": Picture(gradients.progress_curves(sweep, size, at=b.value), say.CURVE_TITLE, caption)
-    }
+    curve = gradients.progress_curves(sweep, size, at=b.value)
+    pictures = {"gradient_curves": Picture(curve, say.CURVE_TITLE, caption)}
     if any(sweep.shows_best(index) for index in range(len(sweep.best))):
         best = gradients.best_thresholds(sweep, batch_size=size)
         pictures["best_bounds"] = Picture(best, say.BEST_THRESHOLDS_TITLE, say.BEST_THRESHOLDS)
@@ -266,22 +256,18 @@ def row_titles() -> dict[str, str]:
     }
 
 
-def best_preset_sentence(measured: Sketched, choice: Choice) -> str:
+def best_preset_sentence(measured: sketches.Sketched, choice: Choice) -> str:
     """Return, in Markdown, which preset makes the most progress, and how far it is ahead; or that this is unknown."""
     names = [plain(title) for title in row_titles().values()]
     if not choice.over_nothing.tells:
         return say.with_size(choice.batch_size, _cannot_tell(measured, choice, "preset"))
     second = [index for group in choice.groups for index in group][1]
-    return " ".join(
-        (
-            say.best_preset(choice, names),
-            lead_sentence(measured, choice.over_next, say.NEXT_PRESET.format(name=names[second])),
-            lead_sentence(measured, choice.over_nothing, say.NO_CORRECTION),
-        )
-    )
+    over_next = lead_sentence(measured, choice.over_next, say.NEXT_PRESET.format(name=names[second]))
+    over_nothing = lead_sentence(measured, choice.over_nothing, say.NO_CORRECTION)
+    return f"{say.best_preset(choice, names)} {over_next} {over_nothing}"
 
 
-def lead_sentence(measured: Sketched, paired: Interval, other: str) -> str:
+def lead_sentence(measured: sketches.Sketched, paired: Interval, other: str) -> str:
     """Return by how much the best is ahead of another, or how many more samples would show a difference."""
     units = sampled_units(measured.batch, measured.sketch)
     return say.lead(paired, other, units, units_needed(units.count, paired))
@@ -313,10 +299,8 @@ def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values:
     }
     sweep = None
     if is_first(b, config):
-        try:
+        with suppress(UsageError):  # every ratio is 1; the page says so instead of showing the curve
             sweep = sketches.swept(shown.measured, config, b.id)
             pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, slider_values))
-        except UsageError:  # every ratio is 1; the page says so instead of showing the curve
-            pass
     texts = {ANSWER: [answer(shown, report, sweep) for report in reports]}
     return strips.package({}, [numbers(report, shown.size_index) for report in reports], texts, pictures)

@@ -45,11 +45,9 @@ def _lessons() -> None:
     st.markdown(learn_text.LESSONS_ARE)
     for lesson in lessons():
         before = ", ".join(map(number, lesson.prerequisites))
+        needs = learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING
         facts = learn_text.FACTS.format(
-            minutes=lesson.minutes,
-            level=lesson.level,
-            needs=learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING,
-            hardware=lesson.hardware,
+            minutes=lesson.minutes, level=lesson.level, needs=needs, hardware=lesson.hardware
         )
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
             st.markdown(f"##### {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")

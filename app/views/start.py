@@ -21,7 +21,6 @@ from text import phrases
 from text import start as say
 from text.formatting import plain
 from text.pages import PAGES
-from text.start import Story
 from text.tours import STUDY, TOURS
 from views import bench
 
@@ -32,7 +31,6 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import cells, correction, mismatch, study
 from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
-from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study import study_path
 from rlcorr.records.token_texts import END, NEW_LINE, pieces
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
@@ -90,7 +88,7 @@ def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
         links(*shown, key="start_links_row")
 
 
-def _story(story: Story, paths: dict[str, Path]) -> None:
+def _story(story: say.Story, paths: dict[str, Path]) -> None:
     with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
         st.markdown(f"##### {story.title}", width="stretch")
         if story.run in paths:
@@ -107,7 +105,7 @@ def _story(story: Story, paths: dict[str, Path]) -> None:
         st.error(plain(str(error)))
 
 
-def _picture(story: Story, run: Path) -> None:
+def _picture(story: say.Story, run: Path) -> None:
     """Show the picture of a story, and k3 below it if the picture is of one step."""
     batch = None
     if story == say.COLLAPSING:
@@ -116,8 +114,8 @@ def _picture(story: Story, run: Path) -> None:
         figure = study.study_curves(rows, list(say.REWARD_PRESETS.values()), "reward")
         title, caption, source = say.REWARD_TITLE, say.REWARD, table.source
     else:
-        step, record = _newest(run)
-        batch, source = record.batch, recorded.source(run, step)
+        record = _newest(run)
+        batch, source = record.batch, recorded.source(run, record.step)
         if story == say.LONG:
             title, figure, caption = say.LENGTH_TITLE, mismatch.by_length(batch, SEQUENCE_METHODS), say.LENGTH
         else:
@@ -129,11 +127,11 @@ def _picture(story: Story, run: Path) -> None:
         st.markdown(say.K3.format(k3=k3), help=plain(describe("k3_kl")), width="content")
 
 
-def _newest(run: Path) -> tuple[int, StepRecord]:
+def _newest(run: Path) -> runs.StepRecord:
     step, problems = recorded.latest(run, runs.list_steps(run))
     if step is None:
         raise runs.DamagedFile(" ".join([*problems, phrases.NO_STEPS]))
-    return step, recorded.step(run, step)
+    return recorded.step(run, step)
 
 
 # --- the picture that moves ---
@@ -141,33 +139,30 @@ def _newest(run: Path) -> tuple[int, StepRecord]:
 
 def _played(run: Path) -> None:
     """Show one bound on one step; its slider moves by itself, once."""
-    step, record = _newest(run)
-    batch, texts = record.batch, first_answers(record)
-    identity, preset = corrections.identity(run, step), PRESETS[say.PLAYED_PRESET]
-    (b,) = bounds_of(preset.config)
+    record, config = _newest(run), PRESETS[say.PLAYED_PRESET].config
+    batch, texts, identity = record.batch, first_answers(record), corrections.identity(run, record.step)
+    (b,) = bounds_of(config)
     value = b.within(state.get(KEY))
-    config = with_bounds(preset.config, {b.id: value})
     slider_values = useful_slider_values([(identity, batch)], config, b, value)
 
     def content(value: float) -> LiveContent:
-        return start_content(batch, with_bounds(preset.config, {b.id: value}), texts)
+        return start_content(batch, with_bounds(config, {b.id: value}), texts)
 
+    strip_of = strips.of_bounds(identity, partial(start_strip, batch))
     slider = Slider(
         KEY, say.MOVING_LABEL, slider_values, value, generation=state.generation(KEY),
         address=drag.offer(KEY, content),
-        strip=drag.offer_strip(
-            KEY, *strips.of_bounds(identity, partial(start_strip, batch))(config, b, slider_values)
-        ),
+        strip=drag.offer_strip(KEY, *strip_of(config, b, slider_values)),
         plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
     st.markdown(say.MOVING_IS)
     with st.container(key="start"):
-        live_part([slider], content(value), source=recorded.source(run, step), resets={})
+        live_part([slider], content(value), source=recorded.source(run, record.step), resets={})
 
 
-def first_answers(record: StepRecord) -> list[list[str]]:
+def first_answers(record: runs.StepRecord) -> list[list[str]]:
     """Return the texts of the tokens of the first answers. An end token is an empty text."""
     return [[text.replace(NEW_LINE, " ").replace(END, "") for text in row] for row in pieces(record)[: say.SHOWN]]
 

@@ -4,15 +4,14 @@ from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import LiveContent, Note, live_part
+from components.live_part import LiveContent, Note
 from components.token_text import SHADES, ShownResponse, pages_of, token_text
 from controls import strips
 from controls.choosing import pick
-from controls.configuration import bound_sliders, resets, settings
+from controls.configuration import settings
 from controls.pickers import explain, picked_record
 from data import corrections
-from data.bounds import Bound, useful_slider_values
-from data.configuration import FIRST
+from data.bounds import Bound
 from data.selection import Selection
 from text import tokens as say
 from text.formatting import number, plain, table
@@ -50,36 +49,26 @@ TokenIndex = tuple[int, int]
 
 
 def show(shown: Selection) -> None:
-    record = picked_record(shown)
-    if record is not None:
+    """Show the controls with the sentence about the correction, the text and the opened token."""
+    if (record := picked_record(shown)) is not None:
         texts = pieces(record)
         _answer(record, texts)
-        _microscope(shown, record, texts)
+        refused = st.empty()
+        left, middle, right = st.columns([1, 2, 1.9], gap="medium")
+        with left:
+            config, identity = settings(), corrections.identity(shown.run, record.step)
+            strip_of, batches = partial(fates_strip, record.batch), [(identity, record.batch)]
+            strips.show_live("tokens", config, sentence, strip_of, batches, shown.source)
+        try:
+            result = correct(record.batch, config)
+            with middle:
+                opened = _text(record, texts, result, config)
+                st.caption(plain(f"{say.KEYS} {say.TEXTS[text_kind(record)]}"))
+            with right:
+                _panel(record, texts, result, config, opened)
+        except UsageError as error:
+            refused.error(plain(str(error)))
     explain(say.EXPLAIN)
-
-
-def _microscope(shown: Selection, record: runs.StepRecord, texts: Texts) -> None:
-    """Show the controls with the sentence about the correction, the text and the opened token."""
-    refused = st.empty()
-    left, middle, right = st.columns([1, 2, 1.9], gap="medium")
-    with left:
-        config, identity = settings(), corrections.identity(shown.run, record.step)
-        sliders = bound_sliders(
-            config,
-            sentence,
-            strip=strips.of_bounds(("tokens", identity), partial(fates_strip, record.batch)),
-            slider_values=partial(useful_slider_values, [(identity, record.batch)], config),
-        )
-        live_part(sliders, sentence(config), source=shown.source, resets=resets(FIRST))
-    try:
-        result = correct(record.batch, config)
-        with middle:
-            opened = _text(record, texts, result, config)
-            st.caption(plain(f"{say.KEYS} {say.TEXTS[text_kind(record)]}"))
-        with right:
-            _panel(record, texts, result, config, opened)
-    except UsageError as error:
-        refused.error(plain(str(error)))
 
 
 def sentence(config: CorrectionConfig) -> LiveContent:

@@ -18,7 +18,6 @@ from controls.watching import watch
 from data import corrections, recorded, studies
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
 from data.selection import LATEST, Selection
-from data.studies import StudyTable
 from streamlit.delta_generator import DeltaGenerator
 from text import phrases
 from text import training as say
@@ -28,7 +27,6 @@ from text.formatting import number as written
 from rlcorr import CorrectionConfig
 from rlcorr.command import launch
 from rlcorr.command.gradient_table import bracketed
-from rlcorr.command.launch import Outcome, Training
 from rlcorr.command.request import LIMITS, REAL_MODEL, TrainRequest, choices, options_of, real_model_megabytes
 from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
@@ -217,7 +215,7 @@ def _study(beside: DeltaGenerator) -> None:
             picture(title, figure, key=f"study_{metric}", caption=caption, source=result.source)
 
 
-def _decisions(shown: Study, result: StudyTable) -> None:
+def _decisions(shown: Study, result: studies.StudyTable) -> None:
     """Show which presets differ from no correction: in sentences, in pictures, and in numbers.
 
     The pictures are those of the differences, and of whether η predicts the reward: one for each training run and step
@@ -270,13 +268,16 @@ def _follow(selection: Selection, *, with_curves: bool) -> None:
     watch(content, key="live_run", on_press=lambda button: _pressed(button, training))
 
 
-def _content(training: Training, selection: Selection, with_curves: bool) -> WatchedContent:
+def _content(training: launch.Training, selection: Selection, with_curves: bool) -> WatchedContent:
     outcome, run = launch.outcome(training), runs.LOCAL / training.run
     is_going_on = outcome in GOING_ON
     if is_going_on:
         said = _bar(training, outcome) + (paragraph(say.ONE_AT_A_TIME) if with_curves else "")
     else:
-        said = _note(training, outcome)
+        failed = outcome == "failed"
+        log = f"<pre>{html.escape(launch.last_lines(training.run))}</pre>" if failed else ""
+        ended = paragraph(say.STATES[outcome].format(run=training.run))
+        said = f"<div class='rl-note-box{' failed' if failed else ''}'>{ended}{log}</div>"
     pictures, below = {}, ""
     if with_curves:
         rows = recorded.metric_rows(run)
@@ -290,15 +291,7 @@ def _content(training: Training, selection: Selection, with_curves: bool) -> Wat
     return WatchedContent(said, _buttons(training, outcome, selection), pictures, below, ends=not is_going_on)
 
 
-def _note(training: Training, outcome: Outcome) -> str:
-    """Return how a run has ended, with the last lines of its log if it failed."""
-    failed = outcome == "failed"
-    log = f"<pre>{html.escape(launch.last_lines(training.run))}</pre>" if failed else ""
-    said = paragraph(say.STATES[outcome].format(run=training.run))
-    return f"<div class='rl-note-box{' failed' if failed else ''}'>{said}{log}</div>"
-
-
-def _bar(training: Training, outcome: Outcome) -> str:
+def _bar(training: launch.Training, outcome: launch.Outcome) -> str:
     """Return how far a run has come, in words and as a bar."""
     said, run = say.STATES[outcome].format(run=training.run), runs.LOCAL / training.run
     try:
@@ -313,7 +306,7 @@ def _bar(training: Training, outcome: Outcome) -> str:
     return f"{at}<progress value='{share:.4f}'></progress>"
 
 
-def _buttons(training: Training, outcome: Outcome, selection: Selection) -> dict[str, str]:
+def _buttons(training: launch.Training, outcome: launch.Outcome, selection: Selection) -> dict[str, str]:
     """Return the buttons: what each does → its label."""
     steps, buttons = runs.list_steps(runs.LOCAL / training.run), {}
     if steps and (selection.slug, selection.step) != (training.run, steps[-1]):
@@ -327,7 +320,7 @@ def _buttons(training: Training, outcome: Outcome, selection: Selection) -> dict
     return buttons
 
 
-def _pressed(button: str, training: Training) -> None:
+def _pressed(button: str, training: launch.Training) -> None:
     state.press()
     if button == "show":
         state.change(run=training.run, step=LATEST, part=say.PARTS[0])

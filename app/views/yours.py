@@ -33,7 +33,6 @@ from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
 from rlcorr.figures.gaps import gap_strip
 from rlcorr.records import runs
-from rlcorr.records.step_files import StepRecord
 from rlcorr.systems.shipped import can_express
 
 HEIGHT = 260
@@ -41,8 +40,6 @@ HEIGHT = 260
 WHOLE_NUMBERS = """<style>
 .st-key-yours .rl-table td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
 </style>"""
-
-
 # The pickers would name another run.
 NOTHING_ELSE = "<style>.st-key-pickers { display: none }</style>"
 
@@ -65,7 +62,7 @@ def show(selection: Selection) -> None:
             st.error(plain(str(error)))
 
 
-def _page(selection: Selection, record: StepRecord) -> None:
+def _page(selection: Selection, record: runs.StepRecord) -> None:
     """Show the verdict, and below it what to choose from, unless there is a fault to mend first."""
     stamps = suggestions.stamps_of(selection.run, selection.steps)
     symptoms, fault = triage(record.batch), suggestions.fault(stamps)
@@ -100,7 +97,7 @@ def _token_links(symptom: Symptom, view: str, label: str) -> None:
         links(*(named or [Link(label, {"view": "tokens"})]), key="see_tokens")
 
 
-def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
+def _sizes(record: runs.StepRecord, symptoms: list[Symptom]) -> None:
     """Show the size of the gap in means, and in averages that few tokens cannot move."""
     named = [token for symptom in symptoms for token in symptom.tokens]
     numbers, rows = averages(record.batch, named), []
@@ -113,14 +110,14 @@ def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.html(table(columns, rows, meanings | yours_text.AVERAGES_ARE))
 
 
-def _tail(record: StepRecord, stamps: Stamps, source: str) -> None:
+def _tail(record: runs.StepRecord, stamps: Stamps, source: str) -> None:
     title, caption = mismatch_text.PICTURES["tail"]
     (identity,) = [stamp for stamp in stamps if stamp[1] == record.step]
     picture(title, _tail_figure(identity, record), key="tail", caption=caption, source=source)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _tail_figure(identity: Identity, _record: StepRecord) -> Figure:
+def _tail_figure(identity: Identity, _record: runs.StepRecord) -> Figure:
     figure = mismatch.tail(_record.batch)
     figure.layout.height = HEIGHT
     return figure
@@ -134,7 +131,7 @@ def _all_steps(stamps: Stamps) -> None:
             st.markdown(f"- {plain(mismatch_text.headline(in_words(line))[0])}")
 
 
-def _is_it_normal(record: StepRecord, symptoms: list[Symptom], source: str) -> None:
+def _is_it_normal(record: runs.StepRecord, symptoms: list[Symptom], source: str) -> None:
     """Show the gap of the step among measured gaps, and how many of its ratios are near 1."""
     size = gap_size(without_outliers(record.batch, symptoms))
     if size is None or size.k3 == 0:
@@ -157,7 +154,7 @@ def _is_it_normal(record: StepRecord, symptoms: list[Symptom], source: str) -> N
         picture(title, gap_strip(value, measure), key="gaps", caption=caption, source=source)
 
 
-def _corrections(record: StepRecord, stamps: Stamps, selection: Selection) -> None:
+def _corrections(record: runs.StepRecord, stamps: Stamps, selection: Selection) -> None:
     """Show what the system ships, thresholds by budget, the text of the one that is taken, and the tail."""
     left, right = st.columns([2, 3], gap="medium")
     with left:
@@ -196,18 +193,16 @@ def _by_budget(
     `remarks` are shown below the names of some, by their presets.
     """
     before, last = suggestions.pairs(stamps)
-    steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
-    st.caption(
-        yours_text.BUDGET_OF_ONE
-        if last is None
-        else yours_text.BUDGET_ARE.format(chosen_on=steps, unseen=last.steps[0])
-    )
     rows, columns = [], list(yours_text.BUDGET_COLUMNS)
+    if last is None:
+        st.caption(yours_text.BUDGET_OF_ONE)
+        columns.remove(yours_text.WHERE_CHOSEN)
+    else:
+        steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
+        st.caption(yours_text.BUDGET_ARE.format(chosen_on=steps, unseen=last.steps[0]))
     for one in reached:
         first = [yours_text.threshold(one.threshold)] + ([] if one.before is None else [percent(one.before.share)])
         rows.append((_what(one), remarks.get(one.preset, ""), [*first, *_cells(one)]))
-    if last is None:
-        columns.remove(yours_text.WHERE_CHOSEN)
     if rows:
         st.html(graded_table(columns, rows, yours_text.MEANINGS))
     for name, reason in refused.items():
