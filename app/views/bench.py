@@ -127,13 +127,9 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
             numbers[phrases.MOVED] = Number(written(moved_probability(batch, config)), phrases.MOVED_IS)
         except UsageError as error:
             notes.append(Note(plain(str(error))))
-    return LiveContent(
-        numbers,
-        rows=[row for row in (pictures, curves) if row],
-        refused=refused,
-        texts={ANSWER: phrases.bench_answer(report, config.rollout_is_mode), EXPLAINED: config.explain()},
-        notes=notes,
-    )
+    rows = [row for row in (pictures, curves) if row]
+    texts = {ANSWER: phrases.bench_answer(report, config.rollout_is_mode), EXPLAINED: config.explain()}
+    return LiveContent(numbers, rows, refused, texts=texts, notes=notes)
 
 
 def when_it_hurts(preset: Preset) -> str:
@@ -166,10 +162,8 @@ def bench_strip(
     varied = [at_threshold(config, value, b.id) for value in slider_values]
     reports = strips.reports(batch, config, bound_strip)
     numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
-    texts = {
-        ANSWER: [phrases.bench_answer(one, config.rollout_is_mode) for one in reports],
-        EXPLAINED: [one.explain() for one in varied],
-    }
+    answers = [phrases.bench_answer(one, config.rollout_is_mode) for one in reports]
+    texts = {ANSWER: answers, EXPLAINED: [one.explain() for one in varied]}
     return strips.package(arrays_of(bound_strip), numbers, texts, pictures)
 
 
@@ -192,10 +186,8 @@ def _m2(batch: TokenBatch, config: CorrectionConfig, varied: list[CorrectionConf
     rule_index = m2po_rule_index(config)
     if rule_index is None:
         return [{} for _ in varied]
-    return [
-        {"M2 of the kept": Number(written(m2), phrases.M2)}
-        for m2 in m2_at(batch, [one.rollout_rs[rule_index].upper for one in varied])
-    ]
+    thresholds_of_m2po = m2_at(batch, [one.rollout_rs[rule_index].upper for one in varied])
+    return [{"M2 of the kept": Number(written(m2), phrases.M2)} for m2 in thresholds_of_m2po]
 
 
 def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:

@@ -167,13 +167,9 @@ def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig)
         pictures[f"weights_{name}"] = Picture(figure, say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS)
         explained[EXPLAINED[name]] = f"{name}. {config.explain()}"
     pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), say.TOKENS, say.MASKS)
-    return LiveContent(
-        numbers=_agreement(masks),
-        rows=[pictures],
-        texts=explained | {ANSWER: say.answer(masks)},
-        tables={HEADLINES: _headlines(report_a, report_b)},
-        notes=[*(Note("", text) for text in EXPLAINED.values()), METRICS],
-    )
+    texts, tables = explained | {ANSWER: say.answer(masks)}, {HEADLINES: _headlines(report_a, report_b)}
+    notes = [*(Note("", text) for text in EXPLAINED.values()), METRICS]
+    return LiveContent(_agreement(masks), [pictures], texts=texts, tables=tables, notes=notes)
 
 
 def two_corrections_strip(
@@ -193,18 +189,15 @@ def two_corrections_strip(
     masks = agreement_strip(batch, varied, fixed_result, slider_values, varied_is_a=name == "A", bound=b.id)
     reports = strips.reports(batch, varied, bound_strip)
     pairs = [(one, fixed_report) if name == "A" else (fixed_report, one) for one in reports]
-    histogram = {key: array for key, array in arrays_of(bound_strip).items() if key.startswith("weights/")}
+    weights = {key: array for key, array in arrays_of(bound_strip).items() if key.startswith("weights/")}
+    histogram = strips.histogram("weights", bound_strip.weights)
     texts = {
         EXPLAINED[name]: [f"{name}. {at_threshold(varied, value, b.id).explain()}" for value in slider_values],
         ANSWER: [say.answer(one) for one in masks.agreements],
     }
-    return strips.package(
-        histogram | masks.cells.arrays(),
-        [_agreement(one) for one in masks.agreements],
-        texts,
-        {"shared": PictureStrip(cells=True), f"weights_{name}": strips.histogram("weights", bound_strip.weights)},
-        {HEADLINES: [_headlines(*pair) for pair in pairs]},
-    )
+    pictures = {"shared": PictureStrip(cells=True), f"weights_{name}": histogram}
+    numbers, tables = [_agreement(one) for one in masks.agreements], {HEADLINES: [_headlines(*pair) for pair in pairs]}
+    return strips.package(weights | masks.cells.arrays(), numbers, texts, pictures, tables)
 
 
 def _agreement(masks: Agreement) -> dict[str, Number]:

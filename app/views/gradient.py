@@ -280,11 +280,10 @@ def _parts(bias: Decomposition) -> Figure:
 
 def _slider_values(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> strips.Values:
     """Return the values of the bound's slider, over the range in which the gradient changes if that is known."""
-    try:
+    with suppress(UsageError):  # every token has the same ratio
         low, high = sketches.moving_range(shown.measured, config, b.id)
-        return slider_values_of(replace(b, low=max(low, b.low), high=min(high, b.high)), value, count=COUNT)
-    except UsageError:  # every token has the same ratio
-        return slider_values_of(b, value, count=COUNT)
+        b = replace(b, low=max(low, b.low), high=min(high, b.high))
+    return slider_values_of(b, value, count=COUNT)
 
 
 def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:

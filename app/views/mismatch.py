@@ -56,14 +56,11 @@ def show(shown: Selection) -> None:
 
 
 def verdict(
-    record: StepRecord,
-    symptoms: list[Symptom],
-    show_links: Callable[[str, str], None],
-    said: Callable[[str], str] = in_words,
+    record: StepRecord, symptoms: list[Symptom], link: Callable[[str, str], None], said: Callable[[str], str] = in_words
 ) -> None:
     """Show the strongest symptom as the headline, the others below it, and what to do, with links.
 
-    `show_links` gets the view that helps, and the text of the link to it. `said` prepares a sentence.
+    `link` shows them; it gets the view that helps, and the text of the link to it. `said` prepares a sentence.
     """
     part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
     heading, *others = map(said, say.verdict(symptoms, part))
@@ -74,7 +71,7 @@ def verdict(
     advice, view, label = say.next_step(symptoms[0], part)
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
         st.markdown(advice, width="content")
-        show_links(view, label)
+        link(view, label)
 
 
 def _parts(batch: TokenBatch, source: str) -> None:

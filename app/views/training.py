@@ -154,17 +154,15 @@ def _provenance(selection: Selection, manifest: runs.RunManifest) -> None:
     """Show what made the run, and whether every file agrees with its hash; cached until a file changes."""
     with st.expander("Where this run comes from"):
         facts = ("task", "model", "engine", "trainer_dtype", "seed", "hardware", "git_commit")
-        rows = [
-            [name.replace("_", " "), str(getattr(manifest, name))] for name in facts if getattr(manifest, name) != ""
-        ]
+        texts = {name.replace("_", " "): str(getattr(manifest, name)) for name in facts}
+        rows = [[name, text] for name, text in texts.items() if text]
         rows += [[name, str(version)] for name, version in {**manifest.engine_settings, **manifest.versions}.items()]
         st.html(table(["", ""], rows))
     if manifest.status == "running":
         return
     report = recorded.verified(selection.run)
-    readable = (
-        f"Readable: {report.readable_steps} of {report.recorded_steps} steps, {report.metric_rows} rows of metrics."
-    )
+    steps = f"{report.readable_steps} of {report.recorded_steps} steps"
+    readable = f"Readable: {steps}, {report.metric_rows} rows of metrics."
     if not report.problems:
         st.caption(f"Every file agrees with its hash. {readable}")
         return
@@ -257,9 +255,8 @@ def _follow(selection: Selection, *, with_curves: bool) -> None:
     if ERROR in st.session_state:
         st.error(plain(st.session_state.pop(ERROR)))
     training = launch.last()
-    if training is None:
-        return
-    if launch.outcome(training) not in GOING_ON and st.session_state.get(HIDDEN) == training.pid:
+    hidden = st.session_state.get(HIDDEN)
+    if training is None or (training.pid == hidden and launch.outcome(training) not in GOING_ON):
         return
 
     def content() -> WatchedContent:

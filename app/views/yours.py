@@ -145,9 +145,8 @@ def _is_it_normal(record: runs.StepRecord, symptoms: list[Symptom], source: str)
             st.markdown(plain(sentence))
         if measure == "abs":  # the headline of the page names the causes by k3
             st.markdown(plain(causes(value, measure)))
-        rows = [
-            [f"±{100 * band:g} %", percent(tokens), percent(answers)] for band, tokens, answers in size.shares_within()
-        ]
+        shares = size.shares_within()
+        rows = [[f"±{100 * band:g} %", percent(tokens), percent(answers)] for band, tokens, answers in shares]
         st.html(table(list(yours_text.BANDS), rows, yours_text.BANDS_ARE))
     with left:
         title, caption = yours_text.STRIP
@@ -161,9 +160,8 @@ def _corrections(record: runs.StepRecord, stamps: Stamps, selection: Selection) 
         system = systems.system()
     shipped = suggestions.published(stamps, system)
     with right:
-        st.markdown(
-            f"##### {yours_text.SHIPPED_PYTHON if system == 'Python' else yours_text.SHIPPED.format(system=system)}"
-        )
+        title = yours_text.SHIPPED_PYTHON if system == "Python" else yours_text.SHIPPED.format(system=system)
+        st.markdown(f"##### {title}")
         st.caption(yours_text.SHIPPED_ARE.format(step=suggestions.measured_on(stamps).steps[-1]))
         rows = []
         for one in shipped:
