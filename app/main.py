@@ -36,10 +36,9 @@ STYLE = """<style>
 button[data-variant][data-selected='true'] p { color: CanvasText }
 .stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }
 </style>"""
-# Views below the pickers. The two others need no run, so they are above them.
+# Views below the pickers, except for Compare. Start and Learn need no run, so they are above them.
 OF_A_RUN = {
-    "mismatch": mismatch.show, "bench": bench.show, "gradient": gradient.show, "tokens": tokens.show,
-    "compare": compare.show, "training": training.show, "yours": yours.show,
+    "mismatch": mismatch, "bench": bench, "gradient": gradient, "tokens": tokens, "training": training, "yours": yours,
 }  # fmt: skip
 
 forget_imports()
@@ -78,5 +77,5 @@ else:
     if view == "compare":
         compare.show(first, second)
     elif view in OF_A_RUN:
-        OF_A_RUN[view](first)
+        OF_A_RUN[view].show(first)
 state.end()

@@ -56,10 +56,9 @@ ROOMS |= {
     "state": {*LIBRARY, "text", "data"},
     "components": {*LIBRARY, "state"},
     "controls": {*LIBRARY, "text", "state", "data", "components"},
-    "live": {*LIBRARY, "text", "state", "data", "components", "controls"},
-    "views": {*LIBRARY, "text", "state", "data", "components", "controls", "live"},
-    "static_site": {*LIBRARY, "text", "state", "data", "components", "controls", "live"},
-    "app": {*LIBRARY, "text", "state", "data", "components", "controls", "live", "views", "static_site"},
+    "views": {*LIBRARY, "text", "state", "data", "components", "controls"},
+    "static_site": {*LIBRARY, "text", "state", "data", "components", "controls", "views"},
+    "app": {*LIBRARY, "text", "state", "data", "components", "controls", "views", "static_site"},
     "lessons": LIBRARY,
     "lessons._site": set(),
 }

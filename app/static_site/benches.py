@@ -8,11 +8,12 @@ from components.live_part import ANSWER, LiveContent, Note, Number, Picture
 from components.markdown import inline
 from data import corrections, recorded
 from data.bounds import Bound, bounds_of, slider_values_of, useful_slider_values
-from live import bench as live_bench
 from text import mismatch as mismatch_text
 from text import published
 from text import start as start_text
 from text.formatting import number
+from views import bench as bench_page
+from views import start as start_page
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS
@@ -67,7 +68,7 @@ def bench_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     """
     batch, config = recorded.step(run, step).batch, PRESETS[preset].config
     identity, source = corrections.identity(run, step), recorded.source(run, step)
-    content = live_bench.bench(identity, batch, config, PRESETS[preset])
+    content = bench_page.bench(identity, batch, config, PRESETS[preset])
     explained = content.notes[0]  # the second note is the preset's, and presets share this file
     content = replace(content, texts={ANSWER: content.texts[ANSWER]}, notes=[explained, Note("")])
     with_values = all_values(config)
@@ -75,8 +76,8 @@ def bench_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
         return {WHOLE: Package({}, {"part": parts.part([], content, source, {})})}
     packages = {}
     for b, values in with_values:
-        strip = live_bench.bench_strip(identity, batch, config, b, values, with_curves=True)
-        del strip.about["texts"][live_bench.EXPLAINED]  # the same on every run, see `preset_package`
+        strip = bench_page.bench_strip(identity, batch, config, b, values, with_curves=True)
+        del strip.about["texts"][bench_page.EXPLAINED]  # the same on every run, see `preset_package`
         if packages:
             packages[b.key] = parts.with_rows(strip, _curves(identity, run, step, config, b), source, b.key)
         else:
@@ -87,7 +88,7 @@ def bench_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
 
 def _curves(identity: corrections.Identity, run: Path, step: int, config: CorrectionConfig, b: Bound) -> LiveContent:
     try:
-        curves = live_bench.curves_over(identity, recorded.step(run, step).batch, config, b)
+        curves = bench_page.curves_over(identity, recorded.step(run, step).batch, config, b)
     except UsageError as error:
         return LiveContent({}, [], refused=str(error))
     caption = published.CURVES_OVER.format(label=b.label)
@@ -109,7 +110,7 @@ def preset_package(preset: str, bench: str) -> Package:
         "bench": bench,
         "explained": {key: [config.explain() for config in configs] for key, configs in of_bounds.items()},
         "systems": {key: _exported(preset, configs) for key, configs in of_bounds.items()},
-        "hurts": inline(live_bench.when_it_hurts(entry)),
+        "hurts": inline(bench_page.when_it_hurts(entry)),
     }
     return Package({}, about)
 
@@ -131,8 +132,8 @@ def start_package(run: Path, step: int) -> Package:
     identity, (b,), batch = corrections.identity(run, step), bounds_of(config), record.batch
     loosest = useful_slider_values([(identity, batch)], config, b, b.value)[-1]
     values = slider_values_of(replace(b, low=TIGHTEST, high=loosest), b.value, COUNT_OF_START)
-    content = live_bench.start_content(batch, config, live_bench.first_answers(record))
-    strip = live_bench.start_strip(batch, config, b, values)
+    content = start_page.start_content(batch, config, start_page.first_answers(record))
+    strip = start_page.start_strip(batch, config, b, values)
     plays_to = min(values, key=lambda value: abs(value - start_text.PLAYED_TO))
     slider = replace(parts.bound_slider(b, values, plays_to), label=start_text.MOVING_LABEL)
     return parts.with_part(strip, content, [slider], recorded.source(run, step))

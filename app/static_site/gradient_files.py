@@ -7,13 +7,13 @@ from pathlib import Path
 
 from components.live_part import ANSWER, LiveContent, Picture, Slider
 from components.markdown import inline
+from controls import strips
 from data import recorded, sketches, study_ends
 from data.bounds import Bound, bounds_of
 from data.reading import USUAL_BATCH
-from live import gradient as live_gradient
-from live import strips
 from text import gradient as gradient_text
 from text import study_ends as say_study
+from views import gradient as gradient_page
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
@@ -39,14 +39,14 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     has a slider, or if the gradient's view does.
     """
     config = PRESETS[preset].config
-    shown = live_gradient.Shown(sketches.sketched(run, step), preset, USUAL_BATCH)
-    content, source = live_gradient.gradient(shown, config), recorded.source(run, step)
+    shown = gradient_page.Shown(sketches.sketched(run, step), preset, USUAL_BATCH)
+    content, source = gradient_page.gradient(shown, config), recorded.source(run, step)
     measured = [(b, sweep, _reports(shown, config, b, sweep)) for b, sweep in _sweeps(shown, config)]
     sliders = [parts.bound_slider(b, _slider_values(b, reports)) for b, _, reports in measured]
     packages: dict[str, Package] = {}
     for b, sweep, reports in measured:
         strip = _strip(shown, sweep, reports)
-        curves = [live_gradient.curves_over(shown, sweep, b)]
+        curves = [gradient_page.curves_over(shown, sweep, b)]
         if packages:
             packages[b.key] = parts.with_rows(strip, LiveContent({}, curves), source, b.key)
         else:
@@ -55,7 +55,7 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     return packages
 
 
-def _sweeps(shown: live_gradient.Shown, config: CorrectionConfig) -> list[tuple[Bound, GradientSweep]]:
+def _sweeps(shown: gradient_page.Shown, config: CorrectionConfig) -> list[tuple[Bound, GradientSweep]]:
     sweeps, refused = [], UsageError(gradient_text.NO_BOUND)
     for b in bounds_of(config):
         try:
@@ -68,7 +68,7 @@ def _sweeps(shown: live_gradient.Shown, config: CorrectionConfig) -> list[tuple[
 
 
 def _reports(
-    shown: live_gradient.Shown, config: CorrectionConfig, b: Bound, sweep: GradientSweep
+    shown: gradient_page.Shown, config: CorrectionConfig, b: Bound, sweep: GradientSweep
 ) -> dict[float, GradientReport]:
     """Return threshold → report, from the tightest to the loosest, with the preset's own threshold among them."""
     reports = dict(zip(sweep.thresholds, sweep.ranking.reports, strict=True))
@@ -81,20 +81,20 @@ def _slider_values(b: Bound, reports: Iterable[float]) -> list[float]:
     return [value if value == b.value else float(f"{value:.{DIGITS}g}") for value in reports]
 
 
-def _strip(shown: live_gradient.Shown, sweep: GradientSweep, reports: Mapping[float, GradientReport]) -> Package:
+def _strip(shown: gradient_page.Shown, sweep: GradientSweep, reports: Mapping[float, GradientReport]) -> Package:
     pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, USUAL_BATCH, [*reports]))}
-    numbers = [live_gradient.numbers(report, shown.size_index) for report in reports.values()]
-    texts = {ANSWER: [live_gradient.answer(shown, report, sweep) for report in reports.values()]}
+    numbers = [gradient_page.numbers(report, shown.size_index) for report in reports.values()]
+    texts = {ANSWER: [gradient_page.answer(shown, report, sweep) for report in reports.values()]}
     return strips.package({}, numbers, texts, pictures)
 
 
-def _study(run: Path, shown: live_gradient.Shown, config: CorrectionConfig) -> str:
+def _study(run: Path, shown: gradient_page.Shown, config: CorrectionConfig) -> str:
     """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
     kind = kind_of(config)
     ended = study_ends.ends(run, kind) if kind else None
     if not (ended and kind):
         return ""
-    return on_site(say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)), ended)
+    return on_site(say_study.of_kind(ended, kind, gradient_page.over_nothing(shown, config)), ended)
 
 
 def ranking_package(run: Path, step: int) -> Package:
@@ -107,13 +107,13 @@ def ranking_package(run: Path, step: int) -> Package:
             [
                 {
                     "ranking": Picture(
-                        gradients.ranking_bars(names, ranking, size, titles=live_gradient.row_titles()),
+                        gradients.ranking_bars(names, ranking, size, titles=gradient_page.row_titles()),
                         gradient_text.RANKING,
                         gradient_text.RANKED,
                     )
                 }
             ],
-            tables={BEST: inline(live_gradient.best_preset_sentence(measured, choice))},
+            tables={BEST: inline(gradient_page.best_preset_sentence(measured, choice))},
         )
         for size, choice in zip(sketches.BATCH_SIZES, ranking.choices, strict=True)
     ]

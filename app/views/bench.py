@@ -1,87 +1,79 @@
-"""The correction bench: one step, one preset, and its bounds, which can be dragged."""
+"""The correction bench: what a correction does to one step, for bounds that can be dragged."""
 
-from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import LiveContent, live_part
-from controls import systems
+from components.live_part import ANSWER, LiveContent, Note, Number, Picture
+from controls import strips, systems
 from controls.choosing import folding, number, switch
-from controls.configuration import bound_sliders, resets, set_threshold, settings
+from controls.configuration import set_threshold, settings
 from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
 from data import corrections
-from data.bounds import bounds_of, m2po_rule_index, useful_slider_values
-from data.configuration import FIRST
+from data.bounds import Bound, bounds_of, is_first, m2po_rule_index
 from data.selection import Selection
-from live import bench as live_bench
-from live import strips
 from text import phrases
+from text.formatting import number as written
 from text.formatting import percent, plain
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch
-from rlcorr.adaptive import m2po
-from rlcorr.bounds import BoundId
+from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
+from rlcorr.adaptive import m2_at, m2po
+from rlcorr.bounds import BoundId, at_threshold, is_ratio
 from rlcorr.errors import UsageError
-from rlcorr.records.step_files import StepRecord
+from rlcorr.figures import correction, thresholds
+from rlcorr.losses.score_centering import moved_probability
+from rlcorr.measuring.metrics import describe
+from rlcorr.presets.parts import Preset
+from rlcorr.strips.packing import Package, PictureStrip, arrays_of
+from rlcorr.strips.strip import strip
 
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
+EXPLAINED = "explained"
 
 
-def bench(shown: Selection, record: StepRecord) -> None:
+def show(shown: Selection) -> None:
     """Show the controls, and next to them the live part."""
-    identity, batch = corrections.identity(shown.run, record.step), record.batch
-    left, right = st.columns([3, 1], gap="medium")  # on a phone the right one is below the pictures
-    with right, st.container(key="side"):
-        config = settings()
-        if of_turns := _per_turn(batch):
-            identity, batch = corrections.per_turn(identity, batch)
-        with st.container(key="budget"):
-            _budget(identity, batch, config)
-            if (rule_index := m2po_rule_index(config)) is not None:
-                _m2po(batch, config, BoundId(rule_index))
-    with left:
-        live(identity, batch, config, of_turns, shown)
+    if (record := picked_record(shown)) is not None:
+        identity, batch = corrections.identity(shown.run, record.step), record.batch
+        left, right = st.columns([3, 1], gap="medium")  # on a phone the right one is below the pictures
+        with right, st.container(key="side"):
+            config = settings()
+            of_turns = batch.turn_ids is not None and switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
+            if of_turns:
+                identity, batch = corrections.per_turn(identity, batch)
+            elif batch.turn_ids is None and state.get("turns"):  # a link asks for it
+                st.warning(plain(phrases.NO_TURNS))
+                state.change(turns=False)
+            with st.container(key="budget"):
+                _budget(identity, batch, config)
+                if (rule_index := m2po_rule_index(config)) is not None:
+                    threshold = number("budget_m2", phrases.M2_BUDGET, 1e-9, 1e3, format="%g")
+                    arguments = config, m2po(batch, threshold).upper, BoundId(rule_index)
+                    st.button(phrases.BUDGET_SET, key="budget_m2_set", on_click=set_threshold, args=arguments)
+        with left:
+            _live(identity, batch, config, of_turns, shown)
+    explain(phrases.EXPLAIN)
 
 
-def live(
+def _live(
     identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, of_turns: bool, shown: Selection
 ) -> None:
     """Show what changes with a bound, and the export below it."""
-    preset = PRESETS[state.get("preset")]
-    sliders = bound_sliders(
-        config,
-        lambda varied: live_bench.bench(identity, batch, varied, preset),
-        strip=lambda now, b, slider_values: (
-            strips.strip_key(identity, now, b, slider_values),
-            partial(live_bench.bench_strip, identity, batch, now, b, slider_values),
-        ),
-        slider_values=partial(useful_slider_values, [(identity, batch)], config),
-    )
-    refused = ""
-    try:
-        content = live_bench.bench(identity, batch, config, preset)
-    except UsageError as error:
-        content, refused = LiveContent({}, []), str(error)
-    live_part(sliders, content, source=shown.source, resets=resets(FIRST))
-    if refused:
-        st.error(plain(refused))
-    else:
-        _export(config, of_turns, run_and_step(shown))
-
-
-def _per_turn(batch: TokenBatch) -> bool:
-    """Show the switch for turns, and return whether each turn is corrected on its own.
-
-    Most batches have no turns. Then there is no switch, and a link that asks for it gets a sentence.
-    """
-    if batch.turn_ids is None:
-        if state.get("turns"):
-            st.warning(plain(phrases.NO_TURNS))
-            state.change(turns=False)
-        return False
-    return switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
+    make = partial(bench, identity, batch, preset=PRESETS[state.get("preset")])
+    strip_of = partial(bench_strip, identity, batch)
+    if not strips.show_live("bench", config, make, strip_of, [(identity, batch)], shown.source):
+        return
+    box = folding("use_it", phrases.EXPORT)
+    if state.get("use_it"):  # code blocks are slow to draw, and every new bound changes them
+        with box:
+            if of_turns:
+                st.info(phrases.PER_TURN_EXPORT)
+            else:
+                st.caption(phrases.EXPORT_IS)
+                loss = PRESETS[state.get("preset")].loss
+                systems.text_for(systems.system(), config, loss, run_and_step(shown))
 
 
 def _budget(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:
@@ -103,7 +95,12 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
     share = number("budget_share", phrases.BUDGET_SHARE, 1, 100, step=1.0) / 100
     reached = corrections.affordable(identity, batch, config, bounds, BUDGETS[kind], share)
     if not isinstance(reached, corrections.Affordable):
-        st.info(plain(_missed(config, share, reached)))
+        sentences = [phrases.BUDGET_NONE.format(share=percent(share))]
+        for one in reached:
+            said = phrases.BUDGET_REFUSED if one.refusal else phrases.BUDGET_MISSED
+            part, most = phrases.budget_part(config, one.bound), percent(one.reached)
+            sentences.append(said.format(part=part, threshold=one.threshold, reached=most, refusal=one.refusal))
+        st.info(plain(" ".join(sentences)))
         return
     part = plain(phrases.budget_part(config, reached.bound))
     st.markdown(phrases.BUDGET_REACHED.format(part=part, threshold=reached.threshold))
@@ -112,40 +109,112 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
     st.button(phrases.BUDGET_SET, key="budget_set", on_click=set_threshold, args=arguments)
 
 
-def _missed(config: CorrectionConfig, share: float, missed: list[corrections.Missed]) -> str:
-    """Return sentences about what each bound reaches of a budget that none meets."""
-    sentences = [phrases.BUDGET_NONE.format(share=percent(share))]
-    for one in missed:
-        part = phrases.budget_part(config, one.bound)
-        if one.refusal:
-            sentences.append(phrases.BUDGET_REFUSED.format(part=part, refusal=one.refusal))
-        else:
-            reached = percent(one.reached)
-            sentences.append(phrases.BUDGET_MISSED.format(part=part, threshold=one.threshold, reached=reached))
-    return " ".join(sentences)
+# --- the live part ---
 
 
-def _m2po(batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> None:
-    threshold = number("budget_m2", phrases.M2_BUDGET, 1e-9, 1e3, format="%g")
-    upper = m2po(batch, threshold).upper
-    st.button(phrases.BUDGET_SET, key="budget_m2_set", on_click=set_threshold, args=(config, upper, bound))
+def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, preset: Preset) -> LiveContent:
+    """Return the content of the bench. Raises `UsageError` if the correction does."""
+    result, report = corrections.corrected(batch, config)
+    pictures, bounds = pictures_of(batch, result, config), bounds_of(config)
+    try:
+        curves, refused = curves_over(identity, batch, config, bounds[0]) if bounds else {}, ""
+    except UsageError as error:
+        curves, refused = {}, str(error)
+    numbers = numbers_of(report) | _m2(batch, config, [config])[0]
+    notes = [Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset))]
+    if preset.loss.score_centering:
+        try:
+            numbers[phrases.MOVED] = Number(written(moved_probability(batch, config)), phrases.MOVED_IS)
+        except UsageError as error:
+            notes.append(Note(plain(str(error))))
+    rows = [row for row in (pictures, curves) if row]
+    texts = {ANSWER: phrases.bench_answer(report, config.rollout_is_mode), EXPLAINED: config.explain()}
+    return LiveContent(numbers, rows, refused, texts=texts, notes=notes)
 
 
-def _export(config: CorrectionConfig, of_turns: bool, link: Mapping[str, str]) -> None:
-    """Show the text to export if its box is open. Code blocks are slow to draw, and every new bound changes them."""
-    box = folding("use_it", phrases.EXPORT)
-    if not state.get("use_it"):
-        return
-    with box:
-        if of_turns:
-            st.info(phrases.PER_TURN_EXPORT)
-            return
-        st.caption(phrases.EXPORT_IS)
-        systems.text_for(systems.system(), config, PRESETS[state.get("preset")].loss, link)
+def when_it_hurts(preset: Preset) -> str:
+    """Return, in Markdown, when the preset fails, with its source."""
+    return f"**When it hurts:** {plain(preset.fails_when)}. Source: {plain(preset.source)}."
 
 
-def show(shown: Selection) -> None:
-    record = picked_record(shown)
-    if record is not None:
-        bench(shown, record)
-    explain(phrases.EXPLAIN)
+def bench_strip(
+    identity: corrections.Identity,
+    batch: TokenBatch,
+    config: CorrectionConfig,
+    b: Bound,
+    slider_values: strips.Values,
+    *,
+    with_curves: bool = False,
+) -> Package:
+    """Return what changes in `bench`, for every value of the slider of this bound.
+
+    The first bound moves a line in the curves; with `with_curves` another bound does, in curves over itself.
+    """
+    bound_strip = strip(batch, config, slider_values, b.id)
+    pictures = {"weights": strips.histogram("weights", bound_strip.weights), "mask": PictureStrip(cells=True)}
+    if bound_strip.statistic is not None and b.id.rule_index == 0:
+        pictures["statistic"] = strips.histogram("statistic", bound_strip.statistic)
+    if with_curves or is_first(b, config):
+        with suppress(UsageError):  # no item is off neutral; the page says so instead of showing the curves
+            curve = corrections.curve(identity, batch, config, b.id)
+            cursors = thresholds.cursors(curve.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
+            pictures |= dict.fromkeys(("shares_over", "mismatch_over"), PictureStrip(shapes=cursors))
+    varied = [at_threshold(config, value, b.id) for value in slider_values]
+    reports = strips.reports(batch, config, bound_strip)
+    numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
+    answers = [phrases.bench_answer(one, config.rollout_is_mode) for one in reports]
+    texts = {ANSWER: answers, EXPLAINED: [one.explain() for one in varied]}
+    return strips.package(arrays_of(bound_strip), numbers, texts, pictures)
+
+
+def numbers_of(report: dict[str, float]) -> dict[str, Number]:
+    """Return the headline numbers that every configuration has."""
+    shown = (
+        ("Kept tokens", "kept_fraction", percent),
+        ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
+        ("ESS of the kept", "trained_eff_sample_size", percent),
+        ("Mean weight", "trained_is_mean", written),
+        ("Weights clipped", "rollout_is_oob_ratio", percent),
+        ("k3", "k3_kl", written),
+        ("Mean |Δ|", "abs_log_ratio", written),
+    )
+    return {label: Number(write(report.get(metric)), describe(metric)) for label, metric, write in shown}
+
+
+def _m2(batch: TokenBatch, config: CorrectionConfig, varied: list[CorrectionConfig]) -> list[dict[str, Number]]:
+    """Return M2PO's threshold for each of the varied configurations; nothing if `config` does not bound k2."""
+    rule_index = m2po_rule_index(config)
+    if rule_index is None:
+        return [{} for _ in varied]
+    thresholds_of_m2po = m2_at(batch, [one.rollout_rs[rule_index].upper for one in varied])
+    return [{"M2 of the kept": Number(written(m2), phrases.M2)} for m2 in thresholds_of_m2po]
+
+
+def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
+    """Return the histograms of the weights and of the first rule's statistic, if there are any, and the mask."""
+    pictures = {}
+    if config.rollout_is is not None or not config.rollout_rs:
+        figure = correction.weight_histogram(batch, result, config)
+        pictures["weights"] = Picture(figure, "Importance weights", phrases.WEIGHTS)
+    for rule in config.rollout_rs[:1]:
+        figure = correction.statistic_histogram(batch, result, rule)
+        pictures["statistic"] = Picture(figure, phrases.rule_title(rule), phrases.STATISTIC)
+    figure = correction.fate_mask(correction.token_fates(batch, result, config), config)
+    return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
+
+
+def curves_over(
+    identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound
+) -> dict[str, Picture]:
+    """Return the metrics over a bound. Raises `UsageError` if no item is off neutral."""
+    curve, of_ratio = corrections.curve(identity, batch, config, b.id), is_ratio(config, b.id)
+    of_weights = b.id.rule_index is None
+    shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=b.value)
+    left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=b.value)
+    caption = phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE
+    if of_weights and config.rollout_rs:
+        caption += f" {phrases.REJECTED_COUNT}"
+    return {
+        "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
+        "mismatch_over": Picture(left, phrases.EFFECT, caption),
+    }

@@ -3,23 +3,21 @@
 from dataclasses import replace
 from functools import partial
 
+import state
 import streamlit as st
-from components.live_part import LiveContent, live_part
+from components.live_part import ANSWER, LiveContent, Note, Number, Picture, live_part
 from components.picture import picture
+from controls import strips
 from controls.batch_size import batch_size
 from controls.choosing import buttons
-from controls.configuration import StripOf, bound_sliders, resets, settings
+from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import with_study_link
 from data import corrections, sketches, study_ends
-from data.bounds import useful_slider_values
+from data.bounds import Bound, useful_slider_values
 from data.configuration import FIRST, SECOND
 from data.names import run_labels
-from data.reading import USUAL_BATCH
 from data.selection import Selection
-from data.sketches import Sketched
-from live import compare as live_compare
-from live import strips
 from text import compare as say
 from text import phrases
 from text import study_ends as say_study
@@ -27,16 +25,25 @@ from text.formatting import plain
 from text.gradient import NOISE_REFERENCE
 
 from rlcorr import CorrectionConfig, TokenBatch
-from rlcorr.analysis.comparison import MetricPair, metric_pairs
+from rlcorr.analysis.comparison import Agreement, agreement, metric_pairs
 from rlcorr.analysis.triage import triage
+from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
-from rlcorr.figures import cells, comparison
-from rlcorr.gradients.bootstrap import Interval
+from rlcorr.figures import cells, comparison, correction
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
+from rlcorr.strips.agreement import agreement_strip
+from rlcorr.strips.packing import Package, PictureStrip, arrays_of
+from rlcorr.strips.strip import strip
 
-Identities = tuple[corrections.Identity, corrections.Identity]
+HEADER = ["metric", "A", "B", "B − A"]
+EXPLAINED = {"A": "explained_a", "B": "explained_b"}
+HEADLINES = "headlines"
+METRICS = Note(f"**Metrics.** {say.METRICS}", HEADLINES)
+Pair = tuple[TokenBatch, TokenBatch]
+Gradients = GradientComparison | str
+"""The comparison of two gradients, or the reason why there is none."""
 
 
 def show(first: Selection, second: Selection | None) -> None:
@@ -64,48 +71,39 @@ def _configurations(selection: Selection, record: StepRecord) -> None:
         a = settings(FIRST, f"A: {phrases.CHOICES}")
     with second, st.container(key="second_choices"):
         b = settings(SECOND, f"B: {phrases.CHOICES}")
-    measured = _sketched(selection, record.step)
-    with third:
-        size = USUAL_BATCH if isinstance(measured, str) else batch_size()
-    with live:
-        _live(selection, record, (a, b), measured, size)
-
-
-def _sketched(selection: Selection, step: int) -> Sketched | str:
-    """Return the step with its sketch, or the reason why there is none."""
     try:
-        return sketches.sketched(selection.run, step)
+        measured = sketches.sketched(selection.run, record.step)
+        with third:
+            gradients = sketches.compared(measured, a, b, batch_size())
+        compared = NOISE_REFERENCE if gradients.a.reference_length.value == 0 else gradients
     except UsageError as error:
-        return str(error)
+        compared = str(error)
+    with live:
+        _live(selection, record, a, b, compared)
 
 
 def _live(
-    selection: Selection,
-    record: StepRecord,
-    pair: tuple[CorrectionConfig, CorrectionConfig],
-    measured: Sketched | str,
-    size: int,
+    selection: Selection, record: StepRecord, a: CorrectionConfig, b: CorrectionConfig, gradients: Gradients
 ) -> None:
     """Show what changes with a bound of A or B, and the comparison of the gradients below it."""
-    batch, (a, b) = record.batch, pair
-    identity = corrections.identity(selection.run, record.step)
-    first = bound_sliders(
-            a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
-            slider_values=partial(useful_slider_values, [(identity, batch)], a),
-        )  # fmt: skip
-    sliders = [
-        *(replace(slider, label=f"A: {slider.label}") for slider in first),
-        *bound_sliders(
-            b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
-            slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=SECOND,
-        ),
-    ]  # fmt: skip
-    gradients, refused = _compared(measured, a, b, size), ""
-    progress = None if isinstance(gradients, str) else gradients.progress[0]
-    try:
-        content = replace(live_compare.two_corrections(batch, a, b), said=_verdict(selection, a, b, progress, size))
-    except UsageError as error:
-        content, refused = LiveContent({}, []), str(error)
+    batch, identity, sliders = record.batch, corrections.identity(selection.run, record.step), []
+    for name, slot, varied, fixed, make in (
+        ("A", FIRST, a, b, partial(two_corrections, batch, b=b)),
+        ("B", SECOND, b, a, partial(two_corrections, batch, a)),
+    ):
+        of_slot = bound_sliders(
+            varied,
+            make,
+            strip=strips.of_bounds(
+                ("compare", name, identity, repr(fixed)), partial(two_corrections_strip, batch, fixed, name)
+            ),
+            slider_values=partial(useful_slider_values, [(identity, batch)], varied),
+            slot=slot,
+        )
+        sliders += [replace(slider, label=f"A: {slider.label}") for slider in of_slot] if name == "A" else of_slot
+    content, refused = strips.content_of(
+        lambda a: replace(two_corrections(batch, a, b), said=_verdict(selection, a, b, gradients)), a
+    )
     live_part(sliders, content, source=selection.source, resets=resets(FIRST, SECOND))
     if refused:
         st.error(plain(refused))
@@ -115,54 +113,32 @@ def _live(
         (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
         figure = comparison.weights_against(batch, result_a, result_b)
         picture(say.WEIGHTS_AGAINST, figure, key="weights_against", caption=say.WEIGHTS, source=selection.source)
-        _others(metric_pairs(report_a, report_b))
+        _others(report_a, report_b)
     with right:
-        _gradients(gradients, size, selection.source)
+        _gradients(gradients, selection.source)
 
 
-def _verdict(
-    selection: Selection, a: CorrectionConfig, b: CorrectionConfig, progress: Interval | None, size: int
-) -> str:
+def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gradients: Gradients) -> str:
     """Return, in Markdown, which of the two makes more progress, and how training runs with such corrections ended."""
-    sentences = [] if progress is None else [f"**{say.advice(progress, size)}**"]
+    progress = None if isinstance(gradients, str) else gradients.progress[0]
+    sentences = [] if progress is None else [f"**{say.advice(progress, state.get('answers'))}**"]
     kind_a, kind_b = kind_of(a), kind_of(b)
     if kind_a and kind_b and (ended := study_ends.ends(selection.run, kind_a, kind_b)):
         sentences.append(with_study_link(say_study.of_two(ended, kind_a, kind_b, progress), ended.name))
     return " ".join(sentences)
 
 
-def _strips(identity: corrections.Identity, batch: TokenBatch, name: str, fixed: CorrectionConfig) -> StripOf:
-    """Return the strips of the bounds of A or of B (`name`), with the other configuration fixed."""
-    return lambda now, b, slider_values: (
-        strips.strip_key(("compare", name, identity, repr(fixed)), now, b, slider_values),
-        partial(live_compare.two_corrections_strip, batch, now, fixed, name, b, slider_values),
-    )
-
-
-def _others(pairs: list[MetricPair]) -> None:
+def _others(a: dict[str, float], b: dict[str, float]) -> None:
     """Show the metrics that are not headlines: those that differ, and those that are equal."""
-    others = [pair for pair in pairs if pair.key not in say.HEADLINES]
+    others = [pair for pair in metric_pairs(a, b) if pair.key not in say.HEADLINES]
     for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
         listed = [pair for pair in others if (pair.a == pair.b) == wanted]
         if listed:
             with st.expander(f"{title} ({len(listed)})"):
-                st.html(say.pairs_table(live_compare.HEADER, say.metric_rows(listed)))
+                st.html(say.pairs_table(HEADER, say.metric_rows(listed)))
 
 
-def _compared(
-    measured: Sketched | str, a: CorrectionConfig, b: CorrectionConfig, size: int
-) -> GradientComparison | str:
-    """Return the comparison of the two gradients, or the reason why there is none."""
-    if isinstance(measured, str):
-        return measured
-    try:
-        gradients = sketches.compared(measured, a, b, size)
-    except UsageError as error:
-        return str(error)
-    return NOISE_REFERENCE if gradients.a.reference_length.value == 0 else gradients
-
-
-def _gradients(gradients: GradientComparison | str, size: int, source: str) -> None:
+def _gradients(gradients: Gradients, source: str) -> None:
     st.markdown(f"**{say.GRADIENT_TITLE}**")
     if isinstance(gradients, str):
         st.info(plain(gradients))
@@ -174,18 +150,71 @@ def _gradients(gradients: GradientComparison | str, size: int, source: str) -> N
     st.caption(say.GRADIENT)
     left, right = st.columns(2)
     with left:
-        bars = comparison.gradient_bars(gradients, size)
+        bars = comparison.gradient_bars(gradients, state.get("answers"))
         picture(say.GRADIENT_BARS_TITLE, bars, key="bars", caption=say.GRADIENT_BARS, source=source)
     with right:
-        figure = comparison.differences(gradients, size)
+        figure = comparison.differences(gradients, state.get("answers"))
         title, caption = say.GRADIENT_DIFFERENCES_TITLE, say.GRADIENT_DIFFERENCES
         picture(title, figure, key="differences", caption=caption, source=source)
+
+
+def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig) -> LiveContent:
+    """Return the comparison of two corrections of one batch. Raises `UsageError` if a correction does."""
+    (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
+    pictures, explained, masks = {}, {}, agreement(batch, result_a, result_b)
+    for name, config, result in (("A", a, result_a), ("B", b, result_b)):
+        figure = correction.weight_histogram(batch, result, config)
+        pictures[f"weights_{name}"] = Picture(figure, say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS)
+        explained[EXPLAINED[name]] = f"{name}. {config.explain()}"
+    pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), say.TOKENS, say.MASKS)
+    texts, tables = explained | {ANSWER: say.answer(masks)}, {HEADLINES: _headlines(report_a, report_b)}
+    notes = [*(Note("", text) for text in EXPLAINED.values()), METRICS]
+    return LiveContent(_agreement(masks), [pictures], texts=texts, tables=tables, notes=notes)
+
+
+def two_corrections_strip(
+    batch: TokenBatch,
+    fixed: CorrectionConfig,
+    name: str,
+    varied: CorrectionConfig,
+    b: Bound,
+    slider_values: strips.Values,
+) -> Package:
+    """Return what changes in `two_corrections`, for every value of the slider of this bound.
+
+    `name` says which of the two is varied: A or B.
+    """
+    bound_strip = strip(batch, varied, slider_values, b.id)
+    fixed_result, fixed_report = corrections.corrected(batch, fixed)
+    masks = agreement_strip(batch, varied, fixed_result, slider_values, varied_is_a=name == "A", bound=b.id)
+    reports = strips.reports(batch, varied, bound_strip)
+    pairs = [(one, fixed_report) if name == "A" else (fixed_report, one) for one in reports]
+    weights = {key: array for key, array in arrays_of(bound_strip).items() if key.startswith("weights/")}
+    histogram = strips.histogram("weights", bound_strip.weights)
+    texts = {
+        EXPLAINED[name]: [f"{name}. {at_threshold(varied, value, b.id).explain()}" for value in slider_values],
+        ANSWER: [say.answer(one) for one in masks.agreements],
+    }
+    pictures = {"shared": PictureStrip(cells=True), f"weights_{name}": histogram}
+    numbers, tables = [_agreement(one) for one in masks.agreements], {HEADLINES: [_headlines(*pair) for pair in pairs]}
+    return strips.package(weights | masks.cells.arrays(), numbers, texts, pictures, tables)
+
+
+def _agreement(masks: Agreement) -> dict[str, Number]:
+    return {label: Number(text, say.AGREEMENT[label]) for label, text in say.agreement(masks).items()}
+
+
+def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
+    """Return a table of the most important metrics, in the order of HEADLINES."""
+    pairs = {pair.key: pair for pair in metric_pairs(a, b)}
+    return say.pairs_table(HEADER, say.metric_rows([pairs[key] for key in say.HEADLINES if key in pairs]))
 
 
 # --- one configuration on two batches ---
 
 
 def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
+    """Show both batches, what changes with a bound of the configuration that both have, and below it the choices."""
     if second.step is None:
         st.info(say.NO_STEP_B)
         return
@@ -193,61 +222,40 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
     if other is None:
         return
     labels = run_labels([first.slug, second.slug])
-    names = {
-        "A": say.batch_name(labels[first.slug], record.step),
-        "B": say.batch_name(labels[second.slug], other.step),
-    }
-    st.caption(say.SAME_STEP if names["A"] == names["B"] else say.RUNS_INTRO)
-    sources = first.source, second.source
+    titles = [say.batch_name(labels[slug], of.step) for slug, of in ((first.slug, record), (second.slug, other))]
+    st.caption(say.SAME_STEP if titles[0] == titles[1] else say.RUNS_INTRO)
+    batches = a, b = record.batch, other.batch
     try:
-        _densities(names, record.batch, other.batch, sources)
+        magnified = comparison.ratio_densities(a, b)
+        both = ("A", titles[0], a, magnified.a, first.source), ("B", titles[1], b, magnified.b, second.source)
+        for column, (name, title, batch, figure, source) in zip(st.columns(2, gap="medium"), both, strict=True):
+            with column:
+                st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
+                density = cells.probability_density(batch)
+                picture(say.DENSITY_TITLE, density, key=f"density_{name}", caption=say.DENSITY, source=source)
+                picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
         identities = corrections.identity(first.run, record.step), corrections.identity(second.run, other.step)
-        _same_configuration(identities, (record.batch, other.batch), "\n".join(sources))
+        with_identities, source = [*zip(identities, batches, strict=True)], f"{first.source}\n{second.source}"
+        live = st.container()
+        config, make, strip_of = settings(), partial(two_batches, batches), partial(two_batches_strip, batches)
+        with live:
+            if strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"]):
+                _others(*(corrections.corrected(batch, config)[1] for batch in batches))
     except UsageError as error:
         st.error(plain(str(error)))
 
 
-def _densities(names: dict[str, str], a: TokenBatch, b: TokenBatch, sources: tuple[str, str]) -> None:
-    magnified = comparison.ratio_densities(a, b)
-    for column, (name, title), batch, figure, source in zip(
-        st.columns(2, gap="medium"), names.items(), (a, b), (magnified.a, magnified.b), sources, strict=True
-    ):
-        with column:
-            st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
-            both = cells.probability_density(batch)
-            picture(say.DENSITY_TITLE, both, key=f"density_{name}", caption=say.DENSITY, source=source)
-            picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
+def two_batches(batches: Pair, config: CorrectionConfig) -> LiveContent:
+    """Return the comparison of two batches under one correction. Raises `UsageError` if the correction does."""
+    tails = {"tails": Picture(comparison.tails(*batches), say.TAIL_TITLE, say.TAIL)}
+    headlines = _headlines(*(corrections.corrected(batch, config)[1] for batch in batches))
+    texts = {EXPLAINED["A"]: config.explain()}
+    return LiveContent({}, [tails], texts=texts, tables={HEADLINES: headlines}, notes=[METRICS])
 
 
-def _same_configuration(identities: Identities, batches: tuple[TokenBatch, TokenBatch], source: str) -> None:
-    live = st.container()
-    config = settings()
-    with live:
-        _live_same(identities, batches, config, source)
-
-
-def _live_same(
-    identities: Identities, batches: tuple[TokenBatch, TokenBatch], config: CorrectionConfig, source: str
-) -> None:
-    """Show what changes with a bound of the configuration that both batches have."""
-    a, b = batches
-    sliders = bound_sliders(
-        config,
-        lambda varied: live_compare.two_batches(a, b, varied),
-        strip=lambda now, bound, slider_values: (
-            strips.strip_key(("compare", identities), now, bound, slider_values),
-            partial(live_compare.two_batches_strip, batches, now, bound, slider_values),
-        ),
-        slider_values=partial(useful_slider_values, [*zip(identities, batches, strict=True)], config),
-        text=live_compare.EXPLAINED["A"],
-    )
-    refused = ""
-    try:
-        content = live_compare.two_batches(a, b, config)
-    except UsageError as error:
-        content, refused = LiveContent({}, []), str(error)
-    live_part(sliders, content, source=source, resets=resets(FIRST))
-    if refused:
-        st.error(plain(refused))
-    else:
-        _others(metric_pairs(corrections.corrected(a, config)[1], corrections.corrected(b, config)[1]))
+def two_batches_strip(batches: Pair, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:
+    """Return what changes in `two_batches`, for every value of the slider of this bound."""
+    of_batches = [strips.reports(batch, config, strip(batch, config, slider_values, b.id)) for batch in batches]
+    explained = [at_threshold(config, value, b.id).explain() for value in slider_values]
+    tables = {HEADLINES: [_headlines(*pair) for pair in zip(*of_batches, strict=True)]}
+    return strips.package({}, [{}] * len(slider_values), {EXPLAINED["A"]: explained}, {}, tables)

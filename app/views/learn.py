@@ -45,11 +45,9 @@ def _lessons() -> None:
     st.markdown(learn_text.LESSONS_ARE)
     for lesson in lessons():
         before = ", ".join(map(number, lesson.prerequisites))
+        needs = learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING
         facts = learn_text.FACTS.format(
-            minutes=lesson.minutes,
-            level=lesson.level,
-            needs=learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING,
-            hardware=lesson.hardware,
+            minutes=lesson.minutes, level=lesson.level, needs=needs, hardware=lesson.hardware
         )
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
             st.markdown(f"##### {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
@@ -82,7 +80,11 @@ def _sheet() -> None:
     rows = [[level, *(_titled(names.get((level, rule), [])) for rule in used)] for level in levels]
     with st.container(key="preset_map"):
         st.html(WIDE_COLUMNS + table([learn_text.MAP_CORNER, *used], rows))
-    _preset()
+    name = pick("looked_up", learn_text.PICK, list(PRESETS), written=preset_label)
+    entry = PRESETS[name]
+    st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")
+    st.caption(f"Source: {plain(entry.source)}.")
+    links(Link(learn_text.OPEN_PRESET, {"view": "bench", "preset": name}), key="open_preset")
     with st.expander(learn_text.ALL):
         every = [[_titled([name]), p.system, p.config.explain(), p.fails_when, p.source] for name, p in PRESETS.items()]
         st.html(table(learn_text.ALL_HEADER, every))
@@ -94,14 +96,6 @@ def _titled(names: list[str]) -> Cell:
     for name in names:
         by_title.setdefault(preset_title(name), []).append(name)
     return [(title, "\n".join(same)) for title, same in by_title.items()]
-
-
-def _preset() -> None:
-    name = pick("looked_up", learn_text.PICK, list(PRESETS), written=preset_label)
-    entry = PRESETS[name]
-    st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")
-    st.caption(f"Source: {plain(entry.source)}.")
-    links(Link(learn_text.OPEN_PRESET, {"view": "bench", "preset": name}), key="open_preset")
 
 
 def _teaching(shown: dict[str, str]) -> None:

@@ -1,5 +1,7 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
+from collections.abc import Callable
+
 import streamlit as st
 from components.links import Link, links
 from components.picture import picture
@@ -13,7 +15,7 @@ from text.phrases import in_words
 from rlcorr import CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS
-from rlcorr.analysis.segments import AgeShare, age_share, answer_lags, by_lag, by_turn, token_lags
+from rlcorr.analysis.segments import age_share, answer_lags, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
@@ -27,38 +29,49 @@ from rlcorr.records.step_files import StepRecord
 
 
 def show(shown: Selection) -> None:
+    """Show the verdict with the sizes of the gap and the age of the weights, and below it the pictures."""
     record = picked_record(shown)
     if record is None:
         return
+    batch, lags = record.batch, []
+    if "policy_versions" not in missing(record):
+        lags = token_lags(batch, record.step)[batch.response_mask].unique().tolist()
     try:
-        _verdict(record, triage(record.batch))
+        symptoms = triage(batch)
+        verdict(record, symptoms, lambda view, label: links(Link(label, {"view": view}), key="next_link"))
     except UsageError as error:
         st.error(plain(str(error)))
         return
-    if record.batch.sampled_log_probs is not None:
-        _parts(record.batch, shown.source)
-    _pictures(record, shown.source)
-    _discarding(record)
-    _regions(record.batch, shown.source)
+    with st.container(horizontal=True, key="sizes"):
+        for label, (name, help) in say.SIZES.items():
+            if name in symptoms[0].numbers:
+                st.metric(label, number(symptoms[0].numbers[name]), help=help, width=112)
+    if len(lags) == 1 and lags[0] > 0:
+        st.caption(say.one_lag(lags[0]))
+    if batch.sampled_log_probs is not None:
+        _parts(batch, shown.source)
+    _pictures(record, lags, shown.source)
+    _discarding(record, lags)
+    _regions(batch, shown.source)
 
 
-def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
-    """Show the strongest symptom as the headline, the others below it, the sizes, and the age of the weights."""
-    part = age_share(by_lag(record.batch, record.step)) if _lags(record) else None
-    heading, *others = [in_words(said) for said in say.verdict(symptoms, part)]
+def verdict(
+    record: StepRecord, symptoms: list[Symptom], link: Callable[[str, str], None], said: Callable[[str], str] = in_words
+) -> None:
+    """Show the strongest symptom as the headline, the others below it, and what to do, with links.
+
+    `link` shows them; it gets the view that helps, and the text of the link to it. `said` prepares a sentence.
+    """
+    part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
+    heading, *others = map(said, say.verdict(symptoms, part))
     heading, details = say.headline(heading)
     st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
     for sentence in others:
         st.markdown(plain(sentence))
-    _next(symptoms[0], part)
-    numbers = symptoms[0].numbers
-    with st.container(horizontal=True, key="sizes"):
-        for label, (name, help) in say.SIZES.items():
-            if name in numbers:
-                st.metric(label, number(numbers[name]), help=help, width=112)
-    lags = _lags(record)
-    if len(lags) == 1 and lags[0] > 0:
-        st.caption(say.one_lag(lags[0]))
+    advice, view, label = say.next_step(symptoms[0], part)
+    with st.container(horizontal=True, vertical_alignment="center", key="next"):
+        st.markdown(advice, width="content")
+        link(view, label)
 
 
 def _parts(batch: TokenBatch, source: str) -> None:
@@ -78,14 +91,6 @@ def _parts(batch: TokenBatch, source: str) -> None:
         st.caption(say.CORRELATION.format(correlation=number(numbers[f"{PREFIX}parts_correlation"])))
 
 
-def _next(symptom: Symptom, part: AgeShare | None) -> None:
-    """Show what to do about a symptom, and a link to the view that helps, with the same run and preset."""
-    advice, view, label = say.next_step(symptom, part)
-    with st.container(horizontal=True, vertical_alignment="center", key="next"):
-        st.markdown(advice, width="content")
-        links(Link(label, {"view": view}), key="next_link")
-
-
 def _regions(batch: TokenBatch, source: str) -> None:
     """Show the choice of methods and their pictures."""
     names = pick_several("methods", say.METHODS, list(say.OFFERED))
@@ -102,22 +107,17 @@ def _regions(batch: TokenBatch, source: str) -> None:
             st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
 
 
-def _pictures(record: StepRecord, source: str) -> None:
-    batch, missing_fields = record.batch, missing(record)
-    _row(
-        source,
-        tail=mismatch.tail(batch),
-        position=mismatch.by_position(batch),
-        length=mismatch.by_length(batch, SEQUENCE_METHODS),
-    )
-    second = {}
-    if "response_ids" in missing_fields:
+def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
+    batch, second = record.batch, {}
+    length = mismatch.by_length(batch, SEQUENCE_METHODS)
+    _row(source, tail=mismatch.tail(batch), position=mismatch.by_position(batch), length=length)
+    if "response_ids" in missing(record):
         st.caption(say.NO_IDS)
     else:
         labels = mismatch.token_labels(record)
         second["tokens"] = mismatch.by_token(batch, labels)
         second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
-    if len(_lags(record)) > 1:
+    if len(lags) > 1:
         second["lag"] = lag_bars(by_lag(batch, record.step))
     if batch.turn_ids is not None:
         second["turn"] = turn_bars(by_turn(batch))
@@ -125,30 +125,23 @@ def _pictures(record: StepRecord, source: str) -> None:
         _row(source, **second)
 
 
-def _discarding(record: StepRecord) -> None:
+def _discarding(record: StepRecord, lags: list[int]) -> None:
     """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
     batch = record.batch
     ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
-    for lag in _lags(record)[:-1]:
+    for lag in lags[:-1]:
         ways[say.OLDER.format(lag=lag)] = answer_lags(batch, record.step) <= lag
     rows = []
     for name, keep in ways.items():
+        kept, length, reward = 0.0, number(None), number(None)
         if bool((keep & batch.response_mask.any(-1)).any()):
             left = discarded(batch, keep)
-            reward = number(None) if left.reward is None else say.difference(left.reward)
-            rows.append([name, percent(left.kept), say.relative(left.length), reward])
-        else:
-            rows.append([name, percent(0.0), number(None), number(None)])
+            kept, length = left.kept, say.relative(left.length)
+            reward = reward if left.reward is None else say.difference(left.reward)
+        rows.append([name, percent(kept), length, reward])
     st.markdown(f"##### {say.DISCARDING}")
     st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
     st.caption(say.DISCARDING_IS)
-
-
-def _lags(record: StepRecord) -> list[int]:
-    """Return the ages of the weights in this step; none if the step has no policy versions."""
-    if "policy_versions" in missing(record):
-        return []
-    return token_lags(record.batch, record.step)[record.batch.response_mask].unique().tolist()
 
 
 def _row(source: str, **figures: Figure) -> None:

@@ -4,34 +4,34 @@ from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import live_part
+from components.live_part import LiveContent, Note
 from components.token_text import SHADES, ShownResponse, pages_of, token_text
+from controls import strips
 from controls.choosing import pick
-from controls.configuration import bound_sliders, resets, settings
+from controls.configuration import settings
 from controls.pickers import explain, picked_record
 from data import corrections
-from data.bounds import useful_slider_values
-from data.configuration import FIRST
+from data.bounds import Bound
 from data.selection import Selection
-from live import tokens as live_tokens
 from text import tokens as say
 from text.formatting import number, plain, table
-from torch import Tensor
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import largest_hundredth
 from rlcorr.analysis.token_formulas import formulas
 from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_rows, token_story
+from rlcorr.bounds import at_threshold
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures import correction
 from rlcorr.figures.cells import shades
-from rlcorr.presets.parts import Preset
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind
+from rlcorr.strips.packing import Package, PictureStrip
+from rlcorr.strips.strip import token_cells
 
-TEXT, ORDER, PAGE = "tokens_text", "tokens_order", "tokens_page"
+TEXT, ORDER, PAGE, EXPLAINED = "tokens_text", "tokens_order", "tokens_page", "explained"
 # On a phone an opened token is at the lower edge of the screen, over the text; without one, nothing is there.
 PANEL = """<style>
 .st-key-tokens_formulas code { font-size: 0.8rem }
@@ -48,38 +48,39 @@ TokenIndex = tuple[int, int]
 """Row and column of a token, both counted from 0."""
 
 
-def microscope(shown: Selection, record: runs.StepRecord, texts: Texts, note: str) -> None:
-    """Show the controls, the text and the opened token."""
-    refused = st.empty()
-    left, middle, right = st.columns([1, 2, 1.9], gap="medium")
-    with left:
-        preset = PRESETS[state.get("preset")]
-        config = settings()
-        _live(shown, record.batch, config)
-    try:
-        result = correct(record.batch, config)
-        with middle:
-            opened = _text(record, texts, result, config)
-            st.caption(plain(note))
-        with right:
-            _panel(record, texts, result, config, preset, opened)
-    except UsageError as error:
-        refused.error(plain(str(error)))
+def show(shown: Selection) -> None:
+    """Show the controls with the sentence about the correction, the text and the opened token."""
+    if (record := picked_record(shown)) is not None:
+        texts = pieces(record)
+        _answer(record, texts)
+        refused = st.empty()
+        left, middle, right = st.columns([1, 2, 1.9], gap="medium")
+        with left:
+            config, identity = settings(), corrections.identity(shown.run, record.step)
+            strip_of, batches = partial(fates_strip, record.batch), [(identity, record.batch)]
+            strips.show_live("tokens", config, sentence, strip_of, batches, shown.source)
+        try:
+            result = correct(record.batch, config)
+            with middle:
+                opened = _text(record, texts, result, config)
+                st.caption(plain(f"{say.KEYS} {say.TEXTS[text_kind(record)]}"))
+            with right:
+                _panel(record, texts, result, config, opened)
+        except UsageError as error:
+            refused.error(plain(str(error)))
+    explain(say.EXPLAIN)
 
 
-def _live(shown: Selection, batch: TokenBatch, config: CorrectionConfig) -> None:
-    """Show the sliders and the sentence about the correction."""
-    identity = corrections.identity(shown.run, shown.step or 0)
-    sliders = bound_sliders(
-        config,
-        live_tokens.sentence,
-        strip=lambda now, b, slider_values: (
-            live_tokens.strip_key(identity, now, b, slider_values),
-            partial(live_tokens.fates_strip, batch, now, b, slider_values, TEXT),
-        ),
-        slider_values=partial(useful_slider_values, [(identity, batch)], config),
-    )
-    live_part(sliders, live_tokens.sentence(config), source=shown.source, resets=resets(FIRST))
+def sentence(config: CorrectionConfig) -> LiveContent:
+    """Return the content of the live part: the sentence about the correction."""
+    return LiveContent({}, [], texts={EXPLAINED: config.explain()}, notes=[Note("", EXPLAINED)])
+
+
+def fates_strip(batch: TokenBatch, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:
+    """Return the fate of every token for every slider value."""
+    cells = token_cells(batch, config, slider_values, b.id)
+    texts = {EXPLAINED: [at_threshold(config, value, b.id).explain() for value in slider_values]}
+    return strips.package(cells.arrays(), [{}] * len(slider_values), texts, {TEXT: PictureStrip(cells=True)})
 
 
 def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig) -> TokenIndex:
@@ -89,15 +90,24 @@ def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, confi
     if opened is None:
         raise UsageError(say.NO_TOKENS)
     strengths, span = shades(record.batch, result)
-    token_text(
-        _shown(record, texts, result, config, strengths, rows),
-        opened,
-        span=span,
-        words=say.LEGEND,
-        fates=say.FATES,
-        key=TEXT,
-        on_open=_clicked,
-    )
+    fates = correction.token_fates(record.batch, result, config)
+    means, rewards, responses = mean_ratios(record.batch, result), record.batch.rewards, []
+    for row in rows:
+        count = len(texts[row])
+        rejected = int((fates[row] == correction.FATES.index("rejected")).sum())
+        reward = None if rewards is None else float(rewards[row])
+        responses.append(
+            ShownResponse(
+                row=row,
+                heading=say.heading(row, reward, means[row], rejected, count),
+                prompt=say.prompt(record.prompts[row]),
+                texts=[say.token(text) for text in texts[row]],
+                ratios=[number(r) for r in ratio(result.log_ratio[row, :count]).tolist()],
+                shades=(SHADES + strengths[row, :count] * SHADES).round().int().tolist(),
+                fates=fates[row, :count].tolist(),
+            )
+        )
+    token_text(responses, opened, span=span, words=say.LEGEND, fates=say.FATES, key=TEXT, on_open=_clicked)
     return opened
 
 
@@ -131,52 +141,20 @@ def _clicked() -> None:
     state.change(token=(int(index["row"]), int(index["column"])))
 
 
-def _shown(
-    record: runs.StepRecord,
-    texts: Texts,
-    result: CorrectionResult,
-    config: CorrectionConfig,
-    strengths: Tensor,
-    rows: list[int],
-) -> list[ShownResponse]:
-    fates = correction.token_fates(record.batch, result, config)
-    means, rewards = mean_ratios(record.batch, result), record.batch.rewards
-    shown = []
-    for row in rows:
-        count = len(texts[row])
-        rejected = int((fates[row] == correction.FATES.index("rejected")).sum())
-        reward = None if rewards is None else float(rewards[row])
-        shown.append(
-            ShownResponse(
-                row=row,
-                heading=say.heading(row, reward, means[row], rejected, count),
-                prompt=say.prompt(record.prompts[row]),
-                texts=[say.token(text) for text in texts[row]],
-                ratios=[number(r) for r in ratio(result.log_ratio[row, :count]).tolist()],
-                shades=(SHADES + strengths[row, :count] * SHADES).round().int().tolist(),
-                fates=fates[row, :count].tolist(),
-            )
-        )
-    return shown
-
-
 def _panel(
-    record: runs.StepRecord,
-    texts: Texts,
-    result: CorrectionResult,
-    config: CorrectionConfig,
-    preset: Preset,
-    opened: TokenIndex,
+    record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig, opened: TokenIndex
 ) -> None:
     """Show the numbers of the opened token, the formulas with these numbers, and buttons for its neighbours."""
     row, column = opened
-    story = token_story(record.batch, result, config, row, column, preset.loss)
+    story = token_story(record.batch, result, config, row, column, PRESETS[state.get("preset")].loss)
     st.markdown(say.title(story, texts[row][column]))
     with st.container(horizontal=True):
-        _step("‹ Previous token", "tokens_previous", (row, column - 1), column > 0)
-        _step("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens)
-        is_open = _opened(texts) is not None
-        st.button(say.CLOSE, key="tokens_close", disabled=not is_open, on_click=state.change, kwargs={"token": None})
+        for label, key, token, possible in (
+            ("‹ Previous token", "tokens_previous", (row, column - 1), column > 0),
+            ("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens),
+            (say.CLOSE, "tokens_close", None, _opened(texts) is not None),
+        ):
+            st.button(label, key=key, disabled=not possible, on_click=state.change, kwargs={"token": token})
     rows = say.numbers(story, config.rollout_is is not None)
     st.html(table(say.NUMBERS, rows, say.MEANINGS) + PANEL)
     with st.container(key="tokens_formulas"):
@@ -201,16 +179,3 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
     row, column = furthest
     q, p = (float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch)))
     st.markdown(f"##### {say.answer(share, texts[row][column], row, column, q, p)}")
-
-
-def _step(label: str, key: str, token: TokenIndex, possible: bool) -> None:
-    st.button(label, key=key, disabled=not possible, on_click=state.change, kwargs={"token": token})
-
-
-def show(shown: Selection) -> None:
-    record = picked_record(shown)
-    if record is not None:
-        texts = pieces(record)
-        _answer(record, texts)
-        microscope(shown, record, texts, f"{say.KEYS} {say.TEXTS[text_kind(record)]}")
-    explain(say.EXPLAIN)

@@ -1,6 +1,7 @@
 """The page for a person's own data: its likely cause, what the system ships, thresholds by budget, and the text."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import streamlit as st
 from components.links import Link, links
@@ -20,20 +21,18 @@ from text import yours as yours_text
 from text.formatting import number, percent, plain, table
 from text.graded import Cell, Graded, graded_table
 from text.phrases import in_words
+from views.mismatch import verdict
 
 from rlcorr.analysis.gap_size import averages, gap_size
 from rlcorr.analysis.outliers import without_outliers
 from rlcorr.analysis.placement import causes, place
-from rlcorr.analysis.segments import age_share, by_lag
 from rlcorr.analysis.symptoms import Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
 from rlcorr.figures.gaps import gap_strip
-from rlcorr.foreign.missing_fields import missing
 from rlcorr.records import runs
-from rlcorr.records.step_files import StepRecord
 from rlcorr.systems.shipped import can_express
 
 HEIGHT = 260
@@ -41,8 +40,6 @@ HEIGHT = 260
 WHOLE_NUMBERS = """<style>
 .st-key-yours .rl-table td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
 </style>"""
-
-
 # The pickers would name another run.
 NOTHING_ELSE = "<style>.st-key-pickers { display: none }</style>"
 
@@ -65,60 +62,42 @@ def show(selection: Selection) -> None:
             st.error(plain(str(error)))
 
 
-def _page(selection: Selection, record: StepRecord) -> None:
+def _page(selection: Selection, record: runs.StepRecord) -> None:
     """Show the verdict, and below it what to choose from, unless there is a fault to mend first."""
     stamps = suggestions.stamps_of(selection.run, selection.steps)
     symptoms, fault = triage(record.batch), suggestions.fault(stamps)
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        _verdict(record, symptoms)
-        if fault is not None:
-            _no_table(record, *fault)
-    if fault is not None:
+        token_links = partial(_token_links, symptoms[0])
+        verdict(record, symptoms, token_links, lambda sentence: yours_text.unbroken(in_words(sentence)))
+    if fault is None:
         with right:
-            if symptoms[0].pattern != "identical":  # no token differs
-                _tail(record, stamps, selection.source)
-        _all_steps(stamps)
+            _sizes(record, symptoms)
+        _corrections(record, stamps, selection)
+        _is_it_normal(record, symptoms, selection.source)
         return
+    step, symptom = fault
+    with left:
+        if step != record.step:
+            st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(in_words(symptom.sentence))))
+        st.markdown(yours_text.NO_TABLE)
     with right:
-        _sizes(record, symptoms)
-    _corrections(record, stamps, selection)
-    _is_it_normal(record, symptoms, selection.source)
+        if symptoms[0].pattern != "identical":  # no token differs
+            _tail(record, stamps, selection.source)
+    _all_steps(stamps)
 
 
-def _no_table(record: StepRecord, step: int, symptom: Symptom) -> None:
-    """Write why there is nothing to choose from, and which step has the fault if it is not the one that is shown."""
-    if step != record.step:
-        st.markdown(yours_text.OTHER_STEP.format(step=step, sentence=plain(in_words(symptom.sentence))))
-    st.markdown(yours_text.NO_TABLE)
+def _token_links(symptom: Symptom, view: str, label: str) -> None:
+    """Show a link to each token that the symptom names, or to all tokens if it names none, if they are what helps."""
+    if view == "tokens":
+        named = [
+            Link(yours_text.SEE_TOKEN.format(column=column, row=row), {"view": "tokens", "token": f"{row}.{column}"})
+            for row, column in symptom.tokens
+        ]
+        links(*(named or [Link(label, {"view": "tokens"})]), key="see_tokens")
 
 
-def _verdict(record: StepRecord, symptoms: list[Symptom]) -> None:
-    """Show the strongest symptom as the headline, the others below it, and what to do, with a link."""
-    first = symptoms[0]
-    part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
-    heading, *others = [yours_text.unbroken(in_words(said)) for said in mismatch_text.verdict(symptoms, part)]
-    heading, details = mismatch_text.headline(heading)
-    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
-    for sentence in others:
-        st.markdown(plain(sentence))
-    advice, view, label = mismatch_text.next_step(first, part)
-    with st.container(horizontal=True, vertical_alignment="center", key="next"):
-        st.markdown(advice, width="content")
-        if view == "tokens":
-            _token_links(first, label)
-
-
-def _token_links(symptom: Symptom, label: str) -> None:
-    """Show a link to each token that the symptom names, or to all tokens if it names none."""
-    named = [
-        Link(yours_text.SEE_TOKEN.format(column=column, row=row), {"view": "tokens", "token": f"{row}.{column}"})
-        for row, column in symptom.tokens
-    ]
-    links(*(named or [Link(label, {"view": "tokens"})]), key="see_tokens")
-
-
-def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
+def _sizes(record: runs.StepRecord, symptoms: list[Symptom]) -> None:
     """Show the size of the gap in means, and in averages that few tokens cannot move."""
     named = [token for symptom in symptoms for token in symptom.tokens]
     numbers, rows = averages(record.batch, named), []
@@ -131,14 +110,14 @@ def _sizes(record: StepRecord, symptoms: list[Symptom]) -> None:
     st.html(table(columns, rows, meanings | yours_text.AVERAGES_ARE))
 
 
-def _tail(record: StepRecord, stamps: Stamps, source: str) -> None:
+def _tail(record: runs.StepRecord, stamps: Stamps, source: str) -> None:
     title, caption = mismatch_text.PICTURES["tail"]
     (identity,) = [stamp for stamp in stamps if stamp[1] == record.step]
     picture(title, _tail_figure(identity, record), key="tail", caption=caption, source=source)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _tail_figure(identity: Identity, _record: StepRecord) -> Figure:
+def _tail_figure(identity: Identity, _record: runs.StepRecord) -> Figure:
     figure = mismatch.tail(_record.batch)
     figure.layout.height = HEIGHT
     return figure
@@ -152,7 +131,7 @@ def _all_steps(stamps: Stamps) -> None:
             st.markdown(f"- {plain(mismatch_text.headline(in_words(line))[0])}")
 
 
-def _is_it_normal(record: StepRecord, symptoms: list[Symptom], source: str) -> None:
+def _is_it_normal(record: runs.StepRecord, symptoms: list[Symptom], source: str) -> None:
     """Show the gap of the step among measured gaps, and how many of its ratios are near 1."""
     size = gap_size(without_outliers(record.batch, symptoms))
     if size is None or size.k3 == 0:
@@ -166,23 +145,32 @@ def _is_it_normal(record: StepRecord, symptoms: list[Symptom], source: str) -> N
             st.markdown(plain(sentence))
         if measure == "abs":  # the headline of the page names the causes by k3
             st.markdown(plain(causes(value, measure)))
-        rows = [
-            [f"±{100 * band:g} %", percent(tokens), percent(answers)] for band, tokens, answers in size.shares_within()
-        ]
+        shares = size.shares_within()
+        rows = [[f"±{100 * band:g} %", percent(tokens), percent(answers)] for band, tokens, answers in shares]
         st.html(table(list(yours_text.BANDS), rows, yours_text.BANDS_ARE))
     with left:
         title, caption = yours_text.STRIP
         picture(title, gap_strip(value, measure), key="gaps", caption=caption, source=source)
 
 
-def _corrections(record: StepRecord, stamps: Stamps, selection: Selection) -> None:
+def _corrections(record: runs.StepRecord, stamps: Stamps, selection: Selection) -> None:
     """Show what the system ships, thresholds by budget, the text of the one that is taken, and the tail."""
     left, right = st.columns([2, 3], gap="medium")
     with left:
         system = systems.system()
     shipped = suggestions.published(stamps, system)
     with right:
-        _shipped(stamps, system, shipped)
+        title = yours_text.SHIPPED_PYTHON if system == "Python" else yours_text.SHIPPED.format(system=system)
+        st.markdown(f"##### {title}")
+        st.caption(yours_text.SHIPPED_ARE.format(step=suggestions.measured_on(stamps).steps[-1]))
+        rows = []
+        for one in shipped:
+            below = filter(None, (yours_text.DEFAULT if one.is_default else None, one.preset))
+            rows.append((yours_text.limits(one.config), BETWEEN.join(below), _cells(one)))
+        st.html(graded_table(yours_text.COLUMNS, rows, yours_text.MEANINGS))
+        for one in shipped:
+            if isinstance(one.effect, str):
+                st.caption(plain(yours_text.UNMEASURED.format(name=one.preset, reason=one.effect)))
         st.markdown(f"##### {yours_text.BUDGET}")
         picked = buttons("keep", yours_text.KEEP, yours_text.KEEPS)
         reached, refused = suggestions.by_budget(stamps, float(picked.removesuffix(" %")) / 100)
@@ -195,53 +183,36 @@ def _corrections(record: StepRecord, stamps: Stamps, selection: Selection) -> No
         _all_steps(stamps)
 
 
-def _shipped(stamps: Stamps, system: str, shipped: list[Suggestion]) -> None:
-    title = yours_text.SHIPPED_PYTHON if system == "Python" else yours_text.SHIPPED.format(system=system)
-    st.markdown(f"##### {title}")
-    st.caption(yours_text.SHIPPED_ARE.format(step=suggestions.measured_on(stamps).steps[-1]))
-    rows = [(yours_text.limits(one.config), _below(one), _cells(one)) for one in shipped]
-    st.html(graded_table(yours_text.COLUMNS, rows, yours_text.MEANINGS))
-    for one in shipped:
-        if isinstance(one.effect, str):
-            st.caption(plain(yours_text.UNMEASURED.format(name=one.preset, reason=one.effect)))
-
-
 def _by_budget(
     stamps: Stamps, reached: list[Suggestion], refused: dict[str, str], remarks: dict[str | None, str]
 ) -> None:
-    """Show the thresholds, the reasons why there are none, and remarks below the names of some, by their presets."""
+    """Show the thresholds, why there are none, and what they keep of the same answers cut to fewer tokens.
+
+    `remarks` are shown below the names of some, by their presets.
+    """
     before, last = suggestions.pairs(stamps)
-    steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
-    st.caption(
-        yours_text.BUDGET_OF_ONE
-        if last is None
-        else yours_text.BUDGET_ARE.format(chosen_on=steps, unseen=last.steps[0])
-    )
     rows, columns = [], list(yours_text.BUDGET_COLUMNS)
+    if last is None:
+        st.caption(yours_text.BUDGET_OF_ONE)
+        columns.remove(yours_text.WHERE_CHOSEN)
+    else:
+        steps = " to ".join(str(step) for step in dict.fromkeys((before.steps[0], before.steps[-1])))
+        st.caption(yours_text.BUDGET_ARE.format(chosen_on=steps, unseen=last.steps[0]))
     for one in reached:
         first = [yours_text.threshold(one.threshold)] + ([] if one.before is None else [percent(one.before.share)])
         rows.append((_what(one), remarks.get(one.preset, ""), [*first, *_cells(one)]))
-    if last is None:
-        columns.remove(yours_text.WHERE_CHOSEN)
     if rows:
         st.html(graded_table(columns, rows, yours_text.MEANINGS))
     for name, reason in refused.items():
         st.caption(plain(f"{yours_text.SUGGESTED[name]}: {reason}"))
     st.caption(f"{yours_text.NO_CAP} {yours_text.WHICH_LEARNS}")
-    _by_length(reached)
-
-
-def _by_length(reached: list[Suggestion]) -> None:
-    """Show what the suggested thresholds keep of the same answers cut to fewer tokens."""
-    if not reached or len(reached[0].by_length) < 2:
-        return
-    *cuts, whole = reached[0].by_length
-    st.markdown(f"**{yours_text.BY_LENGTH}**")
-    lengths = [yours_text.FIRST.format(length=cut.length) for cut in cuts]
-    columns = [yours_text.BUDGET_COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
-    rows = [[_what(one), *(percent(at.kept.share) for at in one.by_length)] for one in reached]
-    st.html(table(columns, rows))
-    st.caption(yours_text.BY_LENGTH_IS)
+    if reached and len(reached[0].by_length) > 1:
+        *cuts, whole = reached[0].by_length
+        st.markdown(f"**{yours_text.BY_LENGTH}**")
+        lengths = [yours_text.FIRST.format(length=cut.length) for cut in cuts]
+        columns = [yours_text.BUDGET_COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
+        st.html(table(columns, [[_what(one), *(percent(at.kept.share) for at in one.by_length)] for one in reached]))
+        st.caption(yours_text.BY_LENGTH_IS)
 
 
 def _cells(one: Suggestion) -> list[Cell]:
@@ -258,11 +229,6 @@ def _cells(one: Suggestion) -> list[Cell]:
     # Without a correction every weight is 1, so the effective sample size says nothing about the batch.
     ess = Graded(percent(effect.ess), not effect.has_low_ess) if one.acts else percent(effect.ess)
     return [percent(effect.share), clipped, zeroed, ess]
-
-
-def _below(one: Suggestion) -> str:
-    marks = [yours_text.DEFAULT] if one.is_default else []
-    return BETWEEN.join([*marks, *filter(None, [one.preset])])
 
 
 def _what(one: Suggestion) -> str:

@@ -21,8 +21,7 @@ def titles(root: Path) -> dict[str, str]:
 
 
 def test_every_page_has_its_file(titles: dict[str, str]) -> None:
-    parts = {"training_live", "training_study"}  # of the Training page
-    assert {path.stem for path in (APP / "views").glob("*.py")} == {*titles, *parts}
+    assert {path.stem for path in (APP / "views").glob("*.py")} == set(titles)
 
 
 def test_a_title_of_two_words_stands_once(titles: dict[str, str]) -> None:
