@@ -1,6 +1,7 @@
 """`make bench ARGS=confusion`: planted causes on a real model, and what `triage` calls them, by the number of tokens.
 
-The next-token distributions are those of SmolLM2 at the positions of recorded answers. Tokens are drawn anew from the
+The next-token distributions are those of SmolLM2 at the positions of recorded answers, over its 1,024 likeliest tokens
+there. Tokens are drawn anew from the
 planted engine's distribution; noise on the logits has the size that makes the k3 of bfloat16 (0.05), of an 8-bit cache
 (0.25) or of e5m2 (0.5).
 """
@@ -21,7 +22,7 @@ from rlcorr.train.inputs.tokenizer import load_tokenizer
 from rlcorr.types import TokenBatch
 
 RUN, STEP = "gpu_smol_bf16", 5
-POSITIONS = 1200
+POSITIONS, VOCABULARY = 1200, 1024
 SIZES = (100, 200, 300, 600, 1200)
 DRAWS = int(os.environ.get("DRAWS", "100"))
 NOISE = {"bf16": 0.05, "fp8": 0.25, "e5m2": 0.5}
@@ -82,28 +83,31 @@ PLANTED = {
 }
 
 
-def base_logits() -> tuple[Tensor, list[int]]:
-    """Return the logits at the positions of whole recorded answers, (N, V), and the lengths of the answers."""
+def base_logits() -> tuple[Tensor, Tensor, list[int]]:
+    """Return logits and ids of the likeliest tokens at the positions of recorded answers, (N, V), and their lengths."""
     record, model = runs.read_step(runs.ROOT / RUN, STEP), resolve_model("smollm2")
     tokenizer, lm = load_tokenizer(model), AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    parts: list[Tensor] = []
+    parts, names = list[Tensor](), list[Tensor]()
     ids = record.batch.tensors()["response_ids"]
     for row, prompt in enumerate(record.prompts):
         answer = ids[row][record.batch.response_mask[row]].tolist()
         before = tokenizer.encode(prompt, add_special_tokens=False)
         with torch.inference_mode():
             logits = lm(torch.tensor([before + answer])).logits[0, len(before) - 1 : -1]
-        parts.append(logits)
+        likeliest = logits.topk(VOCABULARY)
+        parts.append(likeliest.values)
+        names.append(likeliest.indices)
         if sum(map(len, parts)) >= POSITIONS:
             break
-    return torch.cat(parts), [len(part) for part in parts]
+    return torch.cat(parts), torch.cat(names), [len(part) for part in parts]
 
 
-def drawn(planted: Planted, logits: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def drawn(planted: Planted, logits: Tensor, names: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Draw a token at each position, and return its id and both log-probs, (N,) each."""
     engine, trainer = planted.engine(logits).log_softmax(-1), planted.trainer(logits, random).log_softmax(-1)
-    ids = torch.multinomial(engine.exp(), 1, generator=random)
-    return ids[:, 0], engine.gather(1, ids)[:, 0], trainer.gather(1, ids)[:, 0]
+    chosen = torch.multinomial(engine.exp(), 1, generator=random)
+    ids, on_engine, on_trainer = (table.gather(1, chosen)[:, 0] for table in (names, engine, trainer))
+    return ids, on_engine, on_trainer
 
 
 def batch_of(columns: Sequence[Tensor], lengths: Sequence[int], planted: Planted) -> TokenBatch:
@@ -127,13 +131,13 @@ def cut_to(lengths: Sequence[int], size: int) -> list[int]:
 
 def main() -> None:
     torch.manual_seed(0)
-    logits, lengths = base_logits()
+    logits, names, lengths = base_logits()
     print(f"{len(logits):,} positions of {len(lengths)} answers; {DRAWS} draws\n")
-    print("| planted | " + " | ".join(f"{size:,} tokens" for size in SIZES) + " |\n|---" * 1 + "|---" * len(SIZES) + "|")
+    print("| planted | " + " | ".join(f"{size:,} tokens" for size in SIZES) + f" |\n{'|---' * (1 + len(SIZES))}|")
     for name, planted in PLANTED.items():
         verdicts: dict[int, Counter[str]] = {size: Counter() for size in SIZES}
         for draw in range(DRAWS):
-            columns = drawn(planted, logits, torch.Generator().manual_seed(draw))
+            columns = drawn(planted, logits, names, torch.Generator().manual_seed(draw))
             for size in SIZES:
                 part = [column[:size] for column in columns]
                 verdicts[size][triage(batch_of(part, cut_to(lengths, size), planted))[0].pattern] += 1
