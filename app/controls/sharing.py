@@ -7,7 +7,7 @@ import streamlit as st
 from components.copy_link import copy_link
 from components.links import Link, links
 from data.selection import Selection
-from text import links as say
+from text import pages as say
 from text import study_ends as say_study
 from text import training as training_text
 from text.pages import PAGES

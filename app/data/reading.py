@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from text import gradient as gradient_text
-from text import links as links_text
-from text import phrases, start, tours
+from text import pages, phrases, start, tours
 from text import tokens as tokens_text
 from text import training as training_text
 
@@ -67,7 +66,7 @@ def yes(text: str, _: Values) -> bool:
 
 def projector(text: str, _: Values) -> bool:
     if text not in ("0", "1"):
-        raise UsageError(links_text.WRONG_PROJECTOR.format(got=text))
+        raise UsageError(pages.WRONG_PROJECTOR.format(got=text))
     return text == "1"
 
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import streamlit as st
-
 from data import uploads
+from data.caching import cached
 from rlcorr import CorrectionResult
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import held_out, runs
@@ -94,20 +93,22 @@ def run_status(run: Path) -> RunStatus:
     return RunStatus("stopped" if status == "running" and age > STALLED_AFTER else status, age)
 
 
+@cached(64, lambda run: (run, stamp(run / "manifest.json")))
 def manifest(run: Path) -> runs.RunManifest:
     """Return the manifest of a run. Raises `DamagedFile`."""
-    return _manifest(run, stamp(run / "manifest.json"))
+    return runs.read_manifest(run)
 
 
+@cached(64, lambda run: (run, stamp(runs.metrics_path(run))))
 def metric_rows(run: Path) -> list[dict]:
     """Return the rows of metrics that name a step."""
-    rows = _metric_rows(run, stamp(runs.metrics_path(run)))
-    return [row for row in rows if isinstance(row["step"], int)]
+    return [row for row in runs.read_metrics(run) if isinstance(row["step"], int)]
 
 
+@cached(64, lambda run: (run, stamp(run / held_out.FILE)))
 def answers(run: Path) -> list[HeldOutAnswer]:
     """Return the greedy answers to the same held-out prompts over the run; none if it recorded none."""
-    return _answers(run, stamp(run / held_out.FILE))
+    return held_out.read_answers(run)
 
 
 def series(rows: list[dict], key: str) -> list[float | None]:
@@ -126,9 +127,10 @@ def first_and_last(values: Sequence[float | None]) -> tuple[float, float, int] |
     return (sum(numbers[:count]) / count, sum(numbers[-count:]) / count, count) if count else None
 
 
+@cached(16, lambda run, number: (run, number, stamp(runs.step_path(run, number))))
 def step(run: Path, number: int) -> runs.StepRecord:
     """Return a recorded step. Raises `DamagedFile`."""
-    return _step(run, number, stamp(runs.step_path(run, number)))
+    return runs.read_step(run, number)
 
 
 def source(run: Path, number: int | None) -> str:
@@ -154,9 +156,10 @@ def source(run: Path, number: int | None) -> str:
     return f"{name}{steps}{seeds} · {digest(path, hashed)}"
 
 
+@cached(64, lambda path, hashed=None: (path, hashed or stamp(path)))
 def digest(path: Path, hashed: str | None = None) -> str:
     """Return the first digits of a file's sha256; `hashed` is the whole hash if it is known."""
-    return (hashed or _sha256(path, stamp(path)))[:12]
+    return (hashed or hashlib.sha256(path.read_bytes()).hexdigest())[:12]
 
 
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
@@ -172,10 +175,10 @@ def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
     return None, problems
 
 
+@cached(64, lambda run: (run, tuple((path.name, *stamp(path)) for path in sorted(run.rglob("*")) if path.is_file())))
 def verified(run: Path) -> Report:
     """Check every file of the run; the result is cached until one of them changes."""
-    files = sorted(p for p in run.rglob("*") if p.is_file())
-    return _verified(run, tuple((p.name, *stamp(p)) for p in files))
+    return verify(run)
 
 
 def largest_mismatch(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
@@ -185,36 +188,3 @@ def largest_mismatch(record: runs.StepRecord, result: CorrectionResult, count: i
     means = ratio(d).tolist()
     rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
     return [Response(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]
-
-
-# cache_resource returns the object itself. Copying a step would cost more than correcting it.
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _manifest(run: Path, version: Stamp) -> runs.RunManifest:
-    return runs.read_manifest(run)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _metric_rows(run: Path, version: Stamp) -> list[dict]:
-    return runs.read_metrics(run)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _answers(run: Path, version: Stamp) -> list[HeldOutAnswer]:
-    return held_out.read_answers(run)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
-    return runs.read_step(run, number)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _sha256(path: Path, version: Stamp) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _verified(run: Path, versions: tuple) -> Report:
-    return verify(run)

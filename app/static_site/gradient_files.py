@@ -7,7 +7,7 @@ from pathlib import Path
 
 from components.live_part import ANSWER, LiveContent, Picture, Slider
 from components.markdown import inline
-from data import recorded, sketches, study_ends
+from data import recorded, sketches, studies
 from data.bounds import Bound, bounds_of
 from data.reading import USUAL_BATCH
 from live import gradient as live_gradient
@@ -91,7 +91,7 @@ def _strip(shown: live_gradient.Shown, sweep: GradientSweep, reports: Mapping[fl
 def _study(run: Path, shown: live_gradient.Shown, config: CorrectionConfig) -> str:
     """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
     kind = kind_of(config)
-    ended = study_ends.ends(run, kind) if kind else None
+    ended = studies.ends(run, kind) if kind else None
     if not (ended and kind):
         return ""
     return on_site(say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)), ended)

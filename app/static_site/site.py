@@ -9,8 +9,7 @@ from typing import Any
 from components.sources import script, style
 from data import lessons, names, recorded, studies
 from data.bounds import bounds_of
-from data.choices import choices_of
-from data.configuration import DEFAULT_PRESET, SECOND_PRESET
+from data.configuration import DEFAULT_PRESET, SECOND_PRESET, choices_of
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from text import pages, phrases, start
 from text import published as published_text

@@ -9,7 +9,7 @@ from typing import Any
 
 from components.live_part import LiveContent, Note, Picture
 from components.markdown import inline, plain_text
-from data import studies, study_ends
+from data import studies
 from data.names import arm_title
 from data.studies import StudyTable
 from text import published
@@ -97,7 +97,7 @@ def ends_package(run: Path, presets: Iterable[str]) -> Package | None:
     kinds = {name: kind for name in presets if (kind := kind_of(PRESETS[name].config)) is not None}
     pairs = {}
     for a, b in itertools.product(dict.fromkeys(kinds.values()), repeat=2):
-        if ended := study_ends.ends(run, a, b):
+        if ended := studies.ends(run, a, b):
             pairs[f"{a}|{b}"] = inline(on_site(say_study.of_two(ended, a, b, None), ended))
     return Package({}, {"kinds": kinds, "pairs": pairs}) if any(pairs.values()) else None
 

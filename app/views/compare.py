@@ -11,7 +11,7 @@ from controls.choosing import buttons
 from controls.configuration import StripOf, bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import with_study_link
-from data import corrections, sketches, study_ends
+from data import corrections, sketches, studies
 from data.bounds import useful_slider_values
 from data.configuration import FIRST, SECOND
 from data.names import run_labels
@@ -126,7 +126,7 @@ def _verdict(
     """Return, in Markdown, which of the two makes more progress, and how training runs with such corrections ended."""
     sentences = [] if progress is None else [f"**{say.advice(progress, size)}**"]
     kind_a, kind_b = kind_of(a), kind_of(b)
-    if kind_a and kind_b and (ended := study_ends.ends(selection.run, kind_a, kind_b)):
+    if kind_a and kind_b and (ended := studies.ends(selection.run, kind_a, kind_b)):
         sentences.append(with_study_link(say_study.of_two(ended, kind_a, kind_b, progress), ended.name))
     return " ".join(sentences)
 

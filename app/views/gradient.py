@@ -11,7 +11,7 @@ from controls import batch_size
 from controls.choosing import buttons, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
-from data import sketches, study_ends
+from data import sketches, studies
 from data.bounds import bounds_of
 from data.configuration import FIRST
 from data.selection import Selection
@@ -92,7 +92,7 @@ def live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> 
 def _study(shown: live_gradient.Shown, config: CorrectionConfig, selection: Selection) -> str:
     """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
     kind = kind_of(config)
-    ended = study_ends.ends(selection.run, kind) if kind else None
+    ended = studies.ends(selection.run, kind) if kind else None
     if not ended or not kind:
         return ""
     return with_study_link(say_study.of_kind(ended, kind, live_gradient.over_nothing(shown, config)), ended.name)
@@ -105,7 +105,7 @@ def _toy(shown: live_gradient.Shown, config: CorrectionConfig, source: str) -> N
     except UsageError as error:  # every ratio is 1
         st.info(plain(str(error)))
         return
-    exact = sketches.toy(shown.measured.gap, shown.batch_size, config, thresholds, b.id)
+    exact = sketches.toy(shown.measured, config, b.id, thresholds, shown.batch_size)
     figure = gradients.exact_curves(exact, of_ratio=is_ratio(config, b.id), at=b.value)
     caption = say.TOY.format(gap=shown.measured.gap, size=shown.batch_size)
     picture(say.TOY_TITLE, figure, key="toy_curves", caption=caption, source=source)
