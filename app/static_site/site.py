@@ -22,9 +22,8 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch
 from rlcorr.strips.packing import SMALLEST, pack
 from rlcorr.systems.export import SYSTEMS
-from static_site import benches, gradient_files
-from static_site.sharing import share
-from static_site.study_files import ends_package, study_package
+from static_site import view_files
+from static_site.parts import share
 
 FOLDER = Path(__file__).parent
 CORRECTED = (
@@ -66,8 +65,8 @@ def write_site(
         for slug, path in paths.items()
     }
     share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
-    for name, bench in benches.shared_names(preset_names, on_batch=True).items():
-        _write(folder / "preset" / f"{name}.bin", pack(benches.preset_package(name, bench), SMALLEST))
+    for name, bench in view_files.shared_names(preset_names, on_batch=True).items():
+        _write(folder / "preset" / f"{name}.bin", pack(view_files.preset_package(name, bench), SMALLEST))
     facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
     _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
     if not (folder / "lessons" / "index.html").exists():
@@ -80,7 +79,7 @@ def _facts(
     """Return what the page needs to know from the start; `corrected` has the runs with every view."""
     first = start.PLAYED if start.PLAYED in corrected else recorded.default_run(corrected)
     path = corrected[first]
-    packed = pack(benches.start_package(path, runs.list_steps(path)[-1]), SMALLEST)
+    packed = pack(view_files.start_package(path, runs.list_steps(path)[-1]), SMALLEST)
     return {
         "runs": shown,
         "presets": _presets(preset_names),
@@ -123,12 +122,12 @@ def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> 
     """
     step = runs.list_steps(run)[-1]
     print(f"{slug}, step {step}", flush=True)
-    for name in dict.fromkeys(benches.shared_names(presets, on_batch=True).values()):
-        for key, package in benches.bench_packages(run, step, name).items():
+    for name in dict.fromkeys(view_files.shared_names(presets, on_batch=True).values()):
+        for key, package in view_files.bench_packages(run, step, name).items():
             _write(folder / "bench" / slug / f"{_file(name, key)}.bin", pack(package))
     gradients = _gradients(folder, slug, run, presets) if presets and runs.list_sketches(run) else []
-    _write(folder / "mismatch" / f"{slug}.bin", pack(benches.mismatch_package(run, step), SMALLEST))
-    if ends := ends_package(run, presets):
+    _write(folder / "mismatch" / f"{slug}.bin", pack(view_files.mismatch_package(run, step), SMALLEST))
+    if ends := view_files.ends_package(run, presets):
         _write(folder / "ends" / f"{slug}.bin", pack(ends, SMALLEST))
     story = recorded.manifest(run).story
     said = published_text.RECORDED.format(label=label, step=step, story=story)
@@ -146,25 +145,23 @@ def _file(preset: str, bound: str) -> str:
 def _gradients(folder: Path, slug: str, run: Path, presets: list[str]) -> list[str]:
     """Write the gradients of a run, and return the names of their files: the presets that have a curve."""
     step, with_curve = last_sketch(run), []
-    for name in dict.fromkeys(benches.shared_names(filter(_has_bound, presets)).values()):
+    for name in dict.fromkeys(
+        view_files.shared_names(name for name in presets if bounds_of(PRESETS[name].config)).values()
+    ):
         try:
-            for key, package in gradient_files.gradient_packages(run, step, name).items():
+            for key, package in view_files.gradient_packages(run, step, name).items():
                 _write(folder / "gradient" / slug / f"{_file(name, key)}.bin", pack(package))
             with_curve.append(name)
         except UsageError as error:
             print(f"  no gradient of {name}: {error}", flush=True)
-    _write(folder / "ranking" / f"{slug}.bin", pack(gradient_files.ranking_package(run, step)))
+    _write(folder / "ranking" / f"{slug}.bin", pack(view_files.ranking_package(run, step)))
     return with_curve
-
-
-def _has_bound(preset: str) -> bool:
-    return bool(bounds_of(PRESETS[preset].config))
 
 
 def _study(folder: Path, name: str) -> bool:
     """Write the file of a study, and return whether the study has been trained."""
     try:
-        _write(folder / "study" / f"{name}.bin", pack(study_package(name), SMALLEST))
+        _write(folder / "study" / f"{name}.bin", pack(view_files.study_package(name), SMALLEST))
     except UsageError as error:
         print(error, flush=True)
         return False
@@ -178,7 +175,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
     """Return, for each preset, its label, the keys of its bounds, and the names of its files."""
-    bench, gradient = benches.shared_names(presets, on_batch=True), benches.shared_names(presets)
+    bench, gradient = view_files.shared_names(presets, on_batch=True), view_files.shared_names(presets)
     return {
         name: {
             "label": names.preset_label(name), "bounds": [b.key for b in bounds_of(PRESETS[name].config)],

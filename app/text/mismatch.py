@@ -120,18 +120,6 @@ SIZES = {
 METHODS = "Methods to draw"
 EXPLAINED = "What these methods do"
 
-ACCEPTANCE_TITLE = "Both probabilities, and the tokens that each method leaves alone"
-ACCEPTANCE = (
-    "Tokens by their probability in the sampler (horizontal) and in the trainer (vertical). A method does not "
-    "change tokens between its two lines. Outside a solid line it rejects the token, outside a dashed line it clips "
-    "the weight."
-)
-MAGNIFIED_TITLE = "The difference, magnified"
-MAGNIFIED = (
-    "The same tokens and lines. Horizontal: probability in the sampler. Vertical: the ratio. The outermost rows "
-    "contain everything outside the axis."
-)
-
 PARTS = "Where the gap comes from"
 PART_ROWS = {"whole gap": "", "sampler": "engine_", "age": "age_"}
 """Name of a row → the beginning of its metrics."""
@@ -151,6 +139,17 @@ CORRELATION = (
     "The correlation of the two parts is {correlation}. Sizes of parts add up to that of the whole only if it is 0."
 )
 PICTURES = {
+    "acceptance": (
+        "Both probabilities, and the tokens that each method leaves alone",
+        "Tokens by their probability in the sampler (horizontal) and in the trainer (vertical). A method does not "
+        "change tokens between its two lines. Outside a solid line it rejects the token, outside a dashed line it "
+        "clips the weight.",
+    ),
+    "magnified": (
+        "The difference, magnified",
+        "The same tokens and lines. Horizontal: probability in the sampler. Vertical: the ratio. The outermost rows "
+        "contain everything outside the axis.",
+    ),
     "parts": (
         "The tails of the two parts",
         "How many tokens differ by at least this much: in all, by the sampler alone, and by the age of the weights "
