@@ -12,7 +12,7 @@ from data.names import BETWEEN, preset_title, run_labels, run_title
 from data.selection import ANOTHER, LATEST, NEWEST, Selection
 from text import compare as say
 from text import phrases
-from text.formatting import ago, paragraph, plain
+from text.formatting import duration, paragraph, plain
 
 from controls import configuration
 from controls.choosing import pick
@@ -156,7 +156,7 @@ def _state_of(shown: Selection) -> None:
     def said(count: int) -> str:
         now = recorded.run_status(shown.run)
         # A complete run does not change any more, and its files may be as new as the clone that they came with.
-        changed = "" if now.status == "complete" else f"last change {ago(now.age)}"
+        changed = "" if now.status == "complete" else f"last change {duration(now.age)} ago"
         parts = (slug, phrases.recorded_steps(count), phrases.STATUS.get(now.status, now.status), changed)
         return BETWEEN.join(filter(None, parts))
 

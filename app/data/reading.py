@@ -74,14 +74,11 @@ def run(key: str) -> Read:
     """Read a run: `key` is that of the run itself, or of run B."""
 
     def read(text: str, values: Values) -> str:
-        all_runs, first = recorded.all_runs(), key == "run"
-        usual = selection.NEWEST if first else selection.ANOTHER
+        all_runs = recorded.all_runs()
+        usual = selection.NEWEST if key == "run" else selection.ANOTHER
         if text in (usual, *all_runs) or not all_runs:
             return text if all_runs else usual
-        shown = selection.default_run(all_runs, values.get("view", "start"))
-        if not first:
-            shown = selection.another_run(all_runs, shown_run(values, "run") or shown)
-        raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown}.")
+        raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, key: None}, key)}.")
 
     return read
 
@@ -91,10 +88,11 @@ def shown_run(values: Values, key: str) -> str | None:
     all_runs = recorded.all_runs()
     if not all_runs:
         return None
-    picked = values.get(key)
+    if values.get(key) in all_runs:
+        return values[key]
     if key == "run":
-        return picked if picked in all_runs else selection.default_run(all_runs, values.get("view", "start"))
-    return picked if picked in all_runs else selection.another_run(all_runs, shown_run(values, "run") or "")
+        return selection.default_run(all_runs, values.get("view", "start"))
+    return selection.another_run(all_runs, shown_run(values, "run") or "")
 
 
 def step(run_key: str) -> Read:
@@ -193,14 +191,11 @@ def study(text: str, values: Values) -> str:
 def lesson(text: str, _: Values) -> str:
     slugs = [one.slug for one in lessons.lessons()]
     if text not in slugs:
-        raise UsageError(str(unknown("lesson", text, slugs)))
+        raise unknown("lesson", text, slugs)
     return text
 
 
-def tour(text: str, _: Values) -> str:
-    if text not in tours.TOURS:
-        raise UsageError(f"{unknown('tour', text, list(tours.TOURS))} {tours.NO_TOUR}")
-    return text
+tour = one_of(tours.TOURS, "tour", "no tour")
 
 
 def tour_step(text: str, values: Values) -> int:

@@ -60,11 +60,6 @@ def stamp(path: Path) -> Stamp:
     return status.st_mtime_ns, status.st_size
 
 
-def change_stamp(run: Path) -> tuple[Stamp, ...]:
-    """Return the stamps of three paths that change with every step; cheap enough to compare every two seconds."""
-    return tuple(stamp(path) for path in (run / "manifest.json", runs.metrics_path(run), run / "steps"))
-
-
 def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
@@ -85,7 +80,8 @@ def default_run(paths: dict[str, Path], *, sketched: bool = False, example: str 
 
 def run_status(run: Path) -> RunStatus:
     """Return the manifest's status; "stopped" if it says running but nothing has changed for a minute."""
-    age = time.time() - max(mtime for mtime, _ in change_stamp(run)) / 1e9
+    changing = (run / "manifest.json", runs.metrics_path(run), run / "steps")  # with every step
+    age = time.time() - max(stamp(path)[0] for path in changing) / 1e9
     try:
         status = manifest(run).status
     except runs.DamagedFile:

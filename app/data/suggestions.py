@@ -1,6 +1,5 @@
 """Corrections and their effect on a run: what a system ships, and thresholds by budget. Cached by the run's files."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.shipped import Shipped, shipped
+from rlcorr.systems.shipped import shipped
 
 PRESETS_TO_SUGGEST = ("decoupled_token_icepop", "decoupled_geo_rs", "decoupled_k3_rs", "skyrl_product_mask")
 """Presets whose bounds are moved: one for each kind of bound that rejects tokens or gives them weight 0.
@@ -102,16 +101,14 @@ def fault(stamps: Stamps) -> tuple[int, Symptom] | None:
 @st.cache_resource(max_entries=32, show_spinner="Applying the system's own corrections …")
 def published(stamps: Stamps, system: str) -> list[Suggestion]:
     """Return the corrections that a system ships, with their effect on the last step of the run."""
-    batch = measured_on(stamps).batch
-    return [_published(one, lambda config: kept(batch, config)) for one in shipped(system)]
-
-
-def _published(one: Shipped, measure: Callable[[CorrectionConfig], Kept]) -> Suggestion:
-    try:
-        effect = measure(one.config)
-    except UsageError as error:  # a rule may need advantages, which the file does not have
-        effect = str(error)
-    return Suggestion(one.preset, one.config, one.loss, effect, one.is_default)
+    batch, suggestions = measured_on(stamps).batch, []
+    for one in shipped(system):
+        try:
+            effect = kept(batch, one.config)
+        except UsageError as error:  # a rule may need advantages, which the file does not have
+            effect = str(error)
+        suggestions.append(Suggestion(one.preset, one.config, one.loss, effect, one.is_default))
+    return suggestions
 
 
 @st.cache_resource(max_entries=32, show_spinner="Choosing the thresholds …")

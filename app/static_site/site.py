@@ -201,8 +201,9 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
 
 
 def _is_there(story: published_text.SiteStory, facts: dict[str, Any]) -> bool:
-    study = dict(story.query).get("study")
-    return study in facts["studies"] if study else story.run in facts["runs"] and story.preset in facts["presets"]
+    if study := dict(story.query).get("study"):
+        return study in facts["studies"]
+    return story.told.run in facts["runs"] and story.told.preset in facts["presets"]
 
 
 def _page(name: str, **values: Any) -> bytes:

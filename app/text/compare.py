@@ -99,14 +99,8 @@ def batch_name(run: str, step: int) -> str:
 
 def agreement(masks: Agreement) -> dict[str, str]:
     """Return label → text, in the order of AGREEMENT."""
-    shown = (
-        percent(masks.differing),
-        number(masks.jaccard),
-        f"{masks.only_a:,}",
-        f"{masks.only_b:,}",
-        f"{masks.neither:,}",
-    )
-    return dict(zip(AGREEMENT, shown, strict=True))
+    counts = (f"{count:,}" for count in (masks.only_a, masks.only_b, masks.neither))
+    return dict(zip(AGREEMENT, (percent(masks.differing), number(masks.jaccard), *counts), strict=True))
 
 
 def answer(masks: Agreement) -> str:

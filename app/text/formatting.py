@@ -56,11 +56,11 @@ def clipped(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def ago(seconds: float) -> str:
+def duration(seconds: float) -> str:
     for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds / 86400:.0f} days ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"
 
 
 def table(header: list[str], rows: Sequence[Sequence[Cell]], meanings: Mapping[str, str] | None = None) -> str:

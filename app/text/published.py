@@ -1,21 +1,14 @@
 """Sentences of the static site, which also uses sentences of the app."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from text import start
 from text.pages import PAGES
 from text.tours import STUDY
 
 TITLE = "rlcorr: the gap between the policy that samples and the policy that is trained"
-NAVIGATION = {
-    "start": "Start",
-    "yours": PAGES["yours"].title,
-    "mismatch": "Mismatch",
-    "bench": PAGES["bench"].title,
-    "gradient": "Gradient",
-    "compare": PAGES["compare"].title,
-    "study": "Study",
-}
+NAVIGATION = {name: PAGES[name].title for name in ("start", "yours", "mismatch", "bench", "gradient", "compare")}
+NAVIGATION["study"] = "Study"
 HEADING = PAGES["start"].question.replace("rlcorr · Your", "rlcorr: your")
 INTRODUCTION = (
     "A fast engine (vLLM) writes the answers that a trainer (PyTorch) learns from, and the two give the same token "
@@ -27,39 +20,20 @@ READ = "Read the lessons"
 
 @dataclass(frozen=True)
 class SiteStory:
-    """One recorded training run, and the view of the site that its link opens."""
+    """A story of the Start page with a view of the site, which its link opens, in place of its tour."""
 
-    title: str
-    sentence: str
+    told: start.Story
+    view: str
     press: str
     """The first thing to do there."""
     changes: str
     """The effect of it."""
-    button: str
-    view: str
-    run: str
-    preset: str
     query: tuple[tuple[str, str], ...] = ()
     """The query of the view, if it is not run and preset."""
 
 
-def _on_site(
-    story: start.Story,
-    *,
-    view: str,
-    press: str,
-    changes: str,
-    button: str = "",
-    query: tuple[tuple[str, str], ...] = (),
-) -> SiteStory:
-    """Return a story of the Start page with a view of the site in place of its tour."""
-    return SiteStory(
-        story.title, story.sentence, press, changes, button or story.button, view, story.run, story.preset, query
-    )
-
-
 STORIES = (
-    _on_site(
+    SiteStory(
         start.HEALTHY,
         view="bench",
         press="Drag “Largest mean ratio” to 1.05.",
@@ -68,21 +42,20 @@ STORIES = (
             "thresholds of ±0.1 % throw away nine tenths of a batch that has nothing wrong with it."
         ),
     ),
-    _on_site(
+    SiteStory(
         start.STALE,
         view="mismatch",
         press="Compare the tokens with the lines of the four methods.",
         changes="A method caps the weights of the tokens outside its lines, or rejects these tokens.",
     ),
-    _on_site(
-        start.COLLAPSING,
+    SiteStory(
+        replace(start.COLLAPSING, button="Open the study"),
         view="study",
         press="Look at the curves of the reward.",
         changes="Most corrections keep the reward rising. With the others it falls as without a correction.",
-        button="Open the study",
         query=(("study", STUDY),),
     ),
-    _on_site(
+    SiteStory(
         start.LONG,
         view="bench",
         press="Drag “Largest weight”.",
@@ -96,7 +69,6 @@ STORIES = (
 
 # --- own data ---
 
-OWN_QUESTION = "What do my log-probs look like, and which thresholds fit them?"
 OWN = (
     "This site has no server and computes nothing, so it cannot read your file. The app can: it runs on your machine, "
     "and the file stays there. Clone the project, and type in its folder:"

@@ -282,10 +282,3 @@ LEFT = "{left} left at this pace"
 WARMING = "starting: before the first step it loads the model, starts the sampler and measures the mismatch"
 LAST_BATCH = "Show its last batch"
 STOP, KILL, HIDE = "Stop", "It does not respond. End it now", "Hide this"
-
-
-def duration(seconds: float) -> str:
-    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"

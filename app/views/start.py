@@ -116,7 +116,8 @@ def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dic
     with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
         st.markdown(f"##### {story.title}", width="stretch")
         if story.run in paths:
-            to = {**dict(story.query), "view": story.view, "tour": story.tour}
+            first = TOURS[story.tour].steps[0]
+            to = {**dict(first.query), "view": first.view, "tour": story.tour}
             links(Link(story.button, to), key=f"open_{story.tour}")
     st.markdown(story.sentence)
     if story.run not in paths:

@@ -13,7 +13,7 @@ from data import recorded
 from data.names import preset_label
 from data.selection import LATEST, Selection
 from text import training as say
-from text.formatting import clipped, paragraph, plain, table
+from text.formatting import clipped, duration, paragraph, plain, table
 from text.formatting import number as written
 
 from rlcorr.command import launch
@@ -87,7 +87,7 @@ def _bar(training: Training, outcome: Outcome) -> str:
         progress = None  # the run has not written its manifest yet
     if progress is None or progress.step == 0:
         return f"{paragraph(f'{said} {say.WARMING}')}<progress value='0'></progress>"
-    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
+    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=duration(progress.seconds_left))}"
     share = min(progress.step / progress.steps, 1.0)
     at = paragraph(f"{said} Step {progress.step} of {progress.steps}{left}")
     return f"{at}<progress value='{share:.4f}'></progress>"

@@ -142,7 +142,7 @@ def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_sit
     linked = set(re.findall(r"localhost:8501/(?:bench|compare|gradient)\?run=(\w+)", text))
     live = {row["run"] for row in tomllib.loads((lessons / "_site/live.toml").read_text(encoding="utf-8")).values()}
     assert len(linked) > 5
-    assert linked | live | {story.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
+    assert linked | live | {story.told.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
 
 
 def test_each_bound_has_a_curve_of_the_gradient(files: ModuleType) -> None:
