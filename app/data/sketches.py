@@ -10,15 +10,9 @@ from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.bounds import BoundId, at_threshold, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
+from rlcorr.gradients import contributions
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
 from rlcorr.gradients.comparison import GradientComparison, compare_gradients
-from rlcorr.gradients.contributions import (
-    BaseContributions,
-    Contributions,
-    base_contributions,
-    base_correction,
-    contributions,
-)
 from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.report import GradientReport, Ranking, compare, report_of, samples_of
@@ -138,10 +132,10 @@ def toy(measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds
     return toy_sweep(small_world(measured.gap), config, thresholds, size, bound)
 
 
-def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> Contributions:
+def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:
     # Only sampled answers have sums of their own to start from. In an exact sketch prompts share the scores of a tree.
-    base = None if isinstance(measured.sketch, ExactSketch) else _base(measured, base_correction(config))
-    (contribution,) = contributions(measured.batch, measured.sketch, [config], base=base)
+    base = None if isinstance(measured.sketch, ExactSketch) else _base(measured, contributions.base_correction(config))
+    (contribution,) = contributions.contributions(measured.batch, measured.sketch, [config], base=base)
     return contribution
 
 
@@ -149,8 +143,8 @@ _contribution = cached(128, _of_config)(_contribution_anew)
 
 
 @cached(8, _of_config)
-def _base(measured: Sketched, config: CorrectionConfig) -> BaseContributions | None:
-    return base_contributions(measured.batch, measured.sketch, config)
+def _base(measured: Sketched, config: CorrectionConfig) -> contributions.BaseContributions | None:
+    return contributions.base_contributions(measured.batch, measured.sketch, config)
 
 
 @cached(8, _of_step)

@@ -10,16 +10,9 @@ from typing import Any
 from data import recorded
 from data.caching import cached
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records import study, study_ends
+from rlcorr.records import study, study_comparisons, study_ends
 from rlcorr.records.runs import DamagedFile
 from rlcorr.records.study import Outcome
-from rlcorr.records.study_comparisons import (
-    NO_CORRECTION,
-    Comparison,
-    against_chance,
-    against_nothing,
-    progress_correlation,
-)
 from rlcorr.records.study_ends import NOTHING, StudyEnds
 
 OLD, CACHE = "old weights", "8-bit cache"
@@ -43,8 +36,8 @@ class StudyTable:
     facts: dict[str, Any]
     source: str
     outcomes: list[Outcome]
-    against_nothing: list[Comparison]
-    against_chance: list[Comparison]
+    against_nothing: list[study_comparisons.Comparison]
+    against_chance: list[study_comparisons.Comparison]
     predictions: dict[tuple[str, int], tuple[dict[str, Interval], Interval]]
     """(training run, step) → η of every correction there, and its rank correlation with the reward."""
 
@@ -71,15 +64,15 @@ def table(name: str) -> StudyTable:
     source = f"study {name} · seeds {seeds} · {recorded.digest(study.study_path(name))}"
     by_chance = study.find_study(name).by_chance
     return StudyTable(
-        rows, facts, source, study.outcomes(rows), against_nothing(rows), against_chance(rows, by_chance),
-        _predictions(rows, facts.get("progress", {})),
+        rows, facts, source, study.outcomes(rows), study_comparisons.against_nothing(rows),
+        study_comparisons.against_chance(rows, by_chance), _predictions(rows, facts.get("progress", {})),
     )  # fmt: skip
 
 
 def few(result: StudyTable) -> list[str]:
     """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
     order = [outcome.preset for outcome in result.outcomes]
-    shown = {*order[:3], order[-1], *NO_CORRECTION}
+    shown = {*order[:3], order[-1], *study_comparisons.NO_CORRECTION}
     return [arm for arm in order if arm in shown]
 
 
@@ -90,8 +83,8 @@ def _predictions(
     for training_run, steps in progress.items():
         for step, numbers in steps.items():
             eta = {arm: Interval(*ends) for arm, ends in numbers.items()}
-            correlation = progress_correlation({arm: interval.value for arm, interval in eta.items()}, rows)
-            predictions[training_run, int(step)] = eta, correlation
+            values = {arm: interval.value for arm, interval in eta.items()}
+            predictions[training_run, int(step)] = eta, study_comparisons.progress_correlation(values, rows)
     return predictions
 
 

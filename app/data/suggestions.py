@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
+from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
@@ -15,12 +16,6 @@ from rlcorr.bounds import BAND
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.shipped import shipped
-
-PRESETS_TO_SUGGEST = ("decoupled_token_icepop", "decoupled_geo_rs", "decoupled_k3_rs", "skyrl_product_mask")
-"""Presets whose bounds are moved: one for each kind of bound that rejects tokens or gives them weight 0.
-
-A cap on the weights keeps every token, so that no share of tokens can choose it.
-"""
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ def by_budget(stamps: Stamps, share: float) -> tuple[list[Suggestion], dict[str,
     """Return thresholds that keep this share, and preset → reason for those that have none."""
     chosen_on, last = pairs(stamps)
     reached, refused = [], {}
-    for name in PRESETS_TO_SUGGEST:
+    for name in SUGGESTED:
         try:
             threshold, config = choose_bound(chosen_on.batch, PRESETS[name].config, share, BAND)
         except UsageError as error:

@@ -123,16 +123,12 @@ def _small(picture: dict[str, Any], shown: Picture | Words) -> dict[str, Any]:
     """Return a picture with a rounded figure, and its text alternative in two parts: many pictures have the first."""
     if isinstance(shown, Words):
         return picture
-    start = f"{picture['title']}. {plain_text(shown.caption)}"
-    return picture | {"figure": _figure(picture), "alt": [start, picture["alt"].removeprefix(start)]}
-
-
-def _figure(picture: Mapping[str, Any]) -> dict[str, Any]:
     figure = rounded(json.loads(picture["figure"]))
     for trace in figure["data"] if picture["key"] in CURVES else ():
         for axis in ("x", "y"):
             trace[axis] = rounded([*trace[axis][:-1:EVERY], trace[axis][-1]], CURVE_DIGITS)
-    return figure
+    start = f"{picture['title']}. {plain_text(shown.caption)}"
+    return picture | {"figure": figure, "alt": [start, picture["alt"].removeprefix(start)]}
 
 
 def rounded(node: Any, digits: int = DIGITS) -> Any:

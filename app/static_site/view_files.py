@@ -277,17 +277,12 @@ def ranking_package(run: Path, step: int) -> Package:
 def study_package(name: str) -> Package:
     """Return the outcomes of a study. Raises `UsageError` if it has not been trained."""
     result, study = studies.table(name), studies.all_studies()[name]
-    pairs = {"nothing": result.against_nothing, "chance": result.against_chance}
-    compared = {
-        against: Picture(
-            differences(of_arms, {pair.arm: arm_title(study, pair.arm) for pair in of_arms}),
-            title,
-            caption.format(count=len(of_arms)),
-        )
-        for (against, of_arms), (title, caption) in zip(pairs.items(), training_text.AGAINST.values(), strict=True)
-        if of_arms
-    }
-    title_of = partial(arm_title, study)
+    title_of, compared = partial(arm_title, study), {}
+    for against, of_arms in (("nothing", result.against_nothing), ("chance", result.against_chance)):
+        title, caption = training_text.AGAINST[against]
+        if of_arms:
+            figure = differences(of_arms, {pair.arm: title_of(pair.arm) for pair in of_arms})
+            compared[against] = Picture(figure, title, caption.format(count=len(of_arms)))
     table = training_text.outcome_table(result.outcomes, title_of)
     table = table.replace("<div class='rl-table'", "<div tabindex='0' class='rl-table'", 1)  # it scrolls on phones
     rows = [row for row in (_study_curves(name, result), compared) if row]

@@ -220,6 +220,5 @@ NO_IDS = "The step has no token ids, so the page cannot show which tokens differ
 
 def one_lag(lag: int) -> str:
     """Return a sentence about the age of the weights that sampled this step."""
-    if lag == 1:
-        return "All responses of this step were sampled by weights one update older than those that scored them."
-    return f"All responses of this step were sampled by weights {lag} updates older than those that scored them."
+    age = "one update" if lag == 1 else f"{lag} updates"
+    return f"All responses of this step were sampled by weights {age} older than those that scored them."

@@ -175,7 +175,8 @@ def study_said(
 ) -> tuple[str, list[str]]:
     """Return a heading and sentences, in Markdown, about a study: what was planned before training comes first."""
     by_reward = verdict(against_nothing, title) if against_nothing else ""
-    pairs = _planned_pairs(rows, study.endpoint) if study.endpoint else []
+    compared = compare_endpoints(rows, study.endpoint) if study.endpoint else []
+    pairs = [pair for pair in compared if study.endpoint and (pair.arm, pair.against) in study.endpoint.primary]
     if not study.endpoint or not pairs:
         alone = len({row["preset"] for row in rows}) == 1
         return by_reward or (ONE_ARM if alone else NO_REFERENCE), []
@@ -183,12 +184,6 @@ def study_said(
     if by_reward:
         sentences.append(BY_REWARD.format(verdict=by_reward))
     return planned_heading(pairs, study.endpoint, title), sentences
-
-
-def _planned_pairs(rows: Sequence[dict[str, Any]], endpoint: Endpoint) -> list[Comparison]:
-    """Return the comparisons of the pairs of arms that were planned as main ones before training."""
-    planned_ones = set(endpoint.primary)
-    return [pair for pair in compare_endpoints(rows, endpoint) if (pair.arm, pair.against) in planned_ones]
 
 
 def outcome_table(outcomes: Sequence[Outcome], title: Callable[[str], str]) -> str:

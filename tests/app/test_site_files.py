@@ -134,7 +134,7 @@ def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_
 
 
 def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(files: ModuleType) -> None:
-    from static_site.site import CORRECTED
+    from publish import CORRECTED
     from text.published import STORIES
 
     lessons = PROJECT / "lessons"
