@@ -50,7 +50,9 @@ def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets:
     paths = {slug: runs.ROOT / slug for slug in slugs or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
     preset_names = list(presets or RANKED)
     corrected = {slug: path for slug, path in paths.items() if slugs or slug in CORRECTED} or paths
-    _empty(folder)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name != "lessons":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     labels = names.run_labels(paths)
     shown = {
         slug: _run(folder, slug, path, labels[slug], preset_names if slug in corrected else [])
@@ -77,7 +79,7 @@ def _facts(
         "presets": _presets(preset_names),
         "studies": study_names,
         "run": recorded.default_run(corrected),
-        "sketched": recorded.default_run(corrected, sketched=True),
+        "sketched": recorded.default_run(corrected, "gradient"),
         "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
         "preset_b": SECOND_PRESET if SECOND_PRESET in preset_names else preset_names[0],
         "first": {
@@ -99,12 +101,6 @@ def _write_scripts(folder: Path, plotly: Path) -> str:
     _write(folder / "lesson.js", f"(() => {{\n{script('lesson.js')}\n}})()\n".encode())
     _write(folder / "lesson.css", "\n".join(map(style, STYLES[1:])).encode())
     return drawing
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name != "lessons":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from text import pages, phrases, start, tours
 from text import tokens as tokens_text
 from text import training as training_text
 
-from data import lessons, recorded, selection, studies
+from data import lessons, recorded, studies
 from data.bounds import bounds_of
 from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.sketches import BATCH_SIZES
@@ -75,7 +75,7 @@ def run(key: str) -> Read:
 
     def read(text: str, values: Values) -> str:
         all_runs = recorded.all_runs()
-        usual = selection.NEWEST if key == "run" else selection.ANOTHER
+        usual = recorded.NEWEST if key == "run" else recorded.ANOTHER
         if text in (usual, *all_runs) or not all_runs:
             return text if all_runs else usual
         raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, key: None}, key)}.")
@@ -91,8 +91,8 @@ def shown_run(values: Values, key: str) -> str | None:
     if values.get(key) in all_runs:
         return values[key]
     if key == "run":
-        return selection.default_run(all_runs, values.get("view", "start"))
-    return selection.another_run(all_runs, shown_run(values, "run") or "")
+        return recorded.default_run(all_runs, values.get("view", "start"))
+    return recorded.another_run(all_runs, shown_run(values, "run") or "")
 
 
 def step(run_key: str) -> Read:
@@ -100,8 +100,8 @@ def step(run_key: str) -> Read:
 
     def read(text: str, values: Values) -> str:
         slug = shown_run(values, run_key)
-        steps = selection.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
-        if text in selection.step_options(steps):
+        steps = recorded.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
+        if text in recorded.step_options(steps):
             return text
         recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
         raise UsageError(f"This run has no step {text!r} ({recorded_steps}). Showing the latest.")
@@ -112,7 +112,7 @@ def step(run_key: str) -> Read:
 def token(text: str, values: Values) -> tuple[int, int] | None:
     """Read ROW.COLUMN, counted from 0."""
     slug = shown_run(values, "run")
-    chosen = slug and selection.selected(slug, recorded.all_runs()[slug], values.get("step", selection.LATEST))
+    chosen = slug and recorded.selected(slug, recorded.all_runs()[slug], values.get("step", recorded.LATEST))
     if not chosen or chosen.step is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", text)

@@ -1,4 +1,7 @@
-"""Runs for the pages, cached by the state of their files. Callers must not change what they get."""
+"""Runs for the pages, and which run and step a page shows, cached by the state of their files.
+
+Callers must not change what they get.
+"""
 
 import hashlib
 import math
@@ -28,23 +31,28 @@ AVERAGED_STEPS = 10
 Stamp = tuple[int, int]
 """(mtime_ns, size) of a file, which changes with the file; (0, 0) if there is none."""
 
-
-@dataclass(frozen=True)
-class RunStatus:
-    """The state of a run: a key of `phrases.STATUS`, and the age of its newest file in seconds."""
-
-    status: str
-    age: float
+NEWEST, LATEST, ANOTHER = "newest", "latest", "another"
+"""The run, the step and run B that are shown if nobody has picked one."""
 
 
 @dataclass(frozen=True)
-class Response:
-    """One sampled response; `mean_ratio` is the geometric mean of its token ratios."""
+class Selection:
+    """A run, its steps, the one that is shown if one can be read, and sentences about newer ones that cannot."""
 
-    prompt: str
-    text: str
-    reward: float
-    mean_ratio: float
+    slug: str
+    run: Path
+    steps: tuple[int, ...]
+    step: int | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return the line that says which run, step and file the pictures of this step show."""
+        return source(self.run, self.step)
+
+    @property
+    def step_options(self) -> list[str]:
+        return step_options(self.steps)
 
 
 def all_runs() -> dict[str, Path]:
@@ -64,29 +72,54 @@ def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def default_run(paths: dict[str, Path], *, sketched: bool = False, example: str = EXAMPLE) -> str:
-    """Return the slug of the newest local run that has a step; without one, the example or the first recorded run.
+def default_run(paths: dict[str, Path], view: str = "start") -> str:
+    """Return the slug of the run that a view shows if nobody has picked one.
 
-    `sketched`: consider only runs with a sketch of the gradient, if there are any; the example is then one of them.
+    It is the newest local run that has a step; without one, an example or the first recorded run. Gradient considers
+    only runs with a sketch of the gradient, if there are any.
     """
-    if sketched:
+    if view == "gradient":
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
     if local:
         return local[0]
-    example = SKETCHED_EXAMPLE if sketched else example
+    # On Compare, rules that reject answers keep nothing of the example of the other views.
+    example = SKETCHED_EXAMPLE if view in ("gradient", "compare") else EXAMPLE
     return example if example in paths else next(iter(paths))
 
 
-def run_status(run: Path) -> RunStatus:
-    """Return the manifest's status; "stopped" if it says running but nothing has changed for a minute."""
+def step_options(steps: Sequence[int]) -> list[str]:
+    return [LATEST, *map(str, reversed(steps))]
+
+
+def another_run(all_runs: dict[str, Path], first: str) -> str:
+    """Return the first other run with a step."""
+    others = [slug for slug, path in all_runs.items() if slug != first and has_steps(path)]
+    return (others or [first])[0]
+
+
+def selected(slug: str, run: Path, step: str) -> Selection:
+    """Return this run with this step, or with the latest one that can be read."""
+    steps = tuple(runs.list_steps(run))
+    if step in map(str, steps):
+        return Selection(slug, run, steps, int(step))
+    number, problems = latest(run, [*steps])
+    shown = f"Showing step {number}, the newest that can be read." if number is not None else "No step can be read."
+    return Selection(slug, run, steps, number, tuple(f"{problem} {shown}" for problem in problems))
+
+
+def run_status(run: Path) -> tuple[str, float]:
+    """Return the manifest's status, a key of `phrases.STATUS`, and the age of the newest file in seconds.
+
+    The status is "stopped" if the manifest says running but nothing has changed for a minute.
+    """
     changing = (run / "manifest.json", runs.metrics_path(run), run / "steps")  # with every step
     age = time.time() - max(stamp(path)[0] for path in changing) / 1e9
     try:
         status = manifest(run).status
     except runs.DamagedFile:
         status = "unknown"
-    return RunStatus("stopped" if status == "running" and age > STALLED_AFTER else status, age)
+    return "stopped" if status == "running" and age > STALLED_AFTER else status, age
 
 
 @cached(64, lambda run: (run, stamp(run / "manifest.json")))
@@ -177,10 +210,12 @@ def verified(run: Path) -> Report:
     return verify(run)
 
 
-def largest_mismatch(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
-    """Return the responses with the largest size of the mean log-ratio."""
+def largest_mismatch(
+    record: runs.StepRecord, result: CorrectionResult, count: int
+) -> list[tuple[str, str, float, float]]:
+    """Return the prompt, text, reward and mean ratio of the responses with the largest size of the mean log-ratio."""
     d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
     rewards = record.batch.tensors()["rewards"].tolist()
     means = ratio(d).tolist()
     rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
-    return [Response(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]
+    return [(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]

@@ -46,10 +46,6 @@ def _identity(run: Path, step: int) -> Identity:
     return corrections.identity(run, step), recorded.stamp(runs.sketch_path(run, step))
 
 
-def _of_step(measured: Sketched) -> Identity:
-    return measured.identity
-
-
 def _of_config(measured: Sketched, config: CorrectionConfig) -> Any:
     return measured.identity, repr(config)
 
@@ -116,7 +112,7 @@ def moving_range(measured: Sketched, config: CorrectionConfig, bound: BoundId) -
     return min(thresholds), max(thresholds)
 
 
-@cached(16, _of_step, "Measuring the gradient of every preset …")
+@cached(16, lambda measured: measured.identity, "Measuring the gradient of every preset …")
 def all_presets(measured: Sketched) -> Ranking:
     """Rank all presets without score centering; the reports are in the order of `RANKED`."""
     return compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
@@ -147,7 +143,7 @@ def _base(measured: Sketched, config: CorrectionConfig) -> contributions.BaseCon
     return contributions.base_contributions(measured.batch, measured.sketch, config)
 
 
-@cached(8, _of_step)
+@cached(8, lambda measured: measured.identity)
 def _samples(measured: Sketched) -> BootstrapSamples:
     return bootstrap(measured.batch, measured.sketch, LossConfig(), REPLICATES, seed=0)
 

@@ -48,11 +48,7 @@ def bound_slider(b: Bound, values: Sequence[float], plays_to: float | None = Non
 
 
 def with_part(
-    strip: Package,
-    content: LiveContent,
-    sliders: Sequence[Slider],
-    source: str,
-    resets: Mapping[str, str] = RESETS,
+    strip: Package, content: LiveContent, sliders: Sequence[Slider], source: str, resets: Mapping[str, str] = RESETS
 ) -> Package:
     """Return a strip together with the live part that it moves.
 
@@ -66,7 +62,8 @@ def with_part(
                 del trace["y"]
             elif trace["type"] == "heatmap" and moves["cells"]:
                 del trace["z"]
-    return Package(_small_arrays(strip), _rounded_shapes(strip) | {"part": data})
+    small = _small_strip(strip)
+    return Package(small.arrays, {**small.about, "part": data})
 
 
 def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> Package:
@@ -74,25 +71,23 @@ def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> 
 
     The keys of the pictures end with the bound's key, so that a strip moves no line in curves over another bound.
     """
-    data, about = part([], content, source, {}), _rounded_shapes(strip)
+    data, small = part([], content, source, {}), _small_strip(strip)
     replaced = [picture for row in data["rows"] for picture in row]
     keys = {picture["key"] for picture in replaced}
     for picture in replaced:
         picture["key"] = f"{picture['key']}.{bound}"
-    moves = {f"{key}.{bound}" if key in keys else key: move for key, move in about["pictures"].items()}
-    return Package(_small_arrays(strip), about | {"pictures": moves, "rows": data["rows"], "refused": data["refused"]})
+    moves = {f"{key}.{bound}" if key in keys else key: move for key, move in small.about["pictures"].items()}
+    shown = {"pictures": moves, "rows": data["rows"], "refused": data["refused"]}
+    return Package(small.arrays, {**small.about, **shown})
 
 
-def _small_arrays(strip: Package) -> dict[str, np.ndarray]:
-    """Return the arrays of a strip; a slider of the site has so few values that one byte holds their indices."""
-    return {
+def _small_strip(strip: Package) -> Package:
+    """Return a strip with rounded lines; a slider of the site has so few values that one byte holds their indices."""
+    arrays = {
         name: array.astype(np.uint8) if array.dtype == np.uint16 and array.max(initial=0) < 256 else array
         for name, array in strip.arrays.items()
     }
-
-
-def _rounded_shapes(strip: Package) -> dict[str, Any]:
-    return {**strip.about, "shapes": [rounded(_uniform(of_picture)) for of_picture in strip.about["shapes"]]}
+    return Package(arrays, {**strip.about, "shapes": [rounded(_uniform(lines)) for lines in strip.about["shapes"]]})
 
 
 def _uniform(of_picture: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[dict[str, Any]]]:

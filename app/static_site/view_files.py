@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -204,7 +204,10 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     ]
     packages: dict[str, Package] = {}
     for b, sweep, reports in measured:
-        strip = _strip(shown, sweep, reports)
+        cursors = gradients.progress_cursors(sweep, USUAL_BATCH, [*reports])
+        numbers = [live_gradient.numbers(report, shown.size_index) for report in reports.values()]
+        texts = {ANSWER: [live_gradient.answer(shown, report, sweep) for report in reports.values()]}
+        strip = strips.package({}, numbers, texts, {"gradient_curves": PictureStrip(shapes=cursors)})
         curves = [live_gradient.curves_over(shown, sweep, b)]
         if packages:
             packages[b.key] = parts.with_rows(strip, LiveContent({}, curves), source, b.key)
@@ -234,13 +237,6 @@ def _reports(
     reports[b.value] = sketches.reported(shown.measured, config)
     values = sorted((value for value in reports if b.low <= value <= b.high), reverse=b.id.side == "lower")
     return {value: reports[value] for value in values}
-
-
-def _strip(shown: live_gradient.Shown, sweep: GradientSweep, reports: Mapping[float, GradientReport]) -> Package:
-    pictures = {"gradient_curves": PictureStrip(shapes=gradients.progress_cursors(sweep, USUAL_BATCH, [*reports]))}
-    numbers = [live_gradient.numbers(report, shown.size_index) for report in reports.values()]
-    texts = {ANSWER: [live_gradient.answer(shown, report, sweep) for report in reports.values()]}
-    return strips.package({}, numbers, texts, pictures)
 
 
 def _study(run: Path, shown: live_gradient.Shown, config: CorrectionConfig) -> str:

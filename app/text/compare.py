@@ -125,14 +125,12 @@ def advice(progress: Interval, size: int) -> str:
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[ExplainedRow]:
     """Return a row per metric: its name, its meaning, and its values."""
-    return [(*_name(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
-
-
-def _name(key: str) -> tuple[str, str]:
-    """Return the name of a metric, and its meaning."""
-    if key in HEADLINES:
-        return HEADLINES[key], f"{describe(key)} Logged as {key}."
-    return key, describe(key)
+    rows = []
+    for pair in pairs:
+        meaning = describe(pair.key) + (f" Logged as {pair.key}." if pair.key in HEADLINES else "")
+        values = [number(pair.a), number(pair.b), signed(pair.difference)]
+        rows.append((HEADLINES.get(pair.key, pair.key), meaning, values))
+    return rows
 
 
 def signed(value: float) -> str:

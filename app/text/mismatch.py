@@ -28,7 +28,8 @@ def headline(sentence: str) -> tuple[str, str]:
     return first + stop.strip(), others
 
 
-_FIX = ("Fix this before you choose a correction. The tokens show where it is.", "tokens", "See the tokens")
+_TOKENS, _THRESHOLD = ("tokens", "See the tokens"), ("bench", "Choose a threshold")
+_FIX = ("Fix this before you choose a correction. The tokens show where it is.", *_TOKENS)
 NEXT: dict[Pattern, tuple[str, str, str]] = {
     "not finite": _FIX,
     "identical": (
@@ -37,38 +38,35 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     ),
     "shift by one": _FIX,
     "padding": _FIX,
-    "top-p mass": (
-        "Sample without top-p and top-k, or take both log-probs from the same distribution.",
-        "tokens", "See the tokens",
-    ),
-    "temperature": ("Use one temperature for sampling and for both log-probs.", "tokens", "See the tokens"),
+    "top-p mass": ("Sample without top-p and top-k, or take both log-probs from the same distribution.", *_TOKENS),
+    "temperature": ("Use one temperature for sampling and for both log-probs.", *_TOKENS),
     "stale tensor": (
         "Check first: are the rows of the output head the same on both sides? Then choose a threshold.",
-        "tokens", "See the tokens",
+        *_TOKENS,
     ),
     "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
     "precision": (
         "The log-probs show nothing except rounding. Choose a threshold that leaves rounding alone.",
-        "bench", "Choose a threshold",
+        *_THRESHOLD,
     ),
     "undecided": (
         "Check first: are the weights old? Is the KV cache 8-bit? Measure once more, as described above. Then choose a "
         "threshold, and see what it costs.",
-        "bench", "Choose a threshold",
+        *_THRESHOLD,
     ),
     "old weights": (
         "Sample with newer weights, or correct their age. Then choose a threshold, and see what it costs.",
-        "bench", "Choose a threshold",
+        *_THRESHOLD,
     ),
     "beyond rounding": (
         "Fix this before you choose a correction. Check first: do both sides see the same prompt and the same chat "
         "template? Are the weights very old?",
-        "tokens", "See the tokens",
+        *_TOKENS,
     ),
     "outlier": (
         "Look at the token first. If it was recorded wrongly, leave it out. If it is real, a cap or a rule limits its "
         "effect. The next verdict is that of the other tokens.",
-        "tokens", "See the tokens",
+        *_TOKENS,
     ),
 }  # fmt: skip
 """Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""

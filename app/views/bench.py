@@ -14,7 +14,7 @@ from controls.sharing import run_and_step
 from data import corrections
 from data.bounds import bounds_of, m2po_rule_index, useful_slider_values
 from data.configuration import FIRST
-from data.selection import Selection
+from data.recorded import Selection
 from live import bench as live_bench
 from live import strips
 from text import phrases

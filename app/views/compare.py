@@ -16,7 +16,7 @@ from data.bounds import useful_slider_values
 from data.configuration import FIRST, SECOND
 from data.names import run_labels
 from data.reading import USUAL_BATCH
-from data.selection import Selection
+from data.recorded import Selection
 from data.sketches import Sketched
 from live import compare as live_compare
 from live import strips

@@ -14,7 +14,7 @@ from controls.sharing import with_study_link
 from data import sketches, studies
 from data.bounds import bounds_of
 from data.configuration import FIRST
-from data.selection import Selection
+from data.recorded import Selection
 from data.sketches import Sketched
 from live import gradient as live_gradient
 from live import strips

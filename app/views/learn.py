@@ -9,7 +9,7 @@ from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step
 from data.lessons import are_built, lessons, notes_for_teachers, number
 from data.names import preset_label, preset_title
-from data.selection import Selection
+from data.recorded import Selection
 from text import learn as learn_text
 from text import pages
 from text.formatting import Cell, plain, table

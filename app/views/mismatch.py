@@ -5,7 +5,7 @@ from components.links import Link, links
 from components.picture import picture
 from controls.choosing import pick_several
 from controls.pickers import picked_record
-from data.selection import Selection
+from data.recorded import Selection
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
 from text.phrases import in_words

@@ -14,7 +14,7 @@ from controls.sharing import view_links
 from data import corrections, lessons, recorded, studies
 from data.bounds import bounds_of, useful_slider_values, with_bounds
 from data.names import run_title
-from data.selection import Selection
+from data.recorded import Selection
 from live import bench as live_bench
 from live import strips
 from text import learn as learn_text

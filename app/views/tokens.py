@@ -12,7 +12,7 @@ from controls.pickers import explain, picked_record
 from data import corrections
 from data.bounds import useful_slider_values
 from data.configuration import FIRST
-from data.selection import Selection
+from data.recorded import Selection
 from live import tokens as live_tokens
 from text import tokens as say
 from text.formatting import number, plain, table

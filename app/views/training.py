@@ -10,7 +10,7 @@ from controls.pickers import picked_record
 from controls.sharing import view_links
 from data import corrections, recorded
 from data.names import run_labels
-from data.selection import Selection
+from data.recorded import Selection
 from text import phrases
 from text import training as say
 from text.formatting import clipped, number, plain, swatches, table
@@ -129,8 +129,8 @@ def _step(selection: Selection) -> None:
     st.caption(say.RESPONSES)
     result, _ = corrections.corrected(record.batch, CorrectionConfig())
     rows = [
-        [clipped(r.prompt, LONGEST), clipped(r.text, LONGEST), number(r.reward), f"{r.mean_ratio:.4f}"]
-        for r in recorded.largest_mismatch(record, result, 6)
+        [clipped(prompt, LONGEST), clipped(response, LONGEST), number(reward), f"{mean_ratio:.4f}"]
+        for prompt, response, reward, mean_ratio in recorded.largest_mismatch(record, result, 6)
     ]
     st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 

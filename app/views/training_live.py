@@ -11,7 +11,7 @@ from controls.choosing import number, pick
 from controls.watching import watch
 from data import recorded
 from data.names import preset_label
-from data.selection import LATEST, Selection
+from data.recorded import LATEST, Selection
 from text import training as say
 from text.formatting import clipped, duration, paragraph, plain, table
 from text.formatting import number as written

@@ -13,7 +13,7 @@ from data import suggestions, uploads
 from data.bounds import bounds_of
 from data.corrections import Identity
 from data.names import BETWEEN, run_labels
-from data.selection import Selection
+from data.recorded import Selection
 from data.suggestions import Stamps, Suggestion
 from text import mismatch as mismatch_text
 from text import yours as yours_text
