@@ -34,11 +34,8 @@ CORRECTED = (
 )  # fmt: skip
 """The committed runs with a bench, gradients and a comparison: those of the stories, and those to which the lessons
 link there. The other runs have only the Mismatch view, which is a tenth of the size. `--runs` names others."""
-SHARING = ("bench", "gradient", "ranking")
-"""Views with many files, which share parts."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
 STYLES = ("site.css", "live_part.css", "picture.css", "words.css")
-STORIES = 3
 
 
 def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets: Iterable[str] | None) -> None:
@@ -58,7 +55,8 @@ def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets:
         slug: _run(folder, slug, path, labels[slug], preset_names if slug in corrected else [])
         for slug, path in paths.items()
     }
-    share([path for view in SHARING for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
+    with_many_files = ("bench", "gradient", "ranking")
+    share([path for view in with_many_files for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name, bench in view_files.shared_names(preset_names, on_batch=True).items():
         _write(folder / "preset" / f"{name}.bin", pack(view_files.preset_package(name, bench), SMALLEST))
     facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
@@ -174,7 +172,7 @@ def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
 
 def _index(facts: dict[str, Any], drawing: str) -> bytes:
     """Return the page; `drawing` is the address of Plotly's script."""
-    stories = [story for story in published_text.STORIES if _is_there(story, facts)][:STORIES]
+    stories = [story for story in published_text.STORIES if _is_there(story, facts)][:3]
     titles = {True: published_text.EVERY_VIEW, False: published_text.ONE_VIEW}
     run_groups = {
         title: {slug: run for slug, run in facts["runs"].items() if run["corrected"] == corrected}

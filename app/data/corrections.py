@@ -19,8 +19,6 @@ from rlcorr.measuring.measure import measure_pairs
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 
-CURVE_POINTS = 200
-
 NO_CORRECTION = CorrectionConfig()
 
 ROUNDING = 1e-6
@@ -71,7 +69,7 @@ def _over_bound(identity: Identity, batch: TokenBatch, config: CorrectionConfig,
 @cached(64, _over_bound)
 def curve(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> BoundCurve:
     """Return the curve over a bound, whatever its present value. Raises `UsageError` if no item is off neutral."""
-    return bound_curve(batch, config, usual_thresholds(batch, config, bound, count=CURVE_POINTS), bound)
+    return bound_curve(batch, config, usual_thresholds(batch, config, bound, count=200), bound)
 
 
 @cached(256, _over_bound)

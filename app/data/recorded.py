@@ -18,15 +18,9 @@ from rlcorr.records import held_out, runs
 from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
 
-STALLED_AFTER = 60.0
-"""Seconds without a changed file after which a run whose manifest says running counts as stopped."""
-
 EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "stale_4"
 """The committed runs to show first: a real language model with a mismatch that all presets act on, and a run whose
 sketch of the gradient shows which threshold is best."""
-
-AVERAGED_STEPS = 10
-"""Steps at each end of a run that `first_and_last` averages."""
 
 Stamp = tuple[int, int]
 """(mtime_ns, size) of a file, which changes with the file; (0, 0) if there is none."""
@@ -119,7 +113,7 @@ def run_status(run: Path) -> tuple[str, float]:
         status = manifest(run).status
     except runs.DamagedFile:
         status = "unknown"
-    return "stopped" if status == "running" and age > STALLED_AFTER else status, age
+    return "stopped" if status == "running" and age > 60 else status, age
 
 
 @cached(64, lambda run: (run, stamp(run / "manifest.json")))
@@ -152,7 +146,7 @@ def first_and_last(values: Sequence[float | None]) -> tuple[float, float, int] |
     These are ten steps at each end, or a third of all if there are fewer than thirty. Return None for fewer than three.
     """
     numbers = [value for value in values if value is not None]
-    count = min(AVERAGED_STEPS, len(numbers) // 3)
+    count = min(10, len(numbers) // 3)
     return (sum(numbers[:count]) / count, sum(numbers[-count:]) / count, count) if count else None
 
 

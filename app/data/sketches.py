@@ -23,7 +23,6 @@ from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients
 
-POINTS = 40
 KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
 BATCH_SIZES = tuple(2**power for power in range(4, 17))
 """Answers in a batch. Everything is measured for all sizes at once, which costs little more than for one."""
@@ -150,4 +149,4 @@ def _samples(measured: Sketched) -> BootstrapSamples:
 
 @cached(64, _over_bound)
 def _thresholds(measured: Sketched, config: CorrectionConfig, bound: BoundId) -> list[float]:
-    return usual_thresholds(measured.batch, config, bound, count=POINTS)
+    return usual_thresholds(measured.batch, config, bound, count=40)

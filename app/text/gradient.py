@@ -146,7 +146,6 @@ NOT_SIGNIFICANT = (
     "Its progress does not differ significantly from that of {other} ({difference}). That would take {needed}; there "
     "are {count:,}."
 )
-MANY = 10**6
 
 
 def gains(progress: Interval, size: int) -> str:
@@ -265,7 +264,7 @@ def lead(paired: Interval, other: str, units: SampledUnits, needed: int | None) 
 def _rounded(needed: int, units: int) -> str:
     if needed < 1.1 * units:
         return "a few more"
-    return f"about {float(f'{needed:.2g}'):,.0f}" if needed < MANY else "more than a million"
+    return f"about {float(f'{needed:.2g}'):,.0f}" if needed < 10**6 else "more than a million"
 
 
 def _share(x: float) -> str:

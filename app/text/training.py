@@ -111,16 +111,12 @@ def verdict(against_nothing: Sequence[Comparison], title: Callable[[str], str]) 
     `title` returns what an arm does, in words.
     """
     significant = [pair for pair in against_nothing if pair.difference.tells]
-    better, worse = (
-        [plain(title(pair.arm)) for pair in significant if (pair.difference.value > 0) == more]
-        for more in (True, False)
-    )
-    total, seeds = len(against_nothing), against_nothing[0].seeds
-    sentences = [
-        SIGNIFICANT.format(direction=direction, all=total, names="; ".join(names))
-        for direction, names in (("better", better), ("worse", worse))
-        if names
-    ]
+    total, seeds, sentences = len(against_nothing), against_nothing[0].seeds, []
+    for direction in ("better", "worse"):
+        arms = [pair.arm for pair in significant if (pair.difference.value > 0) == (direction == "better")]
+        if arms:
+            names = "; ".join(plain(title(arm)) for arm in arms)
+            sentences.append(SIGNIFICANT.format(direction=direction, all=total, names=names))
     if rest := total - len(significant):
         sentences.append(NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
     return " ".join(sentences)
@@ -188,15 +184,11 @@ def study_said(
 
 def outcome_table(outcomes: Sequence[Outcome], title: Callable[[str], str]) -> str:
     """Return an HTML table of the outcomes, a row per arm. `title` returns what an arm does, in words."""
-    rows = [
-        [
-            [(title(o.preset), "" if title(o.preset) == o.preset else o.preset)],
-            *([_over_seeds(seeds, ".2f")] for seeds in (o.reward, o.best_reward)),
-            [_over_seeds(o.k3, ".1g")],
-            [_over_seeds(o.kept_fraction, ".2f")],
-        ]
-        for o in outcomes
-    ]
+    rows = []
+    for o in outcomes:
+        name = (title(o.preset), "" if title(o.preset) == o.preset else o.preset)
+        reward, best, kept = (_over_seeds(seeds, ".2f") for seeds in (o.reward, o.best_reward, o.kept_fraction))
+        rows.append([[cell] for cell in (name, reward, best, _over_seeds(o.k3, ".1g"), kept)])
     return f"{OUTCOME_STYLE}<div class='rl-outcomes'>{table(OUTCOME_COLUMNS, rows)}</div>"
 
 
