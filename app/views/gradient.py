@@ -145,10 +145,7 @@ def show(selection: Selection) -> None:
         st.info(plain(str(error)))
         for step in runs.list_sketches(selection.run):
             st.button(
-                say.GO.format(step=step),
-                key=f"sketched_{step}",
-                on_click=state.change,
-                kwargs={"step": str(step)},
+                say.GO.format(step=step), key=f"sketched_{step}", on_click=state.change, kwargs={"step": str(step)}
             )
         return
     if isinstance(measured.sketch, ExactSketch) and (little := say.little_covered(measured.sketch.answers.coverage)):
