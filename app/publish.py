@@ -1,10 +1,200 @@
-"""`make site`: write the static site to build/site."""
+"""`make site`: write the static site to build/site, as files with relative addresses, which need no other host."""
 
 import argparse
+import base64
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import streamlit.logger
-from static_site.site import write_site
+from components.sources import script, style
+from data import lessons, names, recorded, studies
+from data.bounds import bounds_of
+from data.configuration import DEFAULT_PRESET, SECOND_PRESET, choices_of
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from static_site import view_files
+from static_site.parts import share
+from text import pages, phrases, start
+from text import published as published_text
+
+from rlcorr import PRESETS, CorrectionConfig
+from rlcorr.errors import UsageError
+from rlcorr.figures.canvas import packed_script
+from rlcorr.presets import RANKED
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import last_sketch
+from rlcorr.strips.packing import SMALLEST, pack
+from rlcorr.systems.export import SYSTEMS
+
+TEMPLATES = Path(__file__).parent / "static_site"
+CORRECTED = (
+    "async", "bf16", "control_fp32", "gpu_smol_long", "kv_fp8_e5m2", "long_kv_fp8_e5m2",
+    "smol_bf16_both", "smol_kv_fp8_e5m2", "smol_long", "smol_stale_6", "stale_4", "stale_head", "top_p",
+)  # fmt: skip
+"""The committed runs with a bench, gradients and a comparison: those of the stories, and those to which the lessons
+link there. The other runs have only the Mismatch view, which is a tenth of the size. `--runs` names others."""
+LESSONS_PLOTLY = "lessons/_static/plotly.js"
+STYLES = ("site.css", "live_part.css", "picture.css", "words.css")
+
+
+def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets: Iterable[str] | None) -> None:
+    """Write the site. The folder is emptied first, except for its lessons.
+
+    Without `slugs` the site has all committed runs, of which `CORRECTED` get every view. Without `presets` it has all
+    but those that need top-k lists, which few runs have.
+    """
+    paths = {slug: runs.ROOT / slug for slug in slugs or runs.list_runs() if runs.list_steps(runs.ROOT / slug)}
+    preset_names = list(presets or RANKED)
+    corrected = {slug: path for slug, path in paths.items() if slugs or slug in CORRECTED} or paths
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name != "lessons":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    labels = names.run_labels(paths)
+    shown = {
+        slug: _run(folder, slug, path, labels[slug], preset_names if slug in corrected else [])
+        for slug, path in paths.items()
+    }
+    with_many_files = ("bench", "gradient", "ranking")
+    share([path for view in with_many_files for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
+    for name, bench in view_files.shared_names(preset_names, on_batch=True).items():
+        _write(folder / "preset" / f"{name}.bin", pack(view_files.preset_package(name, bench), SMALLEST))
+    facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
+    _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
+    if not (folder / "lessons" / "index.html").exists():
+        _write(folder / "lessons" / "index.html", _page("lessons.html", lessons=lessons.lessons()))
+
+
+def _facts(
+    shown: dict[str, dict[str, Any]], corrected: dict[str, Path], preset_names: list[str], study_names: list[str]
+) -> dict[str, Any]:
+    """Return what the page needs to know from the start; `corrected` has the runs with every view."""
+    first = start.PLAYED if start.PLAYED in corrected else recorded.default_run(corrected)
+    path = corrected[first]
+    packed = pack(view_files.start_package(path, runs.list_steps(path)[-1]), SMALLEST)
+    return {
+        "runs": shown,
+        "presets": _presets(preset_names),
+        "studies": study_names,
+        "run": recorded.default_run(corrected),
+        "sketched": recorded.default_run(corrected, "gradient"),
+        "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
+        "preset_b": SECOND_PRESET if SECOND_PRESET in preset_names else preset_names[0],
+        "first": {
+            "packed": base64.b64encode(packed).decode(), "run": first, "preset": start.PLAYED_PRESET,
+            "bound": bounds_of(PRESETS[start.PLAYED_PRESET].config)[0].key,
+        },
+        "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
+        "words": published_text.WORDS,
+    }  # fmt: skip
+
+
+def _write_scripts(folder: Path, plotly: Path) -> str:
+    """Write scripts and styles, and return the address of Plotly's script. The lessons may have written it already."""
+    drawing = LESSONS_PLOTLY if (folder / LESSONS_PLOTLY).exists() else "plotly.js"
+    if drawing != LESSONS_PLOTLY:
+        _write(folder / drawing, packed_script(plotly))
+    _write(folder / "site.js", f"(() => {{\n{script('site.js')}\n}})()\n".encode())
+    _write(folder / "site.css", "\n".join(map(style, STYLES)).encode())
+    _write(folder / "lesson.js", f"(() => {{\n{script('lesson.js')}\n}})()\n".encode())
+    _write(folder / "lesson.css", "\n".join(map(style, STYLES[1:])).encode())
+    return drawing
+
+
+def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> dict[str, Any]:
+    """Write the files of a run, and return what the page needs to know of it from the start.
+
+    Without presets the run has only the Mismatch view.
+    """
+    step = runs.list_steps(run)[-1]
+    print(f"{slug}, step {step}", flush=True)
+    for name in dict.fromkeys(view_files.shared_names(presets, on_batch=True).values()):
+        for key, package in view_files.bench_packages(run, step, name).items():
+            _write(folder / "bench" / slug / f"{_file(name, key)}.bin", pack(package))
+    gradients = _gradients(folder, slug, run, presets) if presets and runs.list_sketches(run) else []
+    _write(folder / "mismatch" / f"{slug}.bin", pack(view_files.mismatch_package(run, step), SMALLEST))
+    if ends := view_files.ends_package(run, presets):
+        _write(folder / "ends" / f"{slug}.bin", pack(ends, SMALLEST))
+    story = recorded.manifest(run).story
+    said = published_text.RECORDED.format(label=label, step=step, story=story)
+    sketched = last_sketch(run) if gradients else step
+    return {
+        "label": label, "said": said, "step": step, "sketch": sketched, "gradients": gradients,
+        "ends": ends is not None, "corrected": bool(presets),
+    }  # fmt: skip
+
+
+def _file(preset: str, bound: str) -> str:
+    return f"{preset}.{bound}" if bound else preset
+
+
+def _gradients(folder: Path, slug: str, run: Path, presets: list[str]) -> list[str]:
+    """Write the gradients of a run, and return the names of their files: the presets that have a curve."""
+    step, with_curve = last_sketch(run), []
+    with_bounds = [name for name in presets if bounds_of(PRESETS[name].config)]
+    for name in dict.fromkeys(view_files.shared_names(with_bounds).values()):
+        try:
+            for key, package in view_files.gradient_packages(run, step, name).items():
+                _write(folder / "gradient" / slug / f"{_file(name, key)}.bin", pack(package))
+            with_curve.append(name)
+        except UsageError as error:
+            print(f"  no gradient of {name}: {error}", flush=True)
+    _write(folder / "ranking" / f"{slug}.bin", pack(view_files.ranking_package(run, step)))
+    return with_curve
+
+
+def _study(folder: Path, name: str) -> bool:
+    """Write the file of a study, and return whether the study has been trained."""
+    try:
+        _write(folder / "study" / f"{name}.bin", pack(view_files.study_package(name), SMALLEST))
+    except UsageError as error:
+        print(error, flush=True)
+        return False
+    return True
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
+    """Return, for each preset, its label, the keys of its bounds, and the names of its files."""
+    bench, gradient = view_files.shared_names(presets, on_batch=True), view_files.shared_names(presets)
+    return {
+        name: {
+            "label": names.preset_label(name), "bounds": [b.key for b in bounds_of(PRESETS[name].config)],
+            "bench": bench[name], "gradient": gradient[name],
+        }
+        for name in presets
+    }  # fmt: skip
+
+
+def _index(facts: dict[str, Any], drawing: str) -> bytes:
+    """Return the page; `drawing` is the address of Plotly's script."""
+    stories = [story for story in published_text.STORIES if _is_there(story, facts)][:3]
+    titles = {True: published_text.EVERY_VIEW, False: published_text.ONE_VIEW}
+    run_groups = {
+        title: {slug: run for slug, run in facts["runs"].items() if run["corrected"] == corrected}
+        for corrected, title in titles.items()
+    }
+    return _page(
+        "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
+        study=pages.STUDY, phrases=phrases, start=start, drawing=drawing,
+        study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
+    )  # fmt: skip
+
+
+def _is_there(story: published_text.SiteStory, facts: dict[str, Any]) -> bool:
+    if study := dict(story.query).get("study"):
+        return study in facts["studies"]
+    return story.told.run in facts["runs"] and story.told.preset in facts["presets"]
+
+
+def _page(name: str, **values: Any) -> bytes:
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template(name).render(**values, published=published_text).encode()
+
 
 if __name__ == "__main__":
     streamlit.logger.set_log_level("error")  # it warns about every cache that is used outside a session

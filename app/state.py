@@ -22,13 +22,13 @@ from urllib.parse import urlencode
 import streamlit as st
 from data import configuration, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
-from data.selection import ANOTHER, LATEST, NEWEST
+from data.recorded import ANOTHER, LATEST, NEWEST
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import compare as compare_text
 from text import gradient as gradient_text
 from text import learn as learn_text
-from text import links as links_text
 from text import mismatch as mismatch_text
+from text import pages as links_text
 from text import phrases
 from text import tokens as tokens_text
 from text import training as training_text

@@ -6,13 +6,13 @@ from pathlib import Path
 import state
 import streamlit as st
 from components.watched import WatchedContent
-from data import recorded, selection
+from data import recorded
 from data.configuration import FIRST, SECOND
 from data.names import BETWEEN, preset_title, run_labels, run_title
-from data.selection import ANOTHER, LATEST, NEWEST, Selection
+from data.recorded import ANOTHER, LATEST, NEWEST, Selection
 from text import compare as say
 from text import phrases
-from text.formatting import ago, paragraph, plain
+from text.formatting import duration, paragraph, plain
 
 from controls import configuration
 from controls.choosing import pick
@@ -39,18 +39,18 @@ def compares_runs() -> bool:
 def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
     """Return what the page shows: a run and its step, and on Compare, if it compares runs, those of B."""
     slug = state.keep_to("run", [NEWEST, *all_runs])
-    slug = selection.default_run(all_runs, state.get("view")) if slug == NEWEST else slug
+    slug = recorded.default_run(all_runs, state.get("view")) if slug == NEWEST else slug
     first = _selected(slug, all_runs, "step")
     if not compares_runs():
         return first, None
     other = state.keep_to("run_b", [ANOTHER, *all_runs])
-    other = selection.another_run(all_runs, first.slug) if other == ANOTHER else other
+    other = recorded.another_run(all_runs, first.slug) if other == ANOTHER else other
     return first, _selected(other, all_runs, "step_b")
 
 
 def _selected(slug: str, all_runs: dict[str, Path], key: str) -> Selection:
-    step = state.keep_to(key, selection.step_options(runs.list_steps(all_runs[slug])))
-    return selection.selected(slug, all_runs[slug], step)
+    step = state.keep_to(key, recorded.step_options(runs.list_steps(all_runs[slug])))
+    return recorded.selected(slug, all_runs[slug], step)
 
 
 def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | None) -> None:
@@ -154,10 +154,10 @@ def _state_of(shown: Selection) -> None:
     offers = state.get("step") == LATEST
 
     def said(count: int) -> str:
-        now = recorded.run_status(shown.run)
+        status, age = recorded.run_status(shown.run)
         # A complete run does not change any more, and its files may be as new as the clone that they came with.
-        changed = "" if now.status == "complete" else f"last change {ago(now.age)}"
-        parts = (slug, phrases.recorded_steps(count), phrases.STATUS.get(now.status, now.status), changed)
+        changed = "" if status == "complete" else f"last change {duration(age)} ago"
+        parts = (slug, phrases.recorded_steps(count), phrases.STATUS.get(status, status), changed)
         return BETWEEN.join(filter(None, parts))
 
     def content() -> WatchedContent:
@@ -166,7 +166,7 @@ def _state_of(shown: Selection) -> None:
         buttons = {"latest": phrases.SHOW_STEP.format(step=steps[-1])} if is_new else {}
         return WatchedContent(paragraph(said(len(steps))), buttons)
 
-    if recorded.run_status(shown.run).status == "running":
+    if recorded.run_status(shown.run)[0] == "running":
         watch(content, key="run_state_line", on_press=lambda _: state.press())
     else:
         st.caption(plain(said(len(shown.steps))))

@@ -6,8 +6,8 @@ import state
 import streamlit as st
 from components.copy_link import copy_link
 from components.links import Link, links
-from data.selection import Selection
-from text import links as say
+from data.recorded import Selection
+from text import pages as say
 from text import study_ends as say_study
 from text import training as training_text
 from text.pages import PAGES

@@ -5,7 +5,6 @@ from urllib.parse import urlencode, urlsplit
 
 import state
 import streamlit as st
-from text import export as say
 from text import phrases
 
 from controls.choosing import pick
@@ -39,7 +38,7 @@ def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None, lin
     except UsageError as error:
         st.code(refused(error), language=None, wrap_lines=True)
         return
-    comment = say.LINK.format(address=_address(link))
+    comment = phrases.EXPORT_LINK.format(address=_address(link))
     st.code(f"{text.rstrip()}\n{comment}\n", language=None, wrap_lines=True)  # the colours of a language are too pale
     if system != "Python":
         changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
@@ -49,7 +48,7 @@ def text_for(system: str, config: CorrectionConfig, loss: LossConfig | None, lin
             else phrases.DEFAULTS.format(system=system)
         )
     if line := overrides(config, system, loss):
-        st.caption(say.COMMAND_LINE)
+        st.caption(phrases.COMMAND_LINE)
         st.code(line, language=None, wrap_lines=True)
 
 

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 import state
 import streamlit as st
 from data import uploads
-from data.selection import LATEST
+from data.recorded import LATEST
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import phrases
 from text import yours as say

@@ -4,11 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from text import phrases
-from text.phrases import rule_label
+from text.phrases import LARGEST, SMALLEST, rule_label
 
-from data import corrections
-from data.corrections import Identity
+from data.corrections import Identity, useful_ends
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.bounds import BoundId
 from rlcorr.strips.slider_scale import COUNT, slider_scale
@@ -45,11 +43,9 @@ def bounds_of(config: CorrectionConfig) -> list[Bound]:
         reach = {"token": 99.0, "sequence": 9999.0, "geometric": 1.0, "prefix": 9999.0}[config.rollout_is]
         if math.isfinite(config.rollout_is_threshold):
             reach = max(reach, config.rollout_is_threshold - 1)
-            bounds.append(_of_ratio("is", phrases.LARGEST, BoundId(None, "upper"), config.rollout_is_threshold, reach))
-        if config.rollout_is_threshold_lower is not None:
-            bounds.append(
-                _of_ratio("is", phrases.SMALLEST, BoundId(None, "lower"), config.rollout_is_threshold_lower, reach)
-            )
+            bounds.append(_of_ratio("is", LARGEST, BoundId(None, "upper"), config.rollout_is_threshold, reach))
+        if (lower := config.rollout_is_threshold_lower) is not None:
+            bounds.append(_of_ratio("is", SMALLEST, BoundId(None, "lower"), lower, reach))
     for index, rule in enumerate(config.rollout_rs):
         if math.isfinite(rule.upper):
             bounds.append(_of_rule(rule, BoundId(index, "upper"), rule.upper))
@@ -69,12 +65,11 @@ def _of_rule(rule: RejectionRule, bound: BoundId, value: float) -> Bound:
         return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, max(reach, abs(value), 1 / value))
     if rule.divergence == "mult_error":
         return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, 99.0)
-    side = bound.side
-    key, label = f"{rule.name}_{side}", rule_label(rule, side)
+    key, label = f"{rule.name}_{bound.side}", rule_label(rule, bound.side)
     high = {"binary_kl": 20.0, "forward_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0, "binary_tv": 1.0}.get(
         rule.divergence, 100.0
     )
-    if side == "lower":
+    if bound.side == "lower":
         return Bound(key, bound, label, value, -high, -1e-7, 0.0, "The smallest value that is kept.")
     return Bound(key, bound, label, value, 1e-7, high, 0.0, "The largest value that is kept.")
 
@@ -82,20 +77,17 @@ def _of_rule(rule: RejectionRule, bound: BoundId, value: float) -> Bound:
 def _of_ratio(name: str, label: str, bound: BoundId, value: float, reach: float) -> Bound:
     """Return a bound on a ratio; its URL key begins with `name`."""
     if bound.side == "lower":
-        return Bound(
-            f"{name}_lower", bound, label, value, 1 / (1 + reach), 1.0, 1.0, "The smallest ratio that is allowed."
-        )
-    high = 1 + reach
-    return Bound(
-        f"{name}_upper", bound, label, value, 1 + reach * CLOSEST, high, 1.0, "The largest ratio that is allowed."
-    )
+        low, high, help = 1 / (1 + reach), 1.0, "The smallest ratio that is allowed."
+    else:
+        low, high, help = 1 + reach * CLOSEST, 1 + reach, "The largest ratio that is allowed."
+    return Bound(f"{name}_{bound.side}", bound, label, value, low, high, 1.0, help)
 
 
 def useful_slider_values(
     batches: Sequence[tuple[Identity, TokenBatch]], config: CorrectionConfig, b: Bound, value: float
 ) -> tuple[float, ...]:
     """Return slider values over the range in which moving the bound changes something on one of these batches."""
-    ends = [end for identity, batch in batches for end in corrections.useful_ends(identity, batch, config, b.id)]
+    ends = [end for identity, batch in batches for end in useful_ends(identity, batch, config, b.id)]
     ends = [min(max(end, b.low), b.high) for end in (*ends, b.value, value) if end != b.offset]
     if not min(ends) < max(ends):
         return slider_values_of(b, value)
@@ -118,15 +110,13 @@ def m2po_rule_index(config: CorrectionConfig) -> int | None:
 
 def with_bounds(config: CorrectionConfig, values: Mapping[BoundId, float]) -> CorrectionConfig:
     """Return the configuration with these bounds instead of its own."""
-    rules = tuple(
-        replace(
-            rule, upper=values.get(BoundId(i, "upper"), rule.upper), lower=values.get(BoundId(i, "lower"), rule.lower)
-        )
-        for i, rule in enumerate(config.rollout_rs)
-    )
+    rules = []
+    for i, rule in enumerate(config.rollout_rs):
+        lower, upper = values.get(BoundId(i, "lower"), rule.lower), values.get(BoundId(i, "upper"), rule.upper)
+        rules.append(replace(rule, lower=lower, upper=upper))
     return replace(
         config,
-        rollout_rs=rules,
+        rollout_rs=tuple(rules),
         rollout_is_threshold=values.get(BoundId(None, "upper"), config.rollout_is_threshold),
         rollout_is_threshold_lower=values.get(BoundId(None, "lower"), config.rollout_is_threshold_lower),
     )

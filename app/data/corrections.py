@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import streamlit as st
-
+from data.caching import cached
 from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
 from rlcorr.analysis import budget
@@ -18,10 +17,7 @@ from rlcorr.bounds import BoundId, at_threshold, is_ratio, useful_range, usual_t
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import measure_pairs
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.measuring.sequence_moments import MomentsByName
 from rlcorr.records import runs
-
-CURVE_POINTS = 200
 
 NO_CORRECTION = CorrectionConfig()
 
@@ -39,10 +35,7 @@ def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionRe
     return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
 
 
-@lru_cache(maxsize=16)
-def _pairs(batch: TokenBatch) -> list[MomentsByName]:
-    return measure_pairs(batch)
-
+_pairs = lru_cache(maxsize=16)(measure_pairs)
 
 Identity = tuple[str, int, Stamp]
 """The run, the step and the state of the file of a batch, for the keys of caches."""
@@ -52,16 +45,40 @@ def identity(run: Path, number: int) -> Identity:
     return str(run), number, stamp(runs.step_path(run, number))
 
 
+@cached(8, lambda identity, batch: identity)
 def per_turn(identity: Identity, batch: TokenBatch) -> tuple[Identity, TokenBatch]:
     """Return a batch with one row per turn, and its own identity. Raises `UsageError` without turn_ids."""
     run, number, state = identity
-    of_turns = f"{run}, turns", number, state
-    return of_turns, _per_turn(of_turns, batch)
+    return (f"{run}, turns", number, state), turns_as_rows(batch)
 
 
+def key_without_bound(config: CorrectionConfig, bound: BoundId) -> str:
+    """Return the configuration as text, with a fixed value for this bound.
+
+    It is a key for caches of results that do not depend on the bound's value.
+    """
+    sign = -1.0 if bound.side == "lower" else 1.0
+    fixed = math.exp(sign) if is_ratio(config, bound) else sign
+    return repr((at_threshold(config, fixed, bound), bound))
+
+
+def _over_bound(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId, *more: Any) -> Any:
+    return identity, key_without_bound(config, bound), more
+
+
+@cached(64, _over_bound)
 def curve(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> BoundCurve:
     """Return the curve over a bound, whatever its present value. Raises `UsageError` if no item is off neutral."""
-    return _curve(identity, key_without_bound(config, bound), batch, config, bound)
+    return bound_curve(batch, config, usual_thresholds(batch, config, bound, count=200), bound)
+
+
+@cached(256, _over_bound)
+def useful_ends(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> tuple[float, ...]:
+    """Return the two ends between which moving this bound changes something, or nothing if no item is off neutral."""
+    try:
+        return useful_range(batch, config, bound)
+    except UsageError:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +119,7 @@ def affordable(
     missed = []
     for bound in bounds:
         try:
-            threshold = _affordable(identity, key_without_bound(config, bound), kind, share, batch, config, bound)
+            threshold = _affordable(identity, batch, config, bound, kind, share)
         except UsageError as error:
             missed.append(Missed(bound, refusal=str(error)))
             continue
@@ -115,56 +132,9 @@ def affordable(
     return missed
 
 
-def useful_ends(identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId) -> tuple[float, ...]:
-    """Return the two ends between which moving this bound changes something, or nothing if no item is off neutral."""
-    return _useful_ends(identity, key_without_bound(config, bound), batch, config, bound)
-
-
-def key_without_bound(config: CorrectionConfig, bound: BoundId) -> str:
-    """Return the configuration as text, with a fixed value for this bound.
-
-    It is a key for caches of results that do not depend on the bound's value.
-    """
-    sign = -1.0 if bound.side == "lower" else 1.0
-    fixed = math.exp(sign) if is_ratio(config, bound) else sign
-    return repr((at_threshold(config, fixed, bound), bound))
-
-
-# cache_resource returns the object itself. Copying a step would cost more than correcting it.
-# Streamlit does not hash parameters with a leading underscore: `identity` and `config_key` are the cache's key.
-
-
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _per_turn(identity: Identity, _batch: TokenBatch) -> TokenBatch:
-    return turns_as_rows(_batch)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _curve(
-    identity: Identity, config_key: str, _batch: TokenBatch, _config: CorrectionConfig, _bound: BoundId
-) -> BoundCurve:
-    return bound_curve(_batch, _config, usual_thresholds(_batch, _config, _bound, count=CURVE_POINTS), _bound)
-
-
-@st.cache_resource(max_entries=256, show_spinner=False)
-def _useful_ends(
-    identity: Identity, config_key: str, _batch: TokenBatch, _config: CorrectionConfig, _bound: BoundId
-) -> tuple[float, ...]:
-    try:
-        return useful_range(_batch, _config, _bound)
-    except UsageError:
-        return ()
-
-
-@st.cache_resource(max_entries=256, show_spinner=False)
+@cached(256, _over_bound)
 def _affordable(
-    identity: Identity,
-    config_key: str,
-    kind: Budget,
-    share: float,
-    _batch: TokenBatch,
-    _config: CorrectionConfig,
-    _bound: BoundId,
+    identity: Identity, batch: TokenBatch, config: CorrectionConfig, bound: BoundId, kind: Budget, share: float
 ) -> float:
     solve = budget.keep_at_least if kind == "keep" else budget.ess_at_least
-    return solve(_batch, _config, share, _bound)
+    return solve(batch, config, share, bound)

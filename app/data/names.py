@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-import streamlit as st
-
 from data import recorded, uploads
+from data.caching import cached
 from rlcorr import PRESETS
 from rlcorr.presets.titles import title
 from rlcorr.records import runs
@@ -17,8 +16,7 @@ BETWEEN = " · "
 
 def run_labels(slugs: Iterable[str]) -> dict[str, str]:
     """Return slug → title and slug of a committed run, file name of an upload, or slug of another run."""
-    index = runs.ROOT / "index.toml"
-    titles = _titles(index, recorded.stamp(index))
+    titles = _titles(runs.ROOT / "index.toml")
     return {slug: f"{titles[slug]}{BETWEEN}{slug}" if slug in titles else uploads.shown_name(slug) for slug in slugs}
 
 
@@ -52,8 +50,8 @@ def arm_label(study: Study, arm: str) -> str:
     return BETWEEN.join(dict.fromkeys((arm_title(study, arm), arm)))
 
 
-@st.cache_data(show_spinner=False, max_entries=4)
-def _titles(index: Path, stamp: recorded.Stamp) -> dict[str, str]:
-    if stamp == (0, 0):  # there is no index
+@cached(4, lambda index: (index, recorded.stamp(index)))
+def _titles(index: Path) -> dict[str, str]:
+    if not index.is_file():
         return {}
     return {slug: entry["title"] for slug, entry in read_entries(index)[1].items() if "title" in entry}

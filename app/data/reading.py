@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from text import gradient as gradient_text
-from text import links as links_text
-from text import phrases, start, tours
+from text import pages, phrases, start, tours
 from text import tokens as tokens_text
 from text import training as training_text
 
-from data import lessons, recorded, selection, studies
+from data import lessons, recorded, studies
 from data.bounds import bounds_of
 from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.sketches import BATCH_SIZES
@@ -67,7 +66,7 @@ def yes(text: str, _: Values) -> bool:
 
 def projector(text: str, _: Values) -> bool:
     if text not in ("0", "1"):
-        raise UsageError(links_text.WRONG_PROJECTOR.format(got=text))
+        raise UsageError(pages.WRONG_PROJECTOR.format(got=text))
     return text == "1"
 
 
@@ -75,14 +74,11 @@ def run(key: str) -> Read:
     """Read a run: `key` is that of the run itself, or of run B."""
 
     def read(text: str, values: Values) -> str:
-        all_runs, first = recorded.all_runs(), key == "run"
-        usual = selection.NEWEST if first else selection.ANOTHER
+        all_runs = recorded.all_runs()
+        usual = recorded.NEWEST if key == "run" else recorded.ANOTHER
         if text in (usual, *all_runs) or not all_runs:
             return text if all_runs else usual
-        shown = selection.default_run(all_runs, values.get("view", "start"))
-        if not first:
-            shown = selection.another_run(all_runs, shown_run(values, "run") or shown)
-        raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown}.")
+        raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, key: None}, key)}.")
 
     return read
 
@@ -92,10 +88,11 @@ def shown_run(values: Values, key: str) -> str | None:
     all_runs = recorded.all_runs()
     if not all_runs:
         return None
-    picked = values.get(key)
+    if values.get(key) in all_runs:
+        return values[key]
     if key == "run":
-        return picked if picked in all_runs else selection.default_run(all_runs, values.get("view", "start"))
-    return picked if picked in all_runs else selection.another_run(all_runs, shown_run(values, "run") or "")
+        return recorded.default_run(all_runs, values.get("view", "start"))
+    return recorded.another_run(all_runs, shown_run(values, "run") or "")
 
 
 def step(run_key: str) -> Read:
@@ -103,8 +100,8 @@ def step(run_key: str) -> Read:
 
     def read(text: str, values: Values) -> str:
         slug = shown_run(values, run_key)
-        steps = selection.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
-        if text in selection.step_options(steps):
+        steps = recorded.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
+        if text in recorded.step_options(steps):
             return text
         recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
         raise UsageError(f"This run has no step {text!r} ({recorded_steps}). Showing the latest.")
@@ -115,7 +112,7 @@ def step(run_key: str) -> Read:
 def token(text: str, values: Values) -> tuple[int, int] | None:
     """Read ROW.COLUMN, counted from 0."""
     slug = shown_run(values, "run")
-    chosen = slug and selection.selected(slug, recorded.all_runs()[slug], values.get("step", selection.LATEST))
+    chosen = slug and recorded.selected(slug, recorded.all_runs()[slug], values.get("step", recorded.LATEST))
     if not chosen or chosen.step is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", text)
@@ -194,14 +191,11 @@ def study(text: str, values: Values) -> str:
 def lesson(text: str, _: Values) -> str:
     slugs = [one.slug for one in lessons.lessons()]
     if text not in slugs:
-        raise UsageError(str(unknown("lesson", text, slugs)))
+        raise unknown("lesson", text, slugs)
     return text
 
 
-def tour(text: str, _: Values) -> str:
-    if text not in tours.TOURS:
-        raise UsageError(f"{unknown('tour', text, list(tours.TOURS))} {tours.NO_TOUR}")
-    return text
+tour = one_of(tours.TOURS, "tour", "no tour")
 
 
 def tour_step(text: str, values: Values) -> int:

@@ -1,4 +1,7 @@
-"""Runs for the pages, cached by the state of their files. Callers must not change what they get."""
+"""Runs for the pages, and which run and step a page shows, cached by the state of their files.
+
+Callers must not change what they get.
+"""
 
 import hashlib
 import math
@@ -7,45 +10,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import streamlit as st
-
 from data import uploads
+from data.caching import cached
 from rlcorr import CorrectionResult
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import held_out, runs
 from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
 
-STALLED_AFTER = 60.0
-"""Seconds without a changed file after which a run whose manifest says running counts as stopped."""
-
 EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "stale_4"
 """The committed runs to show first: a real language model with a mismatch that all presets act on, and a run whose
 sketch of the gradient shows which threshold is best."""
 
-AVERAGED_STEPS = 10
-"""Steps at each end of a run that `first_and_last` averages."""
-
 Stamp = tuple[int, int]
 """(mtime_ns, size) of a file, which changes with the file; (0, 0) if there is none."""
 
-
-@dataclass(frozen=True)
-class RunStatus:
-    """The state of a run: a key of `phrases.STATUS`, and the age of its newest file in seconds."""
-
-    status: str
-    age: float
+NEWEST, LATEST, ANOTHER = "newest", "latest", "another"
+"""The run, the step and run B that are shown if nobody has picked one."""
 
 
 @dataclass(frozen=True)
-class Response:
-    """One sampled response; `mean_ratio` is the geometric mean of its token ratios."""
+class Selection:
+    """A run, its steps, the one that is shown if one can be read, and sentences about newer ones that cannot."""
 
-    prompt: str
-    text: str
-    reward: float
-    mean_ratio: float
+    slug: str
+    run: Path
+    steps: tuple[int, ...]
+    step: int | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return the line that says which run, step and file the pictures of this step show."""
+        return source(self.run, self.step)
+
+    @property
+    def step_options(self) -> list[str]:
+        return step_options(self.steps)
 
 
 def all_runs() -> dict[str, Path]:
@@ -61,53 +62,76 @@ def stamp(path: Path) -> Stamp:
     return status.st_mtime_ns, status.st_size
 
 
-def change_stamp(run: Path) -> tuple[Stamp, ...]:
-    """Return the stamps of three paths that change with every step; cheap enough to compare every two seconds."""
-    return tuple(stamp(path) for path in (run / "manifest.json", runs.metrics_path(run), run / "steps"))
-
-
 def has_steps(run: Path) -> bool:
     return next((run / "steps").glob("*.parquet"), None) is not None
 
 
-def default_run(paths: dict[str, Path], *, sketched: bool = False, example: str = EXAMPLE) -> str:
-    """Return the slug of the newest local run that has a step; without one, the example or the first recorded run.
+def default_run(paths: dict[str, Path], view: str = "start") -> str:
+    """Return the slug of the run that a view shows if nobody has picked one.
 
-    `sketched`: consider only runs with a sketch of the gradient, if there are any; the example is then one of them.
+    It is the newest local run that has a step; without one, an example or the first recorded run. Gradient considers
+    only runs with a sketch of the gradient, if there are any.
     """
-    if sketched:
+    if view == "gradient":
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
     if local:
         return local[0]
-    example = SKETCHED_EXAMPLE if sketched else example
+    # On Compare, rules that reject answers keep nothing of the example of the other views.
+    example = SKETCHED_EXAMPLE if view in ("gradient", "compare") else EXAMPLE
     return example if example in paths else next(iter(paths))
 
 
-def run_status(run: Path) -> RunStatus:
-    """Return the manifest's status; "stopped" if it says running but nothing has changed for a minute."""
-    age = time.time() - max(mtime for mtime, _ in change_stamp(run)) / 1e9
+def step_options(steps: Sequence[int]) -> list[str]:
+    return [LATEST, *map(str, reversed(steps))]
+
+
+def another_run(all_runs: dict[str, Path], first: str) -> str:
+    """Return the first other run with a step."""
+    others = [slug for slug, path in all_runs.items() if slug != first and has_steps(path)]
+    return (others or [first])[0]
+
+
+def selected(slug: str, run: Path, step: str) -> Selection:
+    """Return this run with this step, or with the latest one that can be read."""
+    steps = tuple(runs.list_steps(run))
+    if step in map(str, steps):
+        return Selection(slug, run, steps, int(step))
+    number, problems = latest(run, [*steps])
+    shown = f"Showing step {number}, the newest that can be read." if number is not None else "No step can be read."
+    return Selection(slug, run, steps, number, tuple(f"{problem} {shown}" for problem in problems))
+
+
+def run_status(run: Path) -> tuple[str, float]:
+    """Return the manifest's status, a key of `phrases.STATUS`, and the age of the newest file in seconds.
+
+    The status is "stopped" if the manifest says running but nothing has changed for a minute.
+    """
+    changing = (run / "manifest.json", runs.metrics_path(run), run / "steps")  # with every step
+    age = time.time() - max(stamp(path)[0] for path in changing) / 1e9
     try:
         status = manifest(run).status
     except runs.DamagedFile:
         status = "unknown"
-    return RunStatus("stopped" if status == "running" and age > STALLED_AFTER else status, age)
+    return "stopped" if status == "running" and age > 60 else status, age
 
 
+@cached(64, lambda run: (run, stamp(run / "manifest.json")))
 def manifest(run: Path) -> runs.RunManifest:
     """Return the manifest of a run. Raises `DamagedFile`."""
-    return _manifest(run, stamp(run / "manifest.json"))
+    return runs.read_manifest(run)
 
 
+@cached(64, lambda run: (run, stamp(runs.metrics_path(run))))
 def metric_rows(run: Path) -> list[dict]:
     """Return the rows of metrics that name a step."""
-    rows = _metric_rows(run, stamp(runs.metrics_path(run)))
-    return [row for row in rows if isinstance(row["step"], int)]
+    return [row for row in runs.read_metrics(run) if isinstance(row["step"], int)]
 
 
+@cached(64, lambda run: (run, stamp(run / held_out.FILE)))
 def answers(run: Path) -> list[HeldOutAnswer]:
     """Return the greedy answers to the same held-out prompts over the run; none if it recorded none."""
-    return _answers(run, stamp(run / held_out.FILE))
+    return held_out.read_answers(run)
 
 
 def series(rows: list[dict], key: str) -> list[float | None]:
@@ -122,13 +146,14 @@ def first_and_last(values: Sequence[float | None]) -> tuple[float, float, int] |
     These are ten steps at each end, or a third of all if there are fewer than thirty. Return None for fewer than three.
     """
     numbers = [value for value in values if value is not None]
-    count = min(AVERAGED_STEPS, len(numbers) // 3)
+    count = min(10, len(numbers) // 3)
     return (sum(numbers[:count]) / count, sum(numbers[-count:]) / count, count) if count else None
 
 
+@cached(16, lambda run, number: (run, number, stamp(runs.step_path(run, number))))
 def step(run: Path, number: int) -> runs.StepRecord:
     """Return a recorded step. Raises `DamagedFile`."""
-    return _step(run, number, stamp(runs.step_path(run, number)))
+    return runs.read_step(run, number)
 
 
 def source(run: Path, number: int | None) -> str:
@@ -154,9 +179,10 @@ def source(run: Path, number: int | None) -> str:
     return f"{name}{steps}{seeds} · {digest(path, hashed)}"
 
 
+@cached(64, lambda path, hashed=None: (path, hashed or stamp(path)))
 def digest(path: Path, hashed: str | None = None) -> str:
     """Return the first digits of a file's sha256; `hashed` is the whole hash if it is known."""
-    return (hashed or _sha256(path, stamp(path)))[:12]
+    return (hashed or hashlib.sha256(path.read_bytes()).hexdigest())[:12]
 
 
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
@@ -172,49 +198,18 @@ def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
     return None, problems
 
 
+@cached(64, lambda run: (run, tuple((path.name, *stamp(path)) for path in sorted(run.rglob("*")) if path.is_file())))
 def verified(run: Path) -> Report:
     """Check every file of the run; the result is cached until one of them changes."""
-    files = sorted(p for p in run.rglob("*") if p.is_file())
-    return _verified(run, tuple((p.name, *stamp(p)) for p in files))
+    return verify(run)
 
 
-def largest_mismatch(record: runs.StepRecord, result: CorrectionResult, count: int) -> list[Response]:
-    """Return the responses with the largest size of the mean log-ratio."""
+def largest_mismatch(
+    record: runs.StepRecord, result: CorrectionResult, count: int
+) -> list[tuple[str, str, float, float]]:
+    """Return the prompt, text, reward and mean ratio of the responses with the largest size of the mean log-ratio."""
     d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
     rewards = record.batch.tensors()["rewards"].tolist()
     means = ratio(d).tolist()
     rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
-    return [Response(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]
-
-
-# cache_resource returns the object itself. Copying a step would cost more than correcting it.
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _manifest(run: Path, version: Stamp) -> runs.RunManifest:
-    return runs.read_manifest(run)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _metric_rows(run: Path, version: Stamp) -> list[dict]:
-    return runs.read_metrics(run)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _answers(run: Path, version: Stamp) -> list[HeldOutAnswer]:
-    return held_out.read_answers(run)
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _step(run: Path, number: int, version: Stamp) -> runs.StepRecord:
-    return runs.read_step(run, number)
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _sha256(path: Path, version: Stamp) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _verified(run: Path, versions: tuple) -> Report:
-    return verify(run)
+    return [(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]

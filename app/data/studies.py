@@ -1,21 +1,31 @@
-"""Studies for the Training page, cached by the state of their files. Callers must not change what they get."""
+"""Studies, and the one that fits the mismatch of a run, cached by the state of their files.
+
+Callers must not change what they get.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import streamlit as st
-
 from data import recorded
+from data.caching import cached
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records import study
+from rlcorr.records import study, study_comparisons, study_ends
+from rlcorr.records.runs import DamagedFile
 from rlcorr.records.study import Outcome
-from rlcorr.records.study_comparisons import (
-    NO_CORRECTION,
-    Comparison,
-    against_chance,
-    against_nothing,
-    progress_correlation,
-)
+from rlcorr.records.study_ends import NOTHING, StudyEnds
+
+OLD, CACHE = "old weights", "8-bit cache"
+SMALL, LONG, REAL = "small model", "small model, long answers", "SmolLM2"
+STUDIES = {
+    (OLD, SMALL): ("smol_last_weights", "stale_8", "decide_stale"),
+    (OLD, REAL): ("smol_last_weights", "stale_8", "decide_stale"),
+    (OLD, LONG): ("decide_long_stale", "smol_last_weights", "stale_8", "decide_stale"),
+    (CACHE, SMALL): ("kv_fp8_e5m2", "decide_cache"),
+    (CACHE, REAL): ("smol_e5m2", "kv_fp8_e5m2", "decide_cache"),
+    (CACHE, LONG): ("decide_long_cache", "kv_fp8_e5m2", "decide_cache"),
+}
+"""Mismatch and model of a run → studies of such a mismatch, those that fit best first."""
 
 
 @dataclass(frozen=True)
@@ -26,49 +36,44 @@ class StudyTable:
     facts: dict[str, Any]
     source: str
     outcomes: list[Outcome]
-    against_nothing: list[Comparison]
-    against_chance: list[Comparison]
+    against_nothing: list[study_comparisons.Comparison]
+    against_chance: list[study_comparisons.Comparison]
     predictions: dict[tuple[str, int], tuple[dict[str, Interval], Interval]]
     """(training run, step) → η of every correction there, and its rank correlation with the reward."""
 
 
+@cached(8, lambda: (study.FOLDER, recorded.stamp(study.FOLDER / "index.toml")))
 def all_studies() -> dict[str, study.Study]:
     """Return name → study; empty without an index."""
-    index = study.FOLDER / "index.toml"
-    return _studies(str(index), recorded.stamp(index)) if index.is_file() else {}
+    return study.finished_studies() if (study.FOLDER / "index.toml").is_file() else {}
 
 
+def _state(name: str) -> tuple[Path, recorded.Stamp]:
+    path = study.study_path(name)
+    return path, recorded.stamp(path)
+
+
+@cached(16, _state)
 def table(name: str) -> StudyTable:
     """Return the rows and outcomes of a study.
 
     Raises `UsageError` if the study has not been trained, and `DamagedFile` if its file cannot be read.
     """
-    path = study.study_path(name)
-    return _table(name, str(path), recorded.stamp(path))
-
-
-def few(result: StudyTable) -> list[str]:
-    """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
-    order = [outcome.preset for outcome in result.outcomes]
-    shown = {*order[:3], order[-1], *NO_CORRECTION}
-    return [arm for arm in order if arm in shown]
-
-
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _studies(index: str, version: recorded.Stamp) -> dict[str, study.Study]:
-    return study.finished_studies()
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _table(name: str, path: str, version: recorded.Stamp) -> StudyTable:
     rows, facts = study.read_study(name)
     seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
     source = f"study {name} · seeds {seeds} · {recorded.digest(study.study_path(name))}"
     by_chance = study.find_study(name).by_chance
     return StudyTable(
-        rows, facts, source, study.outcomes(rows), against_nothing(rows), against_chance(rows, by_chance),
-        _predictions(rows, facts.get("progress", {})),
+        rows, facts, source, study.outcomes(rows), study_comparisons.against_nothing(rows),
+        study_comparisons.against_chance(rows, by_chance), _predictions(rows, facts.get("progress", {})),
     )  # fmt: skip
+
+
+def few(result: StudyTable) -> list[str]:
+    """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
+    order = [outcome.preset for outcome in result.outcomes]
+    shown = {*order[:3], order[-1], *study_comparisons.NO_CORRECTION}
+    return [arm for arm in order if arm in shown]
 
 
 def _predictions(
@@ -78,6 +83,34 @@ def _predictions(
     for training_run, steps in progress.items():
         for step, numbers in steps.items():
             eta = {arm: Interval(*ends) for arm, ends in numbers.items()}
-            correlation = progress_correlation({arm: interval.value for arm, interval in eta.items()}, rows)
-            predictions[training_run, int(step)] = eta, correlation
+            values = {arm: interval.value for arm, interval in eta.items()}
+            predictions[training_run, int(step)] = eta, study_comparisons.progress_correlation(values, rows)
     return predictions
+
+
+def ends(run: Path, *kinds: str) -> StudyEnds | None:
+    """Return the end of the first study of the run's mismatch that has all these kinds of corrections."""
+    mismatch = _mismatch(run)
+    finished = all_studies() if mismatch else {}
+    for name in STUDIES[mismatch] if mismatch else ():
+        if name in finished and study.study_path(name).is_file():
+            ended = _ends(name)
+            if {NOTHING, *kinds} <= ended.by_kind.keys():
+                return ended
+    return None
+
+
+def _mismatch(run: Path) -> tuple[str, str] | None:
+    """Return the mismatch and the model of a run, from its manifest; None if no study has this mismatch."""
+    try:
+        manifest = recorded.manifest(run)
+    except DamagedFile:
+        return None
+    rollout = manifest.config.get("rollout", {})
+    model = REAL if manifest.model == "smollm2" else LONG if manifest.task == "sorting" else SMALL
+    if rollout.get("staleness"):
+        return OLD, model
+    return (CACHE, model) if str(rollout.get("kv_cache_dtype", "")).startswith("fp8") else None
+
+
+_ends = cached(16, _state)(study_ends.study_ends)

@@ -1,10 +1,10 @@
 """Corrections and their effect on a run: what a system ships, and thresholds by budget. Cached by the run's files."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
+from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
@@ -15,13 +15,7 @@ from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.shipped import Shipped, shipped
-
-PRESETS_TO_SUGGEST = ("decoupled_token_icepop", "decoupled_geo_rs", "decoupled_k3_rs", "skyrl_product_mask")
-"""Presets whose bounds are moved: one for each kind of bound that rejects tokens or gives them weight 0.
-
-A cap on the weights keeps every token, so that no share of tokens can choose it.
-"""
+from rlcorr.systems.shipped import shipped
 
 
 @dataclass(frozen=True)
@@ -102,16 +96,14 @@ def fault(stamps: Stamps) -> tuple[int, Symptom] | None:
 @st.cache_resource(max_entries=32, show_spinner="Applying the system's own corrections …")
 def published(stamps: Stamps, system: str) -> list[Suggestion]:
     """Return the corrections that a system ships, with their effect on the last step of the run."""
-    batch = measured_on(stamps).batch
-    return [_published(one, lambda config: kept(batch, config)) for one in shipped(system)]
-
-
-def _published(one: Shipped, measure: Callable[[CorrectionConfig], Kept]) -> Suggestion:
-    try:
-        effect = measure(one.config)
-    except UsageError as error:  # a rule may need advantages, which the file does not have
-        effect = str(error)
-    return Suggestion(one.preset, one.config, one.loss, effect, one.is_default)
+    batch, suggestions = measured_on(stamps).batch, []
+    for one in shipped(system):
+        try:
+            effect = kept(batch, one.config)
+        except UsageError as error:  # a rule may need advantages, which the file does not have
+            effect = str(error)
+        suggestions.append(Suggestion(one.preset, one.config, one.loss, effect, one.is_default))
+    return suggestions
 
 
 @st.cache_resource(max_entries=32, show_spinner="Choosing the thresholds …")
@@ -119,7 +111,7 @@ def by_budget(stamps: Stamps, share: float) -> tuple[list[Suggestion], dict[str,
     """Return thresholds that keep this share, and preset → reason for those that have none."""
     chosen_on, last = pairs(stamps)
     reached, refused = [], {}
-    for name in PRESETS_TO_SUGGEST:
+    for name in SUGGESTED:
         try:
             threshold, config = choose_bound(chosen_on.batch, PRESETS[name].config, share, BAND)
         except UsageError as error:

@@ -5,19 +5,20 @@ expires, or until its session has made `QUOTA` newer ones.
 """
 
 import hashlib
+import re
 import secrets
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import streamlit as st
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary, Source, read_steps, summarize, write_run
-from rlcorr.foreign.read_file import ENDINGS, Part, read_parts
+from rlcorr.foreign.read_file import ENDINGS, read_parts
 
 PREFIX = "upload_"
 QUOTA = 12
@@ -59,12 +60,10 @@ def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = Fal
         if PurePosixPath(name).suffix.lower() not in ENDINGS:
             read_parts(name, content)
 
-    def parts(name: str, content: bytes) -> Iterator[Part]:
-        return iter(read_parts(name, content, clamp_rounding=clamp_rounding))
+    def source(name: str, content: bytes) -> Source:
+        return Source(name, lambda: iter(read_parts(name, content, clamp_rounding=clamp_rounding)), len(content))
 
-    sources = [
-        Source(name, lambda name=name, content=content: parts(name, content), len(content)) for name, content in ordered
-    ]
+    sources = [source(*file) for file in ordered]
     slug = PREFIX + _digest(ordered, clamp_rounding)
     run = Path(folder().name) / slug
     _remove_expired()
@@ -111,11 +110,8 @@ def mine() -> dict[str, Path]:
     """Return slug → run: what this session has dropped or opened, which after a reload is what it dropped before."""
     named, root = st.query_params.get("run", ""), Path(folder().name)
     slugs = dict.fromkeys((*st.session_state.get("opened_uploads", ()), *st.session_state.get("uploads", ()), named))
-    runs = {slug: root / slug for slug in slugs if slug.startswith(PREFIX) and _exists(root, slug)}
+    # Only letters and digits after the prefix: a slug of the URL must not leave the folder.
+    slugs = [slug for slug in slugs if re.fullmatch(rf"{PREFIX}[0-9a-z]{{1,56}}", slug)]
+    runs = {slug: root / slug for slug in slugs if (root / slug / "manifest.json").is_file()}
     st.session_state["opened_uploads"] = tuple(runs)
     return runs
-
-
-def _exists(root: Path, slug: str) -> bool:
-    # Only letters and digits after the prefix: a slug of the URL must not leave the folder.
-    return slug.removeprefix(PREFIX).isalnum() and len(slug) < 64 and (root / slug / "manifest.json").is_file()

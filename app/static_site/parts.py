@@ -1,12 +1,14 @@
-"""Live parts as files of the static site.
+"""Live parts as files of the static site, and parts that many of these files share.
 
 Figures have as many digits as a screen shows, because the site has a thousand of them.
 """
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
 from components.live_part import LiveContent, Picture, Slider, Words, part_data
@@ -14,7 +16,7 @@ from components.markdown import plain_text
 from data.bounds import Bound
 from text import phrases
 
-from rlcorr.strips.packing import Package
+from rlcorr.strips.packing import SMALLEST, Package, pack, unpack
 
 DIGITS = 4
 """Significant digits of the numbers in figures."""
@@ -28,6 +30,13 @@ NO_LINE = {
 }  # fmt: skip
 """A line that is not seen, with all keys that a line of a strip can have. 3 is Plotly's usual padding."""
 RESETS = {"": phrases.RESET}
+FILES = 5
+"""A part is shared if at least this many files have it."""
+CHARACTERS = 48
+"""A part is shared if its JSON has at least this many characters. A shorter part is not worth the reference."""
+LONG = 40
+"""A list with at least this many parts has one part per slider value."""
+SHARED = "~shared"
 
 
 def bound_slider(b: Bound, values: Sequence[float], plays_to: float | None = None) -> Slider:
@@ -39,11 +48,7 @@ def bound_slider(b: Bound, values: Sequence[float], plays_to: float | None = Non
 
 
 def with_part(
-    strip: Package,
-    content: LiveContent,
-    sliders: Sequence[Slider],
-    source: str,
-    resets: Mapping[str, str] = RESETS,
+    strip: Package, content: LiveContent, sliders: Sequence[Slider], source: str, resets: Mapping[str, str] = RESETS
 ) -> Package:
     """Return a strip together with the live part that it moves.
 
@@ -57,7 +62,8 @@ def with_part(
                 del trace["y"]
             elif trace["type"] == "heatmap" and moves["cells"]:
                 del trace["z"]
-    return Package(_small_arrays(strip), _rounded_shapes(strip) | {"part": data})
+    small = _small_strip(strip)
+    return Package(small.arrays, {**small.about, "part": data})
 
 
 def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> Package:
@@ -65,25 +71,23 @@ def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> 
 
     The keys of the pictures end with the bound's key, so that a strip moves no line in curves over another bound.
     """
-    data, about = part([], content, source, {}), _rounded_shapes(strip)
+    data, small = part([], content, source, {}), _small_strip(strip)
     replaced = [picture for row in data["rows"] for picture in row]
     keys = {picture["key"] for picture in replaced}
     for picture in replaced:
         picture["key"] = f"{picture['key']}.{bound}"
-    moves = {f"{key}.{bound}" if key in keys else key: move for key, move in about["pictures"].items()}
-    return Package(_small_arrays(strip), about | {"pictures": moves, "rows": data["rows"], "refused": data["refused"]})
+    moves = {f"{key}.{bound}" if key in keys else key: move for key, move in small.about["pictures"].items()}
+    shown = {"pictures": moves, "rows": data["rows"], "refused": data["refused"]}
+    return Package(small.arrays, {**small.about, **shown})
 
 
-def _small_arrays(strip: Package) -> dict[str, np.ndarray]:
-    """Return the arrays of a strip; a slider of the site has so few values that one byte holds their indices."""
-    return {
+def _small_strip(strip: Package) -> Package:
+    """Return a strip with rounded lines; a slider of the site has so few values that one byte holds their indices."""
+    arrays = {
         name: array.astype(np.uint8) if array.dtype == np.uint16 and array.max(initial=0) < 256 else array
         for name, array in strip.arrays.items()
     }
-
-
-def _rounded_shapes(strip: Package) -> dict[str, Any]:
-    return {**strip.about, "shapes": [rounded(_uniform(of_picture)) for of_picture in strip.about["shapes"]]}
+    return Package(arrays, {**strip.about, "shapes": [rounded(_uniform(lines)) for lines in strip.about["shapes"]]})
 
 
 def _uniform(of_picture: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -114,16 +118,12 @@ def _small(picture: dict[str, Any], shown: Picture | Words) -> dict[str, Any]:
     """Return a picture with a rounded figure, and its text alternative in two parts: many pictures have the first."""
     if isinstance(shown, Words):
         return picture
-    start = f"{picture['title']}. {plain_text(shown.caption)}"
-    return picture | {"figure": _figure(picture), "alt": [start, picture["alt"].removeprefix(start)]}
-
-
-def _figure(picture: Mapping[str, Any]) -> dict[str, Any]:
     figure = rounded(json.loads(picture["figure"]))
     for trace in figure["data"] if picture["key"] in CURVES else ():
         for axis in ("x", "y"):
             trace[axis] = rounded([*trace[axis][:-1:EVERY], trace[axis][-1]], CURVE_DIGITS)
-    return figure
+    start = f"{picture['title']}. {plain_text(shown.caption)}"
+    return picture | {"figure": figure, "alt": [start, picture["alt"].removeprefix(start)]}
 
 
 def rounded(node: Any, digits: int = DIGITS) -> Any:
@@ -137,3 +137,46 @@ def rounded(node: Any, digits: int = DIGITS) -> Any:
     if "bdata" in node and node["dtype"] in ("f4", "f8", "i4") and "shape" not in node:
         return rounded(np.frombuffer(base64.b64decode(node["bdata"]), f"<{node['dtype']}").tolist(), digits)
     return {key: rounded(part, digits) for key, part in node.items()}
+
+
+def share(files: list[Path], shared: Path) -> None:
+    """Rewrite the files. Each shared part becomes {"~shared": index}, an index of the list in the file `shared`."""
+    files_with: Counter[str] = Counter()
+    for path in files:
+        files_with.update(set(_parts(unpack(path.read_bytes()).about)))
+    numbers: dict[str, int] = {}
+    for path in files:
+        package = unpack(path.read_bytes())
+        path.write_bytes(pack(Package(package.arrays, _referring(package.about, files_with, numbers)), SMALLEST))
+    shared.write_bytes(pack(Package({}, {"parts": [json.loads(part) for part in numbers]}), SMALLEST))
+
+
+def _parts(node: Any) -> Iterator[str]:
+    """Return every text, list and object of some size, as JSON.
+
+    A long list is shared as a whole or not at all, because packing folds its similar parts.
+    """
+    if (written := _written(node)) is not None:
+        yield written
+    for part in node.values() if isinstance(node, dict) else node if _is_short(node) else ():
+        yield from _parts(part)
+
+
+def _referring(node: Any, files_with: Counter[str], numbers: dict[str, int]) -> Any:
+    written = _written(node)
+    if written is not None and files_with[written] >= FILES:
+        return {SHARED: numbers.setdefault(written, len(numbers))}
+    if isinstance(node, dict):
+        return {key: _referring(part, files_with, numbers) for key, part in node.items()}
+    return [_referring(part, files_with, numbers) for part in node] if _is_short(node) else node
+
+
+def _is_short(node: Any) -> TypeGuard[list[Any]]:
+    return isinstance(node, list) and len(node) < LONG
+
+
+def _written(node: Any) -> str | None:
+    if not isinstance(node, str | list | dict):
+        return None
+    written = json.dumps(node)
+    return written if len(written) >= CHARACTERS else None

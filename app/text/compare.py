@@ -99,14 +99,8 @@ def batch_name(run: str, step: int) -> str:
 
 def agreement(masks: Agreement) -> dict[str, str]:
     """Return label → text, in the order of AGREEMENT."""
-    shown = (
-        percent(masks.differing),
-        number(masks.jaccard),
-        f"{masks.only_a:,}",
-        f"{masks.only_b:,}",
-        f"{masks.neither:,}",
-    )
-    return dict(zip(AGREEMENT, shown, strict=True))
+    counts = (f"{count:,}" for count in (masks.only_a, masks.only_b, masks.neither))
+    return dict(zip(AGREEMENT, (percent(masks.differing), number(masks.jaccard), *counts), strict=True))
 
 
 def answer(masks: Agreement) -> str:
@@ -131,14 +125,12 @@ def advice(progress: Interval, size: int) -> str:
 
 def metric_rows(pairs: Iterable[MetricPair]) -> list[ExplainedRow]:
     """Return a row per metric: its name, its meaning, and its values."""
-    return [(*_name(pair.key), [number(pair.a), number(pair.b), signed(pair.difference)]) for pair in pairs]
-
-
-def _name(key: str) -> tuple[str, str]:
-    """Return the name of a metric, and its meaning."""
-    if key in HEADLINES:
-        return HEADLINES[key], f"{describe(key)} Logged as {key}."
-    return key, describe(key)
+    rows = []
+    for pair in pairs:
+        meaning = describe(pair.key) + (f" Logged as {pair.key}." if pair.key in HEADLINES else "")
+        values = [number(pair.a), number(pair.b), signed(pair.difference)]
+        rows.append((HEADLINES.get(pair.key, pair.key), meaning, values))
+    return rows
 
 
 def signed(value: float) -> str:

@@ -4,6 +4,7 @@ import html
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 Cell = str | Sequence[tuple[str, str]]
 """Cell of a table: a text, or lines with a smaller text below each, such as a title and its slug."""
@@ -55,11 +56,11 @@ def clipped(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def ago(seconds: float) -> str:
+def duration(seconds: float) -> str:
     for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds / 86400:.0f} days ago"
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"
 
 
 def table(header: list[str], rows: Sequence[Sequence[Cell]], meanings: Mapping[str, str] | None = None) -> str:
@@ -119,3 +120,51 @@ TABLE_STYLE = """<style>
 .rl-table abbr { display: inline-block; cursor: help; text-underline-offset: 3px }
 .rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
 </style>"""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A cell with a grade."""
+
+    text: str
+    is_good: bool
+
+
+GradedCell = str | Graded
+GRADES = {True: "good", False: "bad"}
+GRADED_STYLE = """<style>
+.rl-graded td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
+.rl-graded td:first-child { min-width: 9.5rem }
+.rl-graded span { display: inline-block; padding: 1px 6px; border-radius: 4px }
+.rl-good { background: #2da44e33 }
+.rl-bad { background: #e5534b40; font-weight: 600 }
+@media (max-width: 640px) {
+  .rl-graded th, .rl-graded td { padding-right: 5px; font-size: 0.75rem }
+  .rl-graded td:first-child { min-width: 5.5rem }
+  .rl-graded span { padding: 1px 3px }
+  .rl-graded i { display: block }
+}
+.rl-graded i { font-style: normal }
+</style>"""
+
+
+def graded_table(
+    header: Sequence[str], rows: Sequence[tuple[str, str, Sequence[GradedCell]]], meanings: Mapping[str, str]
+) -> str:
+    """Return an HTML table. A row is its name, a smaller line below it, and its cells, all of them literal text."""
+    head = "".join(f"<th>{with_tooltip(cell, meanings)}</th>" for cell in header)
+    body = "".join(
+        f"<tr><td>{html.escape(name)}{small(below)}</td>{''.join(f'<td>{_marked(cell)}</td>' for cell in cells)}</tr>"
+        for name, below, cells in rows
+    )
+    return (
+        f"{TABLE_STYLE}{GRADED_STYLE}<div class='rl-table rl-graded'><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _marked(cell: GradedCell) -> str:
+    if isinstance(cell, str):
+        return html.escape(cell)
+    word = GRADES[cell.is_good]
+    return f"<span class='rl-{word}'>{html.escape(cell.text)} <i>{word}</i></span>"

@@ -146,13 +146,12 @@ NOT_SIGNIFICANT = (
     "Its progress does not differ significantly from that of {other} ({difference}). That would take {needed}; there "
     "are {count:,}."
 )
-MANY = 10**6
 
 
 def gains(progress: Interval, size: int) -> str:
     """Return, in plain text, what one step with `size` answers in a batch gains."""
-    ends = {"value": _share(progress.value), "low": _share(progress.low), "high": _share(progress.high)}
-    return MADE.format(size=size, **ends)
+    value, low, high = map(_share, (progress.value, progress.low, progress.high))
+    return MADE.format(size=size, value=value, low=low, high=high)
 
 
 def best_between(best: Interval, *, of_ratio: bool) -> str:
@@ -219,11 +218,11 @@ def of_these_prompts(noise: Interval) -> str:
 
     `noise` is the share of the squared length of the gradient that comes from the differences between the prompts.
     """
-    worth = {
-        name: (1 - x) * EXAMPLE for name, x in (("worth", noise.value), ("least", noise.high), ("most", noise.low))
-    }
-    shares = {name: f"{100 * x:.0f}" for name, x in (("share", noise.value), ("low", noise.low), ("high", noise.high))}
-    return OF_THESE_PROMPTS.format(example=EXAMPLE, **shares, **worth)
+    share, low, high = (f"{100 * x:.0f}" for x in (noise.value, noise.low, noise.high))
+    worth, most, least = ((1 - x) * EXAMPLE for x in (noise.value, noise.low, noise.high))
+    return OF_THESE_PROMPTS.format(
+        example=EXAMPLE, share=share, low=low, high=high, worth=worth, least=least, most=most
+    )
 
 
 def little_covered(coverage: dict[str, float]) -> str:
@@ -238,14 +237,10 @@ def with_size(size: int, sentence: str) -> str:
 
 def best_preset(choice: Choice, names: Sequence[str]) -> str:
     """Return, in Markdown, which preset makes the most progress, and how certain this is."""
-    tied = len(choice.groups[0]) - 1
-    return BEST_PRESET.format(
-        size=choice.batch_size,
-        best=names[choice.best],
-        count=len(names),
-        support=f"{100 * choice.support[choice.best]:.0f} %",
-        tied=(NONE_TIED, ONE_TIED)[tied] if tied < 2 else SOME_TIED.format(count=tied),
-    )
+    size, count, tied = choice.batch_size, len(names), len(choice.groups[0]) - 1
+    others = (NONE_TIED, ONE_TIED)[tied] if tied < 2 else SOME_TIED.format(count=tied)
+    support = f"{100 * choice.support[choice.best]:.0f} %"
+    return BEST_PRESET.format(size=size, best=names[choice.best], count=count, support=support, tied=others)
 
 
 def lead(paired: Interval, other: str, units: SampledUnits, needed: int | None) -> str:
@@ -269,7 +264,7 @@ def lead(paired: Interval, other: str, units: SampledUnits, needed: int | None) 
 def _rounded(needed: int, units: int) -> str:
     if needed < 1.1 * units:
         return "a few more"
-    return f"about {float(f'{needed:.2g}'):,.0f}" if needed < MANY else "more than a million"
+    return f"about {float(f'{needed:.2g}'):,.0f}" if needed < 10**6 else "more than a million"
 
 
 def _share(x: float) -> str:

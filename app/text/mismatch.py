@@ -28,7 +28,8 @@ def headline(sentence: str) -> tuple[str, str]:
     return first + stop.strip(), others
 
 
-_FIX = ("Fix this before you choose a correction. The tokens show where it is.", "tokens", "See the tokens")
+_TOKENS, _THRESHOLD = ("tokens", "See the tokens"), ("bench", "Choose a threshold")
+_FIX = ("Fix this before you choose a correction. The tokens show where it is.", *_TOKENS)
 NEXT: dict[Pattern, tuple[str, str, str]] = {
     "not finite": _FIX,
     "identical": (
@@ -37,38 +38,35 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     ),
     "shift by one": _FIX,
     "padding": _FIX,
-    "top-p mass": (
-        "Sample without top-p and top-k, or take both log-probs from the same distribution.",
-        "tokens", "See the tokens",
-    ),
-    "temperature": ("Use one temperature for sampling and for both log-probs.", "tokens", "See the tokens"),
+    "top-p mass": ("Sample without top-p and top-k, or take both log-probs from the same distribution.", *_TOKENS),
+    "temperature": ("Use one temperature for sampling and for both log-probs.", *_TOKENS),
     "stale tensor": (
         "Check first: are the rows of the output head the same on both sides? Then choose a threshold.",
-        "tokens", "See the tokens",
+        *_TOKENS,
     ),
     "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
     "precision": (
         "The log-probs show nothing except rounding. Choose a threshold that leaves rounding alone.",
-        "bench", "Choose a threshold",
+        *_THRESHOLD,
     ),
     "undecided": (
         "Check first: are the weights old? Is the KV cache 8-bit? Measure once more, as described above. Then choose a "
         "threshold, and see what it costs.",
-        "bench", "Choose a threshold",
+        *_THRESHOLD,
     ),
     "old weights": (
         "Sample with newer weights, or correct their age. Then choose a threshold, and see what it costs.",
-        "bench", "Choose a threshold",
+        *_THRESHOLD,
     ),
     "beyond rounding": (
         "Fix this before you choose a correction. Check first: do both sides see the same prompt and the same chat "
         "template? Are the weights very old?",
-        "tokens", "See the tokens",
+        *_TOKENS,
     ),
     "outlier": (
         "Look at the token first. If it was recorded wrongly, leave it out. If it is real, a cap or a rule limits its "
         "effect. The next verdict is that of the other tokens.",
-        "tokens", "See the tokens",
+        *_TOKENS,
     ),
 }  # fmt: skip
 """Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""
@@ -120,18 +118,6 @@ SIZES = {
 METHODS = "Methods to draw"
 EXPLAINED = "What these methods do"
 
-ACCEPTANCE_TITLE = "Both probabilities, and the tokens that each method leaves alone"
-ACCEPTANCE = (
-    "Tokens by their probability in the sampler (horizontal) and in the trainer (vertical). A method does not "
-    "change tokens between its two lines. Outside a solid line it rejects the token, outside a dashed line it clips "
-    "the weight."
-)
-MAGNIFIED_TITLE = "The difference, magnified"
-MAGNIFIED = (
-    "The same tokens and lines. Horizontal: probability in the sampler. Vertical: the ratio. The outermost rows "
-    "contain everything outside the axis."
-)
-
 PARTS = "Where the gap comes from"
 PART_ROWS = {"whole gap": "", "sampler": "engine_", "age": "age_"}
 """Name of a row → the beginning of its metrics."""
@@ -151,6 +137,17 @@ CORRELATION = (
     "The correlation of the two parts is {correlation}. Sizes of parts add up to that of the whole only if it is 0."
 )
 PICTURES = {
+    "acceptance": (
+        "Both probabilities, and the tokens that each method leaves alone",
+        "Tokens by their probability in the sampler (horizontal) and in the trainer (vertical). A method does not "
+        "change tokens between its two lines. Outside a solid line it rejects the token, outside a dashed line it "
+        "clips the weight.",
+    ),
+    "magnified": (
+        "The difference, magnified",
+        "The same tokens and lines. Horizontal: probability in the sampler. Vertical: the ratio. The outermost rows "
+        "contain everything outside the axis.",
+    ),
     "parts": (
         "The tails of the two parts",
         "How many tokens differ by at least this much: in all, by the sampler alone, and by the age of the weights "
@@ -221,6 +218,5 @@ NO_IDS = "The step has no token ids, so the page cannot show which tokens differ
 
 def one_lag(lag: int) -> str:
     """Return a sentence about the age of the weights that sampled this step."""
-    if lag == 1:
-        return "All responses of this step were sampled by weights one update older than those that scored them."
-    return f"All responses of this step were sampled by weights {lag} updates older than those that scored them."
+    age = "one update" if lag == 1 else f"{lag} updates"
+    return f"All responses of this step were sampled by weights {age} older than those that scored them."

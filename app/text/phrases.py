@@ -97,6 +97,8 @@ EXPORT_IS = (
     "This configuration as text to copy, for your system. If the system cannot express it, you get the nearest one "
     "that it can."
 )
+EXPORT_LINK = "# made with rlcorr; this state of the playground: {address}"
+COMMAND_LINE = "Or on the command line, without a change of the file:"
 SYSTEM = "Your system"
 BEYOND_DEFAULTS = "Not {system}'s own defaults: {lines}."
 DEFAULTS = "These are {system}'s own defaults."

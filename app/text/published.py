@@ -1,21 +1,14 @@
 """Sentences of the static site, which also uses sentences of the app."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from text import start
 from text.pages import PAGES
 from text.tours import STUDY
 
 TITLE = "rlcorr: the gap between the policy that samples and the policy that is trained"
-NAVIGATION = {
-    "start": "Start",
-    "yours": PAGES["yours"].title,
-    "mismatch": "Mismatch",
-    "bench": PAGES["bench"].title,
-    "gradient": "Gradient",
-    "compare": PAGES["compare"].title,
-    "study": "Study",
-}
+NAVIGATION = {name: PAGES[name].title for name in ("start", "yours", "mismatch", "bench", "gradient", "compare")}
+NAVIGATION["study"] = "Study"
 HEADING = PAGES["start"].question.replace("rlcorr · Your", "rlcorr: your")
 INTRODUCTION = (
     "A fast engine (vLLM) writes the answers that a trainer (PyTorch) learns from, and the two give the same token "
@@ -27,39 +20,20 @@ READ = "Read the lessons"
 
 @dataclass(frozen=True)
 class SiteStory:
-    """One recorded training run, and the view of the site that its link opens."""
+    """A story of the Start page with a view of the site, which its link opens, in place of its tour."""
 
-    title: str
-    sentence: str
+    told: start.Story
+    view: str
     press: str
     """The first thing to do there."""
     changes: str
     """The effect of it."""
-    button: str
-    view: str
-    run: str
-    preset: str
     query: tuple[tuple[str, str], ...] = ()
     """The query of the view, if it is not run and preset."""
 
 
-def _on_site(
-    story: start.Story,
-    *,
-    view: str,
-    press: str,
-    changes: str,
-    button: str = "",
-    query: tuple[tuple[str, str], ...] = (),
-) -> SiteStory:
-    """Return a story of the Start page with a view of the site in place of its tour."""
-    return SiteStory(
-        story.title, story.sentence, press, changes, button or story.button, view, story.run, story.preset, query
-    )
-
-
 STORIES = (
-    _on_site(
+    SiteStory(
         start.HEALTHY,
         view="bench",
         press="Drag “Largest mean ratio” to 1.05.",
@@ -68,21 +42,20 @@ STORIES = (
             "thresholds of ±0.1 % throw away nine tenths of a batch that has nothing wrong with it."
         ),
     ),
-    _on_site(
+    SiteStory(
         start.STALE,
         view="mismatch",
         press="Compare the tokens with the lines of the four methods.",
         changes="A method caps the weights of the tokens outside its lines, or rejects these tokens.",
     ),
-    _on_site(
-        start.COLLAPSING,
+    SiteStory(
+        replace(start.COLLAPSING, button="Open the study"),
         view="study",
         press="Look at the curves of the reward.",
         changes="Most corrections keep the reward rising. With the others it falls as without a correction.",
-        button="Open the study",
         query=(("study", STUDY),),
     ),
-    _on_site(
+    SiteStory(
         start.LONG,
         view="bench",
         press="Drag “Largest weight”.",
@@ -96,7 +69,6 @@ STORIES = (
 
 # --- own data ---
 
-OWN_QUESTION = "What do my log-probs look like, and which thresholds fit them?"
 OWN = (
     "This site has no server and computes nothing, so it cannot read your file. The app can: it runs on your machine, "
     "and the file stays there. Clone the project, and type in its folder:"
@@ -109,50 +81,47 @@ OWN_THEN = (
     "log-probs of the engine and of the trainer: rollout_log_probs and old_log_probs, or the names of NeMo RL, "
     "prime-rl, slime, SkyRL or verl."
 )
-DROPPED = "This page cannot read {name}. The command below opens a file in the app."
 
 # --- what only the app has ---
 
 ONLY_APP = "This view is only in the app"
 ONLY_APP_IS = "Clone the project, type make app in its folder, and open this address:"
-ONLY_MISMATCH = (
-    "Of this run the site has only the Mismatch view, so that it does not become too large. Choose another run, or "
-    "open this one in the app."
-)
 EVERY_VIEW, ONE_VIEW = "In every view", "Only in Mismatch"
 """Two groups of runs in the picker."""
 
-# --- the address ---
+# --- what the script says ---
 
-FROM_A_FILE = (
-    "Only the Start page works, because this page was opened as a file, and the browser lets such a page read no other "
-    "files. Serve its folder, for example with python3 -m http.server, and open http://localhost:8000."
-)
-LATE = "This part could not be loaded."
-WRONG = "The address names {name}, which this page does not have. Showing {shown}."
-OTHER_STEP = "The address names step {step}. This site has only the last recorded step of this run, step {shown}."
-NEAREST = "{value} is not a value that this site has. Showing the nearest one, {shown}."
-ONE_BOUND = "One threshold at a time can differ from the preset's numbers here. {name} is shown at the preset's number."
+WORDS = {
+    "FROM_A_FILE": "Only the Start page works, because this page was opened as a file, and the browser lets such a "
+    "page read no other files. Serve its folder, for example with python3 -m http.server, and open "
+    "http://localhost:8000.",
+    "LATE": "This part could not be loaded.",
+    "WRONG": "The address names {name}, which this page does not have. Showing {shown}.",
+    "OTHER_STEP": "The address names step {step}. This site has only the last recorded step of this run, step {shown}.",
+    "NEAREST": "{value} is not a value that this site has. Showing the nearest one, {shown}.",
+    "ONE_BOUND": "One threshold at a time can differ from the preset's numbers here. {name} is shown at the preset's "
+    "number.",
+    "NO_SKETCH": "No gradients were recorded for this run. Choose another.",
+    "NO_CURVE": "There is no curve over the threshold. Either it changes no token of this step, or the preset has no "
+    "gradient per token, or no threshold.",
+    "ONE_AT_A_TIME": "While you drag one threshold, the others have the preset's numbers: the site has a file for "
+    "each threshold, not for every combination. In the app they all move independently.",
+    "NO_SLIDER": "No value of {name} changes a token of this step, so it has no slider here.",
+    "DROPPED": "This page cannot read {name}. The command below opens a file in the app.",
+    "ONLY_MISMATCH": "Of this run the site has only the Mismatch view, so that it does not become too large. Choose "
+    "another run, or open this one in the app.",
+}
+"""What the script says, by the names that it has there."""
 
 # --- views ---
 
 RECORDED = "{label} · step {step}: {story}"
-ONE_AT_A_TIME = (
-    "While you drag one threshold, the others have the preset's numbers: the site has a file for each threshold, not "
-    "for every combination. In the app they all move independently."
-)
-NO_SLIDER = "No value of {name} changes a token of this step, so it has no slider here."
 CURVES_OVER = (
     "The whole correction at every value of “{label}”; the other thresholds have the preset's numbers. Dotted: the "
     "present value. You can drag this line."
 )
 LESSONS = "Lessons"
 LESSONS_ARE = "The lessons are notebooks. Clone the project, run `make learn`, and open a lesson."
-NO_CURVE = (
-    "There is no curve over the threshold. Either it changes no token of this step, or the preset has no gradient per "
-    "token, or no threshold."
-)
-NO_SKETCH = "No gradients were recorded for this run. Choose another."
 COMPARE = (
     "The same step under two presets, A and B. Which tokens they disagree on, and how their gradients differ, is in "
     "the app, at this address:"

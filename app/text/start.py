@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from text.formatting import percent
-from text.tours import TOURS
 
 INTRODUCTION = "Everything is set for you, and you cannot break anything."
 LESSONS, PAPERS, CODE = "Lessons", "Papers", "Code"
@@ -18,20 +17,10 @@ class Story:
     sentence: str
     button: str
     tour: str
-    """Key in `TOURS`."""
+    """Key in `tours.TOURS`."""
     run: str
     """The run of the picture."""
     preset: str
-
-    @property
-    def view(self) -> str:
-        """Return the page of the tour's first step."""
-        return TOURS[self.tour].steps[0].view
-
-    @property
-    def query(self) -> tuple[tuple[str, str], ...]:
-        """Return the query with which that page opens."""
-        return TOURS[self.tour].steps[0].query
 
 
 HEALTHY = Story(

@@ -84,8 +84,7 @@ def _joined(ends: StudyEnds, sentence: str, kinds: tuple[str, str], progress: In
 
 
 def _where(ends: StudyEnds) -> str:
-    few = ends.staleness < len(NUMBERS)
-    staleness = NUMBERS[ends.staleness] if few else str(ends.staleness)
+    staleness = NUMBERS[ends.staleness] if ends.staleness < len(NUMBERS) else str(ends.staleness)
     mismatch = OLD.format(staleness=staleness) if ends.staleness else CACHE
     return WHERE.format(steps=ends.steps, model=ends.model, mismatch=mismatch)
 

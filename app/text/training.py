@@ -111,16 +111,12 @@ def verdict(against_nothing: Sequence[Comparison], title: Callable[[str], str]) 
     `title` returns what an arm does, in words.
     """
     significant = [pair for pair in against_nothing if pair.difference.tells]
-    better, worse = (
-        [plain(title(pair.arm)) for pair in significant if (pair.difference.value > 0) == more]
-        for more in (True, False)
-    )
-    total, seeds = len(against_nothing), against_nothing[0].seeds
-    sentences = [
-        SIGNIFICANT.format(direction=direction, all=total, names="; ".join(names))
-        for direction, names in (("better", better), ("worse", worse))
-        if names
-    ]
+    total, seeds, sentences = len(against_nothing), against_nothing[0].seeds, []
+    for direction in ("better", "worse"):
+        arms = [pair.arm for pair in significant if (pair.difference.value > 0) == (direction == "better")]
+        if arms:
+            names = "; ".join(plain(title(arm)) for arm in arms)
+            sentences.append(SIGNIFICANT.format(direction=direction, all=total, names=names))
     if rest := total - len(significant):
         sentences.append(NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
     return " ".join(sentences)
@@ -175,7 +171,8 @@ def study_said(
 ) -> tuple[str, list[str]]:
     """Return a heading and sentences, in Markdown, about a study: what was planned before training comes first."""
     by_reward = verdict(against_nothing, title) if against_nothing else ""
-    pairs = _planned_pairs(rows, study.endpoint) if study.endpoint else []
+    compared = compare_endpoints(rows, study.endpoint) if study.endpoint else []
+    pairs = [pair for pair in compared if study.endpoint and (pair.arm, pair.against) in study.endpoint.primary]
     if not study.endpoint or not pairs:
         alone = len({row["preset"] for row in rows}) == 1
         return by_reward or (ONE_ARM if alone else NO_REFERENCE), []
@@ -185,23 +182,13 @@ def study_said(
     return planned_heading(pairs, study.endpoint, title), sentences
 
 
-def _planned_pairs(rows: Sequence[dict[str, Any]], endpoint: Endpoint) -> list[Comparison]:
-    """Return the comparisons of the pairs of arms that were planned as main ones before training."""
-    planned_ones = set(endpoint.primary)
-    return [pair for pair in compare_endpoints(rows, endpoint) if (pair.arm, pair.against) in planned_ones]
-
-
 def outcome_table(outcomes: Sequence[Outcome], title: Callable[[str], str]) -> str:
     """Return an HTML table of the outcomes, a row per arm. `title` returns what an arm does, in words."""
-    rows = [
-        [
-            [(title(o.preset), "" if title(o.preset) == o.preset else o.preset)],
-            *([_over_seeds(seeds, ".2f")] for seeds in (o.reward, o.best_reward)),
-            [_over_seeds(o.k3, ".1g")],
-            [_over_seeds(o.kept_fraction, ".2f")],
-        ]
-        for o in outcomes
-    ]
+    rows = []
+    for o in outcomes:
+        name = (title(o.preset), "" if title(o.preset) == o.preset else o.preset)
+        reward, best, kept = (_over_seeds(seeds, ".2f") for seeds in (o.reward, o.best_reward, o.kept_fraction))
+        rows.append([[cell] for cell in (name, reward, best, _over_seeds(o.k3, ".1g"), kept)])
     return f"{OUTCOME_STYLE}<div class='rl-outcomes'>{table(OUTCOME_COLUMNS, rows)}</div>"
 
 
@@ -282,10 +269,3 @@ LEFT = "{left} left at this pace"
 WARMING = "starting: before the first step it loads the model, starts the sampler and measures the mismatch"
 LAST_BATCH = "Show its last batch"
 STOP, KILL, HIDE = "Stop", "It does not respond. End it now", "Hide this"
-
-
-def duration(seconds: float) -> str:
-    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"

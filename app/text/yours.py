@@ -105,7 +105,8 @@ SUGGESTED = {
     "decoupled_k3_rs": "mean k3 of an answer",
     "skyrl_product_mask": "product of an answer's ratios",
 }
-"""Preset of `data.suggestions` → what its threshold limits."""
+"""Preset whose bounds a budget moves, one for each kind of bound that rejects tokens or gives them weight 0 → what its
+threshold limits. A cap on the weights keeps every token, so that no share of tokens can choose it."""
 COLUMNS = ("correction", "kept", "clipped", "zeroed", "ESS")
 WHERE_CHOSEN = "kept where chosen"
 BUDGET_COLUMNS = ("what is limited", "threshold", WHERE_CHOSEN, *COLUMNS[1:])

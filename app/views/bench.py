@@ -13,7 +13,7 @@ from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
 from data import corrections
 from data.bounds import Bound, bounds_of, is_first, m2po_rule_index
-from data.selection import Selection
+from data.recorded import Selection
 from text import phrases
 from text.formatting import number as written
 from text.formatting import percent, plain

@@ -13,11 +13,11 @@ from controls.choosing import buttons
 from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import with_study_link
-from data import corrections, sketches, study_ends
+from data import corrections, sketches, studies
 from data.bounds import Bound, useful_slider_values
 from data.configuration import FIRST, SECOND
 from data.names import run_labels
-from data.selection import Selection
+from data.recorded import Selection
 from text import compare as say
 from text import phrases
 from text import study_ends as say_study
@@ -123,7 +123,7 @@ def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gra
     progress = None if isinstance(gradients, str) else gradients.progress[0]
     sentences = [] if progress is None else [f"**{say.advice(progress, state.get('answers'))}**"]
     kind_a, kind_b = kind_of(a), kind_of(b)
-    if kind_a and kind_b and (ended := study_ends.ends(selection.run, kind_a, kind_b)):
+    if kind_a and kind_b and (ended := studies.ends(selection.run, kind_a, kind_b)):
         sentences.append(with_study_link(say_study.of_two(ended, kind_a, kind_b, progress), ended.name))
     return " ".join(sentences)
 

@@ -13,11 +13,11 @@ from controls import batch_size, strips
 from controls.choosing import buttons, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
-from data import sketches, study_ends
+from data import sketches, studies
 from data.bounds import Bound, bounds_of, is_first, slider_values_of
 from data.configuration import FIRST
 from data.names import BETWEEN, preset_title
-from data.selection import Selection
+from data.recorded import Selection
 from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
@@ -107,7 +107,7 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
     )
     content, refused = strips.content_of(partial(gradient, shown), config)
     kind, said = kind_of(config), ""
-    if kind and (ended := study_ends.ends(selection.run, kind)):
+    if kind and (ended := studies.ends(selection.run, kind)):
         said = with_study_link(say_study.of_kind(ended, kind, over_nothing(shown, config)), ended.name)
     live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST))
     if refused:
@@ -127,7 +127,7 @@ def _toy(shown: Shown, config: CorrectionConfig, source: str) -> None:
     except UsageError as error:  # every ratio is 1
         st.info(plain(str(error)))
         return
-    exact = sketches.toy(shown.measured.gap, shown.batch_size, config, thresholds, b.id)
+    exact = sketches.toy(shown.measured, config, b.id, thresholds, shown.batch_size)
     figure = gradients.exact_curves(exact, of_ratio=is_ratio(config, b.id), at=b.value)
     caption = say.TOY.format(gap=shown.measured.gap, size=shown.batch_size)
     picture(say.TOY_TITLE, figure, key="toy_curves", caption=caption, source=source)

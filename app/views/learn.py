@@ -9,11 +9,10 @@ from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step
 from data.lessons import are_built, lessons, notes_for_teachers, number
 from data.names import preset_label, preset_title
-from data.selection import Selection
+from data.recorded import Selection
 from text import learn as learn_text
-from text import links as links_text
+from text import pages
 from text.formatting import Cell, plain, table
-from text.pages import PAGES
 
 from rlcorr import PRESETS
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
@@ -103,13 +102,13 @@ def _teaching(shown: dict[str, str]) -> None:
     st.caption(learn_text.BUILD_IS)
     left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
     with left:
-        view = pick("link_view", learn_text.VIEW, list(PAGES), written=lambda name: PAGES[name].title)
+        view = pick("link_view", learn_text.VIEW, list(pages.PAGES), written=lambda name: pages.PAGES[name].title)
     with middle:
-        hideable = links_text.HIDEABLE
+        hideable = pages.HIDEABLE
         names = pick_several("link_hide", learn_text.HIDE, list(hideable), written=hideable.__getitem__)
     with right:
         large = switch("link_projector", learn_text.LARGE)
     changes = {"view": view, "tour": "", "hide": ",".join(names), "projector": "1" if large else "", **shown}
-    copy_link(learn_text.MAKE, state.address_of(changes), words=links_text.LINK, key="copy_built", is_shown=True)
-    st.html(table(learn_text.HIDE_HEADER, [list(row) for row in links_text.HIDEABLE.items()]))
+    copy_link(learn_text.MAKE, state.address_of(changes), words=pages.LINK, key="copy_built", is_shown=True)
+    st.html(table(learn_text.HIDE_HEADER, [list(row) for row in pages.HIDEABLE.items()]))
     st.markdown(notes_for_teachers())

@@ -7,7 +7,7 @@ from components.links import Link, links
 from components.picture import picture
 from controls.choosing import pick_several
 from controls.pickers import picked_record
-from data.selection import Selection
+from data.recorded import Selection
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
 from text.phrases import in_words
@@ -97,11 +97,12 @@ def _regions(batch: TokenBatch, source: str) -> None:
     methods = {name: say.OFFERED[name] for name in names}
     left, right = st.columns(2)
     with left:
-        figure = mismatch.acceptance(batch, methods)
-        picture(say.ACCEPTANCE_TITLE, figure, key="acceptance", caption=say.ACCEPTANCE, source=source)
+        title, caption = say.PICTURES["acceptance"]
+        picture(title, mismatch.acceptance(batch, methods), key="acceptance", caption=caption, source=source)
     with right:
+        title, caption = say.PICTURES["magnified"]
         figure = mismatch.acceptance(batch, methods, magnified=True)
-        picture(say.MAGNIFIED_TITLE, figure, key="magnified", caption=say.MAGNIFIED, source=source)
+        picture(title, figure, key="magnified", caption=caption, source=source)
     if methods:
         with st.expander(say.EXPLAINED):
             st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))

@@ -15,7 +15,7 @@ from controls.sharing import view_links
 from data import corrections, lessons, recorded, studies
 from data.bounds import Bound, bounds_of, useful_slider_values, with_bounds
 from data.names import run_title
-from data.selection import Selection
+from data.recorded import Selection
 from text import learn as learn_text
 from text import phrases
 from text import start as say
@@ -92,7 +92,8 @@ def _story(story: say.Story, paths: dict[str, Path]) -> None:
     with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
         st.markdown(f"##### {story.title}", width="stretch")
         if story.run in paths:
-            to = {**dict(story.query), "view": story.view, "tour": story.tour}
+            first = TOURS[story.tour].steps[0]
+            to = {**dict(first.query), "view": first.view, "tour": story.tour}
             links(Link(story.button, to), key=f"open_{story.tour}")
     st.markdown(story.sentence)
     if story.run not in paths:

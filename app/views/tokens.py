@@ -12,7 +12,7 @@ from controls.configuration import settings
 from controls.pickers import explain, picked_record
 from data import corrections
 from data.bounds import Bound
-from data.selection import Selection
+from data.recorded import Selection
 from text import tokens as say
 from text.formatting import number, plain, table
 

@@ -17,11 +17,11 @@ from controls.sharing import view_links
 from controls.watching import watch
 from data import corrections, recorded, studies
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
-from data.selection import LATEST, Selection
+from data.recorded import LATEST, Selection
 from streamlit.delta_generator import DeltaGenerator
 from text import phrases
 from text import training as say
-from text.formatting import clipped, paragraph, plain, swatches, table
+from text.formatting import clipped, duration, paragraph, plain, swatches, table
 from text.formatting import number as written
 
 from rlcorr import CorrectionConfig
@@ -144,8 +144,8 @@ def _step(selection: Selection) -> None:
     st.caption(say.RESPONSES)
     result, _ = corrections.corrected(record.batch, CorrectionConfig())
     rows = [
-        [clipped(r.prompt, LONGEST), clipped(r.text, LONGEST), written(r.reward), f"{r.mean_ratio:.4f}"]
-        for r in recorded.largest_mismatch(record, result, 6)
+        [clipped(prompt, LONGEST), clipped(response, LONGEST), written(reward), f"{mean_ratio:.4f}"]
+        for prompt, response, reward, mean_ratio in recorded.largest_mismatch(record, result, 6)
     ]
     st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 
@@ -297,7 +297,7 @@ def _bar(training: launch.Training, outcome: launch.Outcome) -> str:
         progress = None  # the run has not written its manifest yet
     if progress is None or progress.step == 0:
         return f"{paragraph(f'{said} {say.WARMING}')}<progress value='0'></progress>"
-    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=say.duration(progress.seconds_left))}"
+    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=duration(progress.seconds_left))}"
     share = min(progress.step / progress.steps, 1.0)
     at = paragraph(f"{said} Step {progress.step} of {progress.steps}{left}")
     return f"{at}<progress value='{share:.4f}'></progress>"

@@ -14,12 +14,11 @@ from data import suggestions, uploads
 from data.bounds import bounds_of
 from data.corrections import Identity
 from data.names import BETWEEN, run_labels
-from data.selection import Selection
+from data.recorded import Selection
 from data.suggestions import Stamps, Suggestion
 from text import mismatch as mismatch_text
 from text import yours as yours_text
-from text.formatting import number, percent, plain, table
-from text.graded import Cell, Graded, graded_table
+from text.formatting import Graded, GradedCell, graded_table, number, percent, plain, table
 from text.phrases import in_words
 from views.mismatch import verdict
 
@@ -215,13 +214,13 @@ def _by_budget(
         st.caption(yours_text.BY_LENGTH_IS)
 
 
-def _cells(one: Suggestion) -> list[Cell]:
+def _cells(one: Suggestion) -> list[GradedCell]:
     """Return the cells of an effect. What the glossary has a limit for is graded: the clipped mass, and the ESS."""
     effect = one.effect
     if isinstance(effect, str):
         return [yours_text.NOT_REACHED] * len(yours_text.COLUMNS[1:])
-    clipped: Cell = yours_text.NOT_REACHED
-    zeroed: Cell = percent(effect.zeroed)
+    clipped: GradedCell = yours_text.NOT_REACHED
+    zeroed: GradedCell = percent(effect.zeroed)
     if effect.cut is not None:
         clipped = Graded(percent(effect.cut), not effect.has_high_clipped)
     elif one.config.rollout_is is not None:

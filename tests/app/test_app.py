@@ -93,7 +93,7 @@ def test_another_preset_forgets_what_was_changed(root: Path) -> None:
 
 
 def test_a_preset_without_choices_is_itself(root: Path) -> None:
-    from data.choices import choices_of, edited
+    from data.configuration import choices_of, edited
 
     for name in PRESETS:
         choices = choices_of(preset(name))
@@ -102,7 +102,7 @@ def test_a_preset_without_choices_is_itself(root: Path) -> None:
 
 
 def test_every_rule_can_be_added(root: Path) -> None:
-    from data.choices import usual_rule
+    from data.configuration import usual_rule
 
     assert [usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
 

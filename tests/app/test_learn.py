@@ -178,7 +178,7 @@ def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> Non
 
 def test_what_can_be_hidden_is_listed_and_is_where_it_is_said_to_be(root: Path) -> None:
     from controls import sharing
-    from text import links as links_text
+    from text import pages as links_text
 
     assert {*sharing.SELECTORS} == set(links_text.HIDEABLE)
     page = html(open_app(VIEW, learn="Teaching"))

@@ -27,7 +27,7 @@ def whole(node: Any, parts: list[Any]) -> Any:
 @pytest.fixture
 def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Path], Path], None]:
     monkeypatch.syspath_prepend(PROJECT / "app")
-    from static_site.sharing import share
+    from static_site.parts import share
 
     return share
 

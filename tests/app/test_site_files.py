@@ -26,29 +26,29 @@ SEVERAL = "decoupled_geo_rs_token_tis"
 
 
 @pytest.fixture(scope="module")
-def benches() -> Iterator[ModuleType]:
+def files() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PROJECT / "app")
-        from static_site import benches
+        from static_site import view_files
 
-        yield benches
+        yield view_files
 
 
-def test_presets_that_share_files_have_the_same_bench(benches: ModuleType) -> None:
+def test_presets_that_share_files_have_the_same_bench(files: ModuleType) -> None:
     """verl's bypass presets do to a batch what its decoupled ones do; only the losses differ."""
-    like = benches.shared_names(PRESETS, on_batch=True)
+    like = files.shared_names(PRESETS, on_batch=True)
     assert like["bypass_pg_geo_rs_token_tis"] == SEVERAL
     assert like["bypass_ppo_clip"] == "disabled"
     assert like["decoupled_token_is"] != like["decoupled_seq_is"]
     for name in ("bypass_pg_geo_rs_token_tis", "bypass_ppo_clip"):
-        one, other = (benches.bench_packages(RUN, STEP, preset) for preset in (name, like[name]))
+        one, other = (files.bench_packages(RUN, STEP, preset) for preset in (name, like[name]))
         assert {key: pack(one[key]) for key in one} == {key: pack(other[key]) for key in other}
 
 
-def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(benches: ModuleType) -> None:
-    packages: dict[str, Package] = benches.bench_packages(RUN, STEP, SEVERAL)
+def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(files: ModuleType) -> None:
+    packages: dict[str, Package] = files.bench_packages(RUN, STEP, SEVERAL)
     config, batch = PRESETS[SEVERAL].config, runs.read_step(RUN, STEP).batch
-    with_values = benches.all_values(config)
+    with_values = files.all_values(config)
     assert list(packages) == ["", *[b.key for b, _ in with_values[1:]]]
     for (b, values), package in zip(with_values, packages.values(), strict=True):
         kept = package.about["numbers"]["Kept tokens"]
@@ -68,9 +68,9 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(ben
     )
 
 
-def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(benches: ModuleType) -> None:
-    about = benches.preset_package(SEVERAL, SEVERAL).about
-    for b, values in benches.all_values(PRESETS[SEVERAL].config):
+def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(files: ModuleType) -> None:
+    about = files.preset_package(SEVERAL, SEVERAL).about
+    for b, values in files.all_values(PRESETS[SEVERAL].config):
         lines = about["systems"][b.key]["verl"]
         changing = [line for line in lines if isinstance(line, list)]
         assert changing, b.key
@@ -79,7 +79,7 @@ def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(benches: M
     assert about["explained"]["is_upper"] != about["explained"]["seq_mean_k1_upper"]
 
 
-def test_a_planned_comparison_is_a_sentence(benches: ModuleType) -> None:
+def test_a_planned_comparison_is_a_sentence(files: ModuleType) -> None:
     from text import training
 
     pair = Comparison("token_cap", "none", 3, Interval(0.1, 0.05, 0.15), 0.01)
@@ -96,11 +96,9 @@ def test_a_planned_comparison_is_a_sentence(benches: ModuleType) -> None:
     )
 
 
-def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: ModuleType) -> None:
+def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(files: ModuleType) -> None:
     """smol_last_weights planned three comparisons, and its arm `fresh` has no old weights."""
-    from static_site.study_files import study_package
-
-    about = study_package("smol_last_weights").about
+    about = files.study_package("smol_last_weights").about
     assert sum(sentence.startswith("Planned before training: ") for sentence in about["sentences"]) == 3
     assert about["heading"] == (
         "By the accuracy of the last weights, 2 of the 3 comparisons that were planned before training are "
@@ -111,36 +109,32 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(benches: 
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
 
 
-def test_a_study_without_a_reference_claims_no_difference(benches: ModuleType) -> None:
+def test_a_study_without_a_reference_claims_no_difference(files: ModuleType) -> None:
     """smol_pilot has three learning rates and no arm without a correction; stale_0 is one control."""
-    from static_site.study_files import study_package
-
-    assert study_package("smol_pilot").about["heading"].startswith("No arm of this study is a control")
-    assert study_package("stale_0").about["heading"].startswith("One control without a mismatch")
+    assert files.study_package("smol_pilot").about["heading"].startswith("No arm of this study is a control")
+    assert files.study_package("stale_0").about["heading"].startswith("One control without a mismatch")
 
 
-def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_other(benches: ModuleType) -> None:
+def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_other(files: ModuleType) -> None:
     run: Path = runs.ROOT / "smol_kv_fp8_e5m2"
-    said = benches.start_package(run, runs.list_steps(run)[-1]).about["texts"]["answer"]
+    said = files.start_package(run, runs.list_steps(run)[-1]).about["texts"]["answer"]
     assert said[0] == "128 of 128 answers are thrown away. The rest has 0.00 % of the tokens."
     assert said[-1] == "0 of 128 answers are thrown away. The rest has 100.00 % of the tokens."
 
 
-def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_the_study(benches: ModuleType) -> None:
+def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_the_study(files: ModuleType) -> None:
     """A run without a mismatch that a study has gets no sentence."""
-    from static_site.study_files import ends_package
-
-    package = ends_package(RUN, PRESETS)
+    package = files.ends_package(RUN, PRESETS)
     assert package is not None
     about = package.about
     pair = f"{about['kinds']['decoupled_token_is']}|{about['kinds'][SEVERAL]}"
     assert "a cap on token weights (A) ended at" in about["pairs"][pair]
     assert '(<a href="#view=study&amp;study=stale_8">Study <code>stale_8</code></a>.)' in about["pairs"][pair]
-    assert ends_package(runs.ROOT / "bf16", PRESETS) is None
+    assert files.ends_package(runs.ROOT / "bf16", PRESETS) is None
 
 
-def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(benches: ModuleType) -> None:
-    from static_site.site import CORRECTED
+def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(files: ModuleType) -> None:
+    from publish import CORRECTED
     from text.published import STORIES
 
     lessons = PROJECT / "lessons"
@@ -148,16 +142,14 @@ def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_sit
     linked = set(re.findall(r"localhost:8501/(?:bench|compare|gradient)\?run=(\w+)", text))
     live = {row["run"] for row in tomllib.loads((lessons / "_site/live.toml").read_text(encoding="utf-8")).values()}
     assert len(linked) > 5
-    assert linked | live | {story.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
+    assert linked | live | {story.told.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
 
 
-def test_each_bound_has_a_curve_of_the_gradient(benches: ModuleType) -> None:
+def test_each_bound_has_a_curve_of_the_gradient(files: ModuleType) -> None:
     """The numbers of a bound's strip, which have two digits, are the library's at the threshold of that bound."""
-    from static_site.gradient_files import gradient_packages
-
     run = runs.ROOT / "stale_4"
     step = last_sketch(run)
-    packages: dict[str, Package] = gradient_packages(run, step, "decoupled_geo_rs")
+    packages: dict[str, Package] = files.gradient_packages(run, step, "decoupled_geo_rs")
     whole, lower = packages.values()
     upper_slider, lower_slider = whole.about["part"]["sliders"]
     assert list(packages) == ["", lower_slider["key"]] == ["", "seq_mean_k1_lower"]

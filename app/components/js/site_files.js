@@ -30,14 +30,13 @@ const bytesAt = async (address) => {
 }
 
 let shared
-const sharedParts = async (site) => (await readStrip(await bytesAt(`${site}shared.bin`))).about.parts
 
 // Return a strip. `site` is the way from the page to the folder of the site.
 export const stripAt = async (address, site = "") => {
   if (!strips.has(address)) {
-    shared ??= sharedParts(site)
-    const [packed, parts] = await Promise.all([bytesAt(`${site}${address}`), shared])
-    strips.set(address, await readWhole(packed, parts))
+    shared ??= bytesAt(`${site}shared.bin`).then(readStrip)
+    const [packed, { about }] = await Promise.all([bytesAt(`${site}${address}`), shared])
+    strips.set(address, await readWhole(packed, about.parts))
   }
   return strips.get(address)
 }
