@@ -1,9 +1,10 @@
 """A part of the page that shows something that goes on, such as a training run.
 
-The component asks an address of its own every two seconds (controls/watching.py), and changes nothing outside itself:
-Streamlit hears of it only when somebody presses one of its buttons.
+The component asks an address of its own every two seconds, and changes nothing outside itself: Streamlit hears of it
+only when somebody presses one of its buttons.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from components.markdown import inline
+from components.offers import offer
 from components.picture import picture_data
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure
@@ -46,7 +48,12 @@ _mount = component(
 )
 
 
-def watched(content: WatchedContent, address: str | None, *, key: str, on_press: Callable[[str], None]) -> None:
-    """Show the content, and what the address answers later. `on_press` gets the key of the button that was pressed."""
-    data = {"address": address, "content": content.data()}
+def watch(content: Callable[[], WatchedContent], *, key: str, on_press: Callable[[str], None]) -> None:
+    """Show the content now, and as it changes. `on_press` gets the key of the button that was pressed.
+
+    The server calls `content` later, without a visitor's session, so it must not use Streamlit.
+    """
+    now = content()
+    address = None if now.ends else offer("watched", key, lambda: json.dumps(content().data()).encode())
+    data = {"address": address, "content": now.data()}
     _mount(data=data, key=key, on_pressed_change=lambda: on_press(st.session_state[key]["pressed"]))

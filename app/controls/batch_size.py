@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import state
 import streamlit as st
-from components.live_part import LiveContent, Slider
+from components.live_part import Slider
+from components.offers import offer
 from data.sketches import BATCH_SIZES
 from text import gradient as say
 
-from controls import drag
-from rlcorr.errors import UsageError
-from rlcorr.strips.packing import Package
+from rlcorr.strips.packing import Package, pack
 
 KEY = "answers"
 
@@ -22,16 +21,9 @@ def batch_size() -> int:
     return size
 
 
-def slider(answer: Callable[[int], LiveContent], strip_key: str, strip: Callable[[], Package]) -> Slider:
+def slider(strip_key: str, strip: Callable[[], Package]) -> Slider:
     """Return the slider of the batch size. Strips with the same `strip_key` are equal."""
+    address = offer("strips", KEY, lambda: pack(strip()), version=strip_key)
     return Slider(
-        KEY, say.BATCH_SIZE, BATCH_SIZES, state.get(KEY), generation=state.generation(KEY),
-        address=drag.offer(KEY, lambda value: answer(_checked(value))),
-        strip=drag.offer_strip(KEY, strip_key, strip), help=say.BATCH_SIZE_IS,
-    )  # fmt: skip
-
-
-def _checked(value: float) -> int:
-    if value not in BATCH_SIZES:
-        raise UsageError(f"{value:g} answers are not offered; offered: {', '.join(map(str, BATCH_SIZES))}.")
-    return int(value)
+        KEY, say.BATCH_SIZE, BATCH_SIZES, state.get(KEY), state.generation(KEY), address, help=say.BATCH_SIZE_IS
+    )

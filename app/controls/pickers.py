@@ -5,7 +5,7 @@ from pathlib import Path
 
 import state
 import streamlit as st
-from components.watched import WatchedContent
+from components.watched import WatchedContent, watch
 from data import recorded, selection
 from data.configuration import FIRST, SECOND
 from data.names import BETWEEN, preset_title, run_labels, run_title
@@ -16,7 +16,6 @@ from text.formatting import ago, paragraph, plain
 
 from controls import configuration
 from controls.choosing import pick
-from controls.watching import watch
 from rlcorr import PRESETS
 from rlcorr.records import runs
 

@@ -118,8 +118,8 @@ def ranking_package(run: Path, step: int) -> Package:
         for size, choice in zip(sketches.BATCH_SIZES, ranking.choices, strict=True)
     ]
     slider = Slider(
-        "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0, address=None,
-        strip=None, text=BEST, help=gradient_text.BATCH_SIZE_IS,
+        "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0,
+        text=BEST, help=gradient_text.BATCH_SIZE_IS,
     )  # fmt: skip
     usual = contents[sketches.BATCH_SIZES.index(USUAL_BATCH)]
     package = parts.with_part(strips.package_contents(contents), usual, [slider], recorded.source(run, step), resets={})

@@ -52,7 +52,6 @@ def live(
     preset = PRESETS[state.get("preset")]
     sliders = bound_sliders(
         config,
-        lambda varied: live_bench.bench(identity, batch, varied, preset),
         strip=lambda now, b, slider_values: (
             strips.strip_key(identity, now, b, slider_values),
             partial(live_bench.bench_strip, identity, batch, now, b, slider_values),

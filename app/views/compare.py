@@ -90,13 +90,13 @@ def _live(
     batch, (a, b) = record.batch, pair
     identity = corrections.identity(selection.run, record.step)
     first = bound_sliders(
-            a, lambda varied: live_compare.two_corrections(batch, varied, b), strip=_strips(identity, batch, "A", b),
+            a, strip=_strips(identity, batch, "A", b),
             slider_values=partial(useful_slider_values, [(identity, batch)], a),
         )  # fmt: skip
     sliders = [
         *(replace(slider, label=f"A: {slider.label}") for slider in first),
         *bound_sliders(
-            b, lambda varied: live_compare.two_corrections(batch, a, varied), strip=_strips(identity, batch, "B", a),
+            b, strip=_strips(identity, batch, "B", a),
             slider_values=partial(useful_slider_values, [(identity, batch)], b), slot=SECOND,
         ),
     ]  # fmt: skip
@@ -233,7 +233,6 @@ def _live_same(
     a, b = batches
     sliders = bound_sliders(
         config,
-        lambda varied: live_compare.two_batches(a, b, varied),
         strip=lambda now, bound, slider_values: (
             strips.strip_key(("compare", identities), now, bound, slider_values),
             partial(live_compare.two_batches_strip, batches, now, bound, slider_values),

@@ -58,7 +58,6 @@ def live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> 
     shown = live_gradient.Shown(measured, name, size)
     sliders = bound_sliders(
         config,
-        lambda varied: live_gradient.gradient(shown, varied),
         strip=lambda now, b, slider_values: (
             strips.strip_key((measured.identity, name, size), now, b, slider_values),
             partial(live_gradient.bound_strip, shown, now, b, slider_values),
@@ -67,7 +66,6 @@ def live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> 
     )
     sliders.append(
         batch_size.slider(
-            lambda size: live_gradient.gradient(replace(shown, batch_size=size), config),
             strip_key=repr((measured.identity, name, config)),
             strip=partial(live_gradient.size_strip, shown, config),
         )

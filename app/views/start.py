@@ -1,15 +1,14 @@
 """The Start page: three training runs on one screen, each with a picture and a button that opens it in a view."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import state
 import streamlit as st
 from components.links import Link, links
-from components.live_part import LiveContent, Slider, live_part
+from components.live_part import Slider, live_part
+from components.offers import offer
 from components.picture import picture
-from controls import drag
 from controls.sharing import view_links
 from data import corrections, lessons, recorded, studies
 from data.bounds import bounds_of, useful_slider_values, with_bounds
@@ -34,6 +33,7 @@ from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study import study_path
+from rlcorr.strips.packing import pack
 from rlcorr.teaching.code_address import public_address
 from rlcorr.types import TokenBatch
 
@@ -92,24 +92,20 @@ def _played(run: Path) -> None:
     config = with_bounds(preset.config, {b.id: value})
     slider_values = useful_slider_values([(identity, batch)], config, b, value)
 
-    def content(value: float) -> LiveContent:
-        return live_bench.start_content(batch, with_bounds(preset.config, {b.id: value}), texts)
+    def packed_strip() -> bytes:
+        return pack(live_bench.start_strip(batch, config, b, slider_values))
 
     slider = Slider(
         KEY, say.MOVING_LABEL, slider_values, value, generation=state.generation(KEY),
-        address=drag.offer(KEY, content),
-        strip=drag.offer_strip(
-            KEY,
-            strips.strip_key(identity, config, b, slider_values),
-            partial(live_bench.start_strip, batch, config, b, slider_values),
-        ),
+        strip=offer("strips", KEY, packed_strip, version=strips.strip_key(identity, config, b, slider_values)),
         plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
     st.markdown(say.MOVING_IS)
     with st.container(key="start"):
-        live_part([slider], content(value), source=recorded.source(run, step), resets={})
+        content = live_bench.start_content(batch, config, texts)
+        live_part([slider], content, source=recorded.source(run, step), resets={})
 
 
 def _story(story: Story, draw: Callable[[Story, Path], float | None], paths: dict[str, Path]) -> None:

@@ -72,7 +72,6 @@ def _live(shown: Selection, batch: TokenBatch, config: CorrectionConfig) -> None
     identity = corrections.identity(shown.run, shown.step or 0)
     sliders = bound_sliders(
         config,
-        live_tokens.sentence,
         strip=lambda now, b, slider_values: (
             live_tokens.strip_key(identity, now, b, slider_values),
             partial(live_tokens.fates_strip, batch, now, b, slider_values, TEXT),

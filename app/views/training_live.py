@@ -6,9 +6,8 @@ from pathlib import Path
 
 import state
 import streamlit as st
-from components.watched import WatchedContent
+from components.watched import WatchedContent, watch
 from controls.choosing import number, pick
-from controls.watching import watch
 from data import recorded
 from data.names import preset_label
 from data.selection import LATEST, Selection

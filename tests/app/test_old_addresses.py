@@ -41,7 +41,7 @@ def test_the_path_of_a_view_becomes_its_name(address: str, expected: str) -> Non
     "address",
     [
         "/", "/?view=bench", "/_stcore/health", "/static/js/index.js", "/site/lessons/index.html", "/site/",
-        "/favicon.png", "/moved/ticket?at=1", "/strips/ticket", "/watched/ticket", "/a/b",
+        "/favicon.png", "/strips/ticket", "/watched/ticket", "/a/b",
     ],
 )  # fmt: skip
 def test_everything_else_stays_as_it_is(address: str) -> None:

@@ -60,7 +60,7 @@ window.showLessonPart = async (host) => {
   const show = (value) => {
     Object.assign(slider, { value, generation: slider.generation + 1, strip: address })
     livePart(root, data, {
-      moved: (_, { value, done }) => { if (done) rest(value) },
+      moved: (_, { value }) => rest(value),
       reset: () => {
         show(usual)
         rest(usual)

@@ -119,27 +119,21 @@ const showAll = (part, data) => {
   showPictures(part, data.rows)
 }
 
-// Draw another slider position, from an answer of the server or from a strip.
-const drawing = (part) => ({
-  answer: (answer) => {
-    write(part, answer)
-    for (const [key, figure] of Object.entries(answer.figures)) part.pictureOf.get(key)?.host.redraw(figure)
-  },
-  place: ({ numbers, texts, tables, pictures }) => {
-    write(part, { numbers, texts, tables })
-    for (const [key, moved] of Object.entries(pictures)) {
-      const host = part.pictureOf.get(key)?.host
-      if (moved.figure) host?.redraw(moved.figure)
-      else if (host) host.move(moved)
-      else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // a picture of another component
-    }
-  },
-})
+// Draw another slider position.
+const drawPlace = (part, at) => {
+  write(part, at)
+  for (const [key, moved] of Object.entries(at.pictures)) {
+    const host = part.pictureOf.get(key)?.host
+    if (moved.figure) host?.redraw(moved.figure)
+    else if (host) host.move(moved)
+    else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // a picture of another component
+  }
+}
 
 // Draw a slider position as a run of the page would, for a page without a server.
-export const restAt = (root, { numbers, texts, tables, pictures }) => {
-  write(root.livePart, { numbers, texts, tables })
-  for (const [key, moved] of Object.entries(pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
+export const restAt = (root, at) => {
+  write(root.livePart, at)
+  for (const [key, moved] of Object.entries(at.pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
 }
 
 // Load the strip of the first slider first, because the others are moved more rarely.
@@ -155,7 +149,7 @@ const loadInTurn = async (part, sliders) => {
 export const livePart = (root, data, tell) => {
   root.livePart ??= newPart(root)
   const part = root.livePart
-  const sliders = byKey(part.sliderOf, data.sliders.map(({ key }) => key), () => makeSlider(drawing(part)))
+  const sliders = byKey(part.sliderOf, data.sliders.map(({ key }) => key), () => makeSlider((at) => drawPlace(part, at)))
   for (const [i, slider] of sliders.entries()) slider.show(data.sliders[i], tell)
   arrange(part.sliders, sliders)
   // Leave room for the buttons where they can appear, so that nothing moves when they do.

@@ -118,8 +118,7 @@ const showStrips = (root, part, addresses, { prefix = "", moved = () => {}, stay
       active = key
       livePart(root, dataOf(key, sliderOf[key].value, key), events)
     },
-    moved: (key, { value, done }) => {
-      if (!done) return
+    moved: (key, { value }) => {
       const { values, value: usual } = sliderOf[key], place = nearest(values, value), shown = values[place]
       note({ ...nothing, [prefix + key]: shown === usual ? undefined : shown })
       if (shown !== value) showAt(key, place, notStored(value, shown))

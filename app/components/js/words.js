@@ -1,5 +1,5 @@
 // Answers as running text, whose tokens turn grey where the cells of a strip call them rejected. The host has the methods of
-// a host of a picture: `redraw` and `rest` take the fates of all tokens, `move` takes the cells of a slider position.
+// a host of a picture: `rest` and `move` take the cells of a slider position.
 
 import { make } from "./dom.js"
 
@@ -17,10 +17,6 @@ const newWords = (host, words) => {
   host.replaceChildren(make("div", "rl-words", ...answers))
   host.move = ({ cells }) => colour(host, (row, column) => cells.codes[row * cells.width + column])
   host.rest = host.move
-  host.redraw = (text) => {
-    const fates = JSON.parse(text)
-    colour(host, (row, column) => fates[row][column])
-  }
   host.pullable = () => {}
 }
 
@@ -28,5 +24,5 @@ export const showWords = (host, { words, fates }) => {
   const written = JSON.stringify(words)
   if (host.written !== written) newWords(host, words)
   host.written = written
-  host.redraw(fates)
+  colour(host, (row, column) => fates[row][column])
 }
