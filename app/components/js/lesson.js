@@ -4,7 +4,7 @@
 
 import { livePart, restAt } from "./live_part_view.js"
 import { nearest, stripAt, wholeRows } from "./site_files.js"
-import { placeOf } from "./strip_lookup.js"
+import { placeOf } from "./strips.js"
 
 const SITE = `${document.documentElement.dataset.content_root}../`
 const STEP = 4  // px that a pointer moves for one slider value

@@ -2,21 +2,16 @@
 //
 // It is redrawn after every run of the page, unless a thumb is held at a position that the run did not know.
 
-import { movingLine } from "./strip_lookup.js"
 import { arrange, byKey, make, put, putHtml, unbroken } from "./dom.js"
-import { purge, showPicture } from "./pictures.js"
+import { purge, showHeaded, showPicture } from "./pictures.js"
 import { makeSlider } from "./slider.js"
+import { movingLine } from "./strips.js"
 import { showWords } from "./words.js"
 
 const makeNumber = () => {
   const name = make("abbr"), text = make("b"), beside = make("small")
   name.tabIndex = 0
   return Object.assign(make("div", "rl-number", make("div", "rl-name", name), text, beside), { name, text, beside })
-}
-
-const makePicture = () => {
-  const above = make("p", "rl-above"), heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
-  return Object.assign(make("section", "rl-shown", above, heading, host, caption), { above, heading, host, caption })
 }
 
 const makeNote = () => {
@@ -79,24 +74,18 @@ const linesOf = (part, key) => [...part.sliderOf.values()]
   .filter(([, line]) => line)
 
 const showPictures = (part, rows) => {
-  const before = [...part.pictureOf.values()]
-  byKey(part.pictureOf, rows.flat().map(({ key }) => key), makePicture)
-  arrange(part.rows, rows.map((row, i) => {
+  const place = () => arrange(part.rows, rows.map((row, i) => {
     const line = part.rows.children[i] ?? make("div", "rl-row")
     arrange(line, row.map(({ key }) => part.pictureOf.get(key)))
     return line
   }))
-  for (const picture of before) if (!picture.isConnected) purge(picture.host)
-  for (const picture of rows.flat()) {
-    const shown = part.pictureOf.get(picture.key)
-    shown.dataset.picture = picture.key
+  showHeaded(part.pictureOf, rows.flat(), place, (shown, picture) => {
+    shown.above ??= shown.insertBefore(make("p", "rl-above"), shown.heading)
     putHtml(shown.above, picture.above)
-    putHtml(shown.heading, picture.heading)
-    putHtml(shown.caption, picture.caption)
     if (picture.words) showWords(shown.host, picture)
     else showPicture(shown.host, picture)
     shown.host.pullable(() => linesOf(part, picture.key))
-  }
+  })
 }
 
 const showNotes = (part, notes) => {

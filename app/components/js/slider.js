@@ -4,9 +4,8 @@
 // Only a new generation or another list of values moves the thumb. While somebody drags, no message of the server does.
 // The page runs again when the thumb has rested or something else is pressed.
 
-import { fetched } from "./server.js"
-import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
+import { fetched, placeOf } from "./strips.js"
 
 const PLAYED = 7000  // ms for a thumb that moves by itself and back
 const REST = 120  // ms from the last change until the page runs again
