@@ -4,8 +4,7 @@ import html
 
 import state
 import streamlit as st
-from components.links import Link, links
-from components.show_me import show_me
+from components.links import Link, links, show_me
 from text import tours as say
 from text.tours import TOURS, Step, Tour
 

@@ -1,4 +1,4 @@
-"""controls/old_addresses.py: which addresses are redirected, and where to."""
+"""controls/middleware.py: which addresses are redirected, and where to."""
 
 import pytest
 from app_pages import committed
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.usefixtures("committed")
 
 def location(address: str, base: str = "", method: str = "GET") -> str | None:
     """Return where the answer redirects to, None without a redirect."""
-    from controls.old_addresses import OldAddresses
+    from controls.middleware import old_addresses
 
     page = Route("/{path:path}", lambda request: PlainTextResponse("page"), methods=["GET", "POST"])
-    app = Starlette(routes=[page], middleware=[Middleware(OldAddresses, base=base)])
+    app = Starlette(routes=[page], middleware=[Middleware(old_addresses, base=base)])
     answer = TestClient(app, follow_redirects=False).request(method, address)
     return answer.headers.get("location")
 
