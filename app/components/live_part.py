@@ -14,7 +14,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from components.markdown import inline
-from components.picture import picture_data
+from components.picture import headed_data
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure
 
@@ -55,15 +55,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown.
-
-    `source` is needed only if it is not the source of the whole live part.
-    """
+    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown."""
 
     figure: Figure
     title: str
     caption: str
-    source: str | None = None
     above: str = ""
 
 
@@ -130,11 +126,10 @@ def part_data(
 
 
 def _picture_data(key: str, shown: Picture | Words, source: str) -> dict[str, Any]:
-    said = {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption)}
     if isinstance(shown, Words):
-        return {**said, "above": "", "words": [*map(list, shown.texts)], "fates": [*map(list, shown.fates)]}
-    figure = picture_data(shown.figure, shown.title, shown.caption, source if shown.source is None else shown.source)
-    return {**said, "above": inline(shown.above), **figure}
+        said = {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption), "above": ""}
+        return said | {"words": [*map(list, shown.texts)], "fates": [*map(list, shown.fates)]}
+    return headed_data(key, shown.title, shown.figure, shown.caption, source) | {"above": inline(shown.above)}
 
 
 _mount = component(

@@ -6,15 +6,14 @@ only when somebody presses one of its buttons.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2 import component
 
-from components.markdown import inline
 from components.offers import offer
-from components.picture import picture_data
+from components.picture import headed_data
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure
 
@@ -35,12 +34,8 @@ class WatchedContent:
 
     def data(self) -> dict[str, Any]:
         """Return the content for JSON."""
-        shown = [
-            {"key": key, "heading": inline(title), "caption": inline(caption)}
-            | picture_data(figure, title, caption, source)
-            for key, (title, figure, caption, source) in self.pictures.items()
-        ]
-        return asdict(WatchedContent(self.html, dict(self.buttons), {}, self.below, self.ends)) | {"pictures": shown}
+        pictures = [headed_data(key, *shown) for key, shown in self.pictures.items()]
+        return {**vars(self), "buttons": dict(self.buttons), "pictures": pictures}
 
 
 _mount = component(

@@ -20,13 +20,8 @@ export const unpacked = (values) => {
   return Array.from({ length: flat.length / columns }, (_, i) => flat.slice(i * columns, (i + 1) * columns))
 }
 
-const VARIES = { bar: "y", heatmap: "z" }  // the part of a trace that can be sketched
-
-// Return a trace as text: all of it, and without the part that can be sketched.
-export const textsOf = (trace) => {
-  const { [VARIES[trace.type]]: varies, ...fixed } = trace
-  return { whole: JSON.stringify(trace), fixed: JSON.stringify(fixed) }
-}
+// Return a trace as text: all of it, and without the heights of bars.
+export const textsOf = (trace) => ({ whole: JSON.stringify(trace), fixed: JSON.stringify({ ...trace, y: null }) })
 
 // Round a side of a bar to whole pixels as Plotly does. A bar of less than two pixels is made wider to be visible.
 const onPixel = (side, other) => {
@@ -72,20 +67,13 @@ export const drawCells = (box, { codes, height, width }, colorscale) => {
   shown.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", canvas.toDataURL())  // as Plotly does
 }
 
-const sketchCells = (box, { z, colorscale }) => {
-  const [height, width] = z.shape.split(",").map(Number), codes = Uint8Array.from(atob(z.bdata), (c) => c.charCodeAt(0))
-  drawCells(box, { codes, height, width }, colorscale)
-}
-
 // Check whether all of a mask is visible with the first row on top. Other views cannot be drawn here.
 export const isWhole = ({ _fullLayout: { xaxis, yaxis } }) =>
   xaxis.autorange && yaxis.autorange && yaxis.range[0] > yaxis.range[1]
 
-// Draw the traces that changed, if that is possible here, and return whether it was.
+// Draw the traces that changed, if only heights of bars did, and return whether that was so.
 export const sketch = (box, traces, moved, isFixed) => {
-  const whole = isWhole(box)
-  const can = (i) => isFixed(i) && (traces[i].type === "bar" || (traces[i].type === "heatmap" && whole))
-  if (!moved.every(can)) return false
-  for (const i of moved) traces[i].type === "bar" ? drawBars(box, i, unpacked(traces[i].y)) : sketchCells(box, traces[i])
+  if (!moved.every((i) => traces[i].type === "bar" && isFixed(i))) return false
+  for (const i of moved) drawBars(box, i, unpacked(traces[i].y))
   return true
 }
