@@ -6,8 +6,7 @@ from functools import partial
 import streamlit as st
 from components.live_part import LiveContent, live_part
 from components.picture import picture
-from controls.batch_size import batch_size
-from controls.choosing import buttons
+from controls.choosing import batch_size, buttons
 from controls.configuration import StripOf, bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import with_study_link

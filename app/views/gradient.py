@@ -7,8 +7,7 @@ import state
 import streamlit as st
 from components.live_part import LiveContent, live_part
 from components.picture import picture
-from controls import batch_size
-from controls.choosing import buttons, folding
+from controls.choosing import batch_size_slider, buttons, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
 from data import sketches, study_ends
@@ -65,7 +64,7 @@ def live(measured: Sketched, selection: Selection, config: CorrectionConfig) -> 
         slider_values=partial(live_gradient.slider_values, shown, config),
     )
     sliders.append(
-        batch_size.slider(
+        batch_size_slider(
             strip_key=repr((measured.identity, name, config)),
             strip=partial(live_gradient.size_strip, shown, config),
         )

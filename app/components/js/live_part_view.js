@@ -6,7 +6,6 @@ import { arrange, byKey, make, put, putHtml, unbroken } from "./dom.js"
 import { purge, showHeaded, showPicture } from "./pictures.js"
 import { makeSlider } from "./slider.js"
 import { movingLine } from "./strips.js"
-import { showWords } from "./words.js"
 
 const makeNumber = () => {
   const name = make("abbr"), text = make("b"), beside = make("small")
@@ -72,6 +71,35 @@ const showNumbers = (part, numbers) => {
 const linesOf = (part, key) => [...part.sliderOf.values()]
   .map((slider) => [slider, slider.strip() && movingLine(slider.strip(), key)])
   .filter(([, line]) => line)
+
+// --- answers as running text, whose tokens turn grey where the cells of a strip call them rejected ---
+
+// The host has the methods of a host of a picture: `rest` and `move` take the cells of a slider position.
+const REJECTED = 4  // index into rlcorr.figures.correction.FATES
+
+const colour = (host, fateOf) => {
+  for (const [row, answer] of host.tokens.entries()) {
+    for (const [column, token] of answer.entries()) token.classList.toggle("rl-rejected", fateOf(row, column) === REJECTED)
+  }
+}
+
+const newWords = (host, words) => {
+  host.tokens = words.map((texts) => texts.map((text) => Object.assign(make("span", "rl-word"), { textContent: text })))
+  const answers = host.tokens.map((tokens) => make("span", "rl-said-answer", ...tokens))
+  host.replaceChildren(make("div", "rl-words", ...answers))
+  host.move = ({ cells }) => colour(host, (row, column) => cells.codes[row * cells.width + column])
+  host.rest = host.move
+  host.pullable = () => {}
+}
+
+const showWords = (host, { words, fates }) => {
+  const written = JSON.stringify(words)
+  if (host.written !== written) newWords(host, words)
+  host.written = written
+  colour(host, (row, column) => fates[row][column])
+}
+
+// --- all parts ---
 
 const showPictures = (part, rows) => {
   const place = () => arrange(part.rows, rows.map((row, i) => {
