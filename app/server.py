@@ -1,20 +1,20 @@
-"""The server of `make app`: the page of main.py, addresses for dragging and watching, and the lessons."""
+"""The server of `make app`: the page of main.py, addresses of its components, and the lessons."""
 
 import streamlit as st
-from controls import drag, lesson_pages, watching
-from controls.headers import OwnPages, SafeHeaders
-from controls.old_addresses import OldAddresses
+from components import offers
+from controls import lesson_pages
+from controls.middleware import old_addresses, own_pages, safe_headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 HOSTS = st.get_option("server.allowedHosts")  # `rlcorr play` sets it; without it every name is accepted
 app = st.App(
     "main.py",
-    routes=[*drag.ROUTES, *watching.ROUTES, *lesson_pages.routes()],
+    routes=[*offers.ROUTES, *lesson_pages.ROUTES],
     middleware=[
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
-        Middleware(SafeHeaders, framed=not HOSTS),
-        Middleware(OwnPages, hosts=HOSTS),
-        Middleware(OldAddresses, base=st.get_option("server.baseUrlPath")),
+        Middleware(safe_headers, framed=not HOSTS),
+        Middleware(own_pages, hosts=HOSTS),
+        Middleware(old_addresses, base=st.get_option("server.baseUrlPath")),
     ],
 )

@@ -1,7 +1,4 @@
-"""Links to other views. A plain click changes what the link names and stays in this session.
-
-Any other click, such as one with Ctrl, opens the address of the link as a browser does.
-"""
+"""Links to other views, a button that copies the link to a page, and one that brings an element into view."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +10,20 @@ from streamlit.components.v2 import component
 
 from components.sources import script, style
 
-_mount = component("rlcorr_links", css=style("links.css"), js=script("links.js"), isolate_styles=False)
+_links = component("rlcorr_links", css=style("links.css"), js=script("links.js"), isolate_styles=False)
+_copy_link = component(
+    "rlcorr_copy_link",
+    html="""<button type="button"></button><span role="status"></span><input readonly hidden>""",
+    css=style("copy_link.css"),
+    js=script("copy_link.js"),
+)
+_show_me = component(
+    "rlcorr_show_me",
+    html="""<button type="button" class="rl-show-me" hidden></button>""",
+    css=style("show_me.css"),
+    js=script("show_me.js"),
+    isolate_styles=False,  # the strip of a tour hides the element that a hidden button is in, and its gap
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,11 @@ class Link:
 
 
 def links(*shown: Link, key: str, current: str | None = None, width: Literal["stretch", "content"] = "content") -> None:
-    """Show links in a row. `current`: the label of the one that leads to this page."""
+    """Show links in a row. `current`: the label of the one that leads to this page.
+
+    A plain click changes what the link names and stays in this session. Any other click, such as one with Ctrl, opens
+    the address of the link as a browser does.
+    """
     data = [
         {
             "label": link.label,
@@ -37,4 +51,25 @@ def links(*shown: Link, key: str, current: str | None = None, width: Literal["st
         }
         for link in shown
     ]
-    _mount(data=data, key=key, width=width, on_go_change=lambda: state.follow(st.session_state[key]["go"]))
+    _links(data=data, key=key, width=width, on_go_change=lambda: state.follow(st.session_state[key]["go"]))
+
+
+def copy_link(label: str, address: str, *, words: Mapping[str, str], key: str, is_shown: bool = False) -> None:
+    """Show a button that copies an address, and confirms that it did.
+
+    Args:
+        label: The text on the button.
+        address: The address, relative to the app.
+        words: The texts `link`, `copied` and `press`.
+        key: Streamlit's key of the component.
+        is_shown: Whether the address is shown before the button is pressed.
+    """
+    _copy_link(data={"label": label, "address": address, "words": dict(words), "shown": is_shown}, key=key)
+
+
+def show_me(label: str, selector: str, *, key: str) -> None:
+    """Show a button that scrolls to the first element of this CSS selector. It is hidden while the element is visible.
+
+    The element may be drawn later than the button.
+    """
+    _show_me(data={"label": label, "selector": selector}, key=key, width="content")

@@ -1,11 +1,10 @@
 """The live part of a page: the sliders of bounds, and the numbers, pictures and texts that move with them.
 
 One component owns all these elements. While a thumb moves, the component looks up its new content in the strip of the
-slider. Until the strip is loaded, or if there is none, it asks the server (see controls/drag.py). The page runs again
-when the thumb is let go, and state.py takes the value. The static site shows the same part with the same data.
+slider. The page runs again when the thumb is let go, and state.py takes the value. The static site shows the same part
+with the same data.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from components.markdown import inline
-from components.picture import picture_data
+from components.picture import headed_data
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure
 
@@ -34,10 +33,8 @@ class Slider:
     """One of `values`."""
     generation: int
     """If this number changes, the thumb goes back to `value`, even while somebody drags it."""
-    address: str | None
-    """The address that answers for one value. Without it the page runs again and again while the thumb moves."""
     strip: str | None = None
-    """The address of the strip, if there is one."""
+    """The address of the strip, which the static site adds in the browser."""
     exact: tuple[float, float] | None = None
     """Any number between these two can also be typed. If None, nothing can be typed."""
     plays_to: float | None = None
@@ -58,20 +55,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown.
-
-    `source` is needed only if it is not the source of the whole live part.
-    """
+    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown."""
 
     figure: Figure
     title: str
     caption: str
-    source: str | None = None
     above: str = ""
-
-    def moved(self) -> str:
-        """Return what can change with a bound, as JSON."""
-        return str(self.figure.to_json())
 
 
 @dataclass(frozen=True)
@@ -86,10 +75,6 @@ class Words:
     """Index into `rlcorr.figures.correction.FATES`, per token."""
     title: str
     caption: str
-
-    def moved(self) -> str:
-        """Return what can change with a bound, as JSON."""
-        return json.dumps(self.fates)
 
 
 @dataclass(frozen=True)
@@ -122,15 +107,6 @@ class LiveContent:
         """Return the pictures of all rows, without words."""
         return {key: shown for row in self.rows for key, shown in row.items() if isinstance(shown, Picture)}
 
-    def changes(self) -> dict[str, Any]:
-        """Return the parts that can change with a bound, for JSON. The page shows the rest already."""
-        return {
-            "numbers": {label: {"text": n.text, "beside": n.beside} for label, n in self.numbers.items()},
-            "texts": dict(self.texts),
-            "tables": dict(self.tables),
-            "figures": {key: shown.moved() for row in self.rows for key, shown in row.items()},
-        }
-
 
 def part_data(
     sliders: Sequence[Slider], content: LiveContent, source: str, resets: Mapping[str, str]
@@ -150,11 +126,10 @@ def part_data(
 
 
 def _picture_data(key: str, shown: Picture | Words, source: str) -> dict[str, Any]:
-    said = {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption)}
     if isinstance(shown, Words):
-        return {**said, "above": "", "words": [list(texts) for texts in shown.texts], "fates": shown.moved()}
-    figure = picture_data(shown.figure, shown.title, shown.caption, source if shown.source is None else shown.source)
-    return {**said, "above": inline(shown.above), **figure}
+        said = {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption), "above": ""}
+        return said | {"words": [*map(list, shown.texts)], "fates": [*map(list, shown.fates)]}
+    return headed_data(key, shown.title, shown.figure, shown.caption, source) | {"above": inline(shown.above)}
 
 
 _mount = component(

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component
 
-from components.markdown import plain_text
+from components.markdown import inline, plain_text
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure, text_summary
 
@@ -40,8 +40,7 @@ def picture(
         on_click: Called after a click inside the axes; st.session_state[key]["click"]["x"] is the clicked value.
     """
     st.markdown(f"**{title}**")
-    data = picture_data(figure, title, caption, source)
-    data |= {"clicks": on_click is not None}
+    data = picture_data(figure, title, caption, source) | {"clicks": on_click is not None}
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
     _mount(data=data, key=key, **listening)
     st.caption(caption)
@@ -52,6 +51,12 @@ def picture_data(figure: Figure, title: str, caption: str, source: str) -> dict[
     name, reaches = plain_text(title), text_summary(figure)
     alt = f"{name}. {plain_text(caption)}" + (f" {reaches}." if reaches else "")
     return {"figure": figure.to_json(), "title": name, "alt": alt, "stamp": source}
+
+
+def headed_data(key: str, title: str, figure: Figure, caption: str, source: str) -> dict[str, Any]:
+    """Return the same with the heading and the caption, for a component that shows several pictures."""
+    said = {"key": key, "heading": inline(title), "caption": inline(caption)}
+    return said | picture_data(figure, title, caption, source)
 
 
 def load_plotly() -> None:

@@ -60,12 +60,11 @@ def token_text(
         on_open: Called when a token is opened; st.session_state[key]["open"] is then its row and column.
     """
     legend = {"words": words, "palette": palette(), "ticks": ticks(span), "fates": list(fates)}
-    index = None if opened is None else {"row": opened[0], "column": opened[1]}
     data = {
         "key": key,
         "responses": [asdict(r) for r in responses],
         "legend": legend,
-        "opened": index,
+        "opened": opened and {"row": opened[0], "column": opened[1]},
         "run": state.run_number(),
     }
     _mount(data=data, key=key, on_open_change=on_open)

@@ -1,18 +1,19 @@
 """A part of the page that shows something that goes on, such as a training run.
 
-The component asks an address of its own every two seconds (controls/watching.py), and changes nothing outside itself:
-Streamlit hears of it only when somebody presses one of its buttons.
+The component asks an address of its own every two seconds, and changes nothing outside itself: Streamlit hears of it
+only when somebody presses one of its buttons.
 """
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2 import component
 
-from components.markdown import inline
-from components.picture import picture_data
+from components.offers import offer
+from components.picture import headed_data
 from components.sources import script, style
 from rlcorr.figures.canvas import Figure
 
@@ -33,12 +34,8 @@ class WatchedContent:
 
     def data(self) -> dict[str, Any]:
         """Return the content for JSON."""
-        shown = [
-            {"key": key, "heading": inline(title), "caption": inline(caption)}
-            | picture_data(figure, title, caption, source)
-            for key, (title, figure, caption, source) in self.pictures.items()
-        ]
-        return asdict(WatchedContent(self.html, dict(self.buttons), {}, self.below, self.ends)) | {"pictures": shown}
+        pictures = [headed_data(key, *shown) for key, shown in self.pictures.items()]
+        return {**vars(self), "buttons": dict(self.buttons), "pictures": pictures}
 
 
 _mount = component(
@@ -46,7 +43,12 @@ _mount = component(
 )
 
 
-def watched(content: WatchedContent, address: str | None, *, key: str, on_press: Callable[[str], None]) -> None:
-    """Show the content, and what the address answers later. `on_press` gets the key of the button that was pressed."""
-    data = {"address": address, "content": content.data()}
+def watch(content: Callable[[], WatchedContent], *, key: str, on_press: Callable[[str], None]) -> None:
+    """Show the content now, and as it changes. `on_press` gets the key of the button that was pressed.
+
+    The server calls `content` later, without a visitor's session, so it must not use Streamlit.
+    """
+    now = content()
+    address = None if now.ends else offer("watched", key, lambda: json.dumps(content().data()).encode())
+    data = {"address": address, "content": now.data()}
     _mount(data=data, key=key, on_pressed_change=lambda: on_press(st.session_state[key]["pressed"]))

@@ -1,11 +1,17 @@
-"""Widgets of the fields of state.py: a row of buttons or a list of which one is chosen, a choice of several, a box."""
+"""Widgets of fields of state.py: buttons or a list of which one is chosen, a choice of several, a box, a batch size."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import state
 import streamlit as st
+from components.live_part import Slider
+from components.offers import offer
+from data.sketches import BATCH_SIZES
 from streamlit.delta_generator import DeltaGenerator
+from text import gradient as gradient_text
+
+from rlcorr.strips.packing import Package, pack
 
 
 def buttons(key: str, label: str, options: Sequence[str], *, hide_label: bool = False) -> str:
@@ -57,3 +63,19 @@ def number(key: str, label: str, low: float, high: float, **more: Any) -> float:
     value = state.get(key)
     kind = type(value)
     return st.number_input(label, kind(low), kind(high), value, key=state.widget(key), **more)
+
+
+def batch_size() -> int:
+    """Show the number of answers in a batch as a picker, and return it."""
+    size: int = state.get("answers")
+    label, help = gradient_text.BATCH_SIZE, gradient_text.BATCH_SIZE_IS
+    st.select_slider(label, BATCH_SIZES, value=size, key=state.widget("answers"), help=help)
+    return size
+
+
+def batch_size_slider(strip_key: str, strip: Callable[[], Package]) -> Slider:
+    """Return the same as a slider of a live part. Strips with the same `strip_key` are equal."""
+    value, generation = state.get("answers"), state.generation("answers")
+    address = offer("strips", "answers", lambda: pack(strip()), version=strip_key)
+    label, help = gradient_text.BATCH_SIZE, gradient_text.BATCH_SIZE_IS
+    return Slider("answers", label, BATCH_SIZES, value, generation, address, help=help)

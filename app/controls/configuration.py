@@ -1,23 +1,22 @@
 """The controls of a configuration: a preset, choices, and the sliders of its bounds."""
 
 from collections.abc import Callable
-from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import LiveContent, Slider
-from data.bounds import Bound, bounds_of, slider_values_of, with_bounds
+from components.live_part import Slider
+from components.offers import offer
+from data.bounds import Bound, bounds_of
 from data.configuration import FIRST, PRESET_KEYS, SECOND, bound_values, bounds, choices, configuration
 from data.names import preset_label
 from text import phrases
 from text.formatting import plain
 
-from controls import drag
 from controls.choosing import pick, pick_several
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.errors import UsageError
-from rlcorr.strips.packing import Package
+from rlcorr.strips.packing import Package, pack
 
 
 def preset_box(label: str, slot: str = FIRST) -> None:
@@ -52,10 +51,9 @@ def shown_bounds(slot: str = FIRST) -> list[Bound]:
 
 def bound_sliders(
     config: CorrectionConfig,
-    answer: Callable[[CorrectionConfig], LiveContent],
+    strip: StripOf,
+    slider_values: Callable[[Bound, float], tuple[float, ...]],
     *,
-    strip: StripOf | None = None,
-    slider_values: Callable[[Bound, float], tuple[float, ...]] = slider_values_of,
     slot: str = FIRST,
     text: str = "",
 ) -> list[Slider]:
@@ -63,8 +61,7 @@ def bound_sliders(
 
     Args:
         config: The configuration, with the present values of its bounds.
-        answer: Makes the content of the live part for a configuration.
-        strip: Makes the strip of a bound; None if there are no strips.
+        strip: Makes the strip of a bound.
         slider_values: The values of a bound's slider, from the bound and its present value.
         slot: The slot of the configuration.
         text: The name of the moving text below the first slider.
@@ -73,14 +70,14 @@ def bound_sliders(
     for index, b in enumerate(shown_bounds(slot)):
         key, value = f"{state.LIVE}_{b.key}", bound_values(state.values(), slot)[b.key]
         values = slider_values(b, value)
+        strip_key, make = strip(config, b, values)
         slider = Slider(
             key=key,
             label=b.label,
             values=values,
             value=value,
             generation=state.generation(b.key),
-            address=drag.offer(key, partial(_answer_at, answer, config, b)),
-            strip=None if strip is None else drag.offer_strip(key, *strip(config, b, values)),
+            strip=offer("strips", key, lambda make=make: pack(make()), version=strip_key),
             exact=(b.low, b.high),
             text="" if index else text,
             help=b.help,
@@ -93,14 +90,6 @@ def resets(*slots: str) -> dict[str, str]:
     """Return slot → label of its reset button, for those of these slots in which something is changed."""
     labels = {FIRST: phrases.RESET, SECOND: phrases.RESET_B}
     return {slot: labels[slot] for slot in slots if state.is_changed(slot)}
-
-
-def _answer_at(
-    answer: Callable[[CorrectionConfig], LiveContent], config: CorrectionConfig, b: Bound, value: float
-) -> LiveContent:
-    if not b.low <= value <= b.high:
-        raise UsageError(f"{value:g} is out of range; allowed: {b.low:g} to {b.high:g}.")
-    return answer(with_bounds(config, {b.id: value}))
 
 
 def set_threshold(config: CorrectionConfig, threshold: float, bound: BoundId) -> None:

@@ -3,12 +3,11 @@
 from data import lessons
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 SITE = "/site"
-FOLDER = f"{SITE}/lessons"
 
 
 async def to_view(request: Request) -> RedirectResponse:
@@ -16,16 +15,8 @@ async def to_view(request: Request) -> RedirectResponse:
     return RedirectResponse(f"../?{request.url.query}")
 
 
-def routes() -> list[BaseRoute]:
-    """Return the routes of the pages. Their folder may be missing when the app starts, and be built while it runs."""
-    return [
-        Route(f"{SITE}/index.html", to_view),
-        Mount(SITE, built_site),
-    ]
-
-
 async def built_site(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with a file of the built site, or say how to build it.
+    """Answer with a file of the built site, or say how to build it: it may be missing, and be built while the app runs.
 
     The site around the lessons has the script and the data of the live pictures between their paragraphs.
     """
@@ -35,6 +26,9 @@ async def built_site(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("The lessons are not built yet: make site builds them.", 404)(scope, receive, send)
 
 
+ROUTES = [Route(f"{SITE}/index.html", to_view), Mount(SITE, built_site)]
+
+
 def address(slug: str | None) -> str:
     """Return the address of one lesson's page; of their list if `slug` is None."""
-    return f"{FOLDER}/{slug or 'index'}.html"
+    return f"{SITE}/lessons/{slug or 'index'}.html"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import state
 import streamlit as st
-from components.watched import WatchedContent
+from components.watched import WatchedContent, watch
 from data import recorded
 from data.configuration import FIRST, SECOND
 from data.names import BETWEEN, preset_title, run_labels, run_title
@@ -16,7 +16,6 @@ from text.formatting import duration, paragraph, plain
 
 from controls import configuration
 from controls.choosing import pick
-from controls.watching import watch
 from rlcorr import PRESETS
 from rlcorr.records import runs
 
@@ -32,16 +31,12 @@ STYLE = """<style>
 </style>"""
 
 
-def compares_runs() -> bool:
-    return state.get("view") == "compare" and state.get("compare") == say.RUNS
-
-
 def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
     """Return what the page shows: a run and its step, and on Compare, if it compares runs, those of B."""
     slug = state.keep_to("run", [NEWEST, *all_runs])
     slug = recorded.default_run(all_runs, state.get("view")) if slug == NEWEST else slug
     first = _selected(slug, all_runs, "step")
-    if not compares_runs():
+    if state.get("view") != "compare" or state.get("compare") != say.RUNS:
         return first, None
     other = state.keep_to("run_b", [ANOTHER, *all_runs])
     other = recorded.another_run(all_runs, first.slug) if other == ANOTHER else other
@@ -59,7 +54,8 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
     They are run and step, and on a view with a preset the preset; on Compare also those of B.
     """
     view = state.get("view")
-    presets = [state.get("preset")] * (view in WITH_PRESET) + [state.get("preset_b")] * _compares_configurations()
+    is_pair = view == "compare" and second is None
+    presets = [state.get("preset")] * (view in WITH_PRESET) + [state.get("preset_b")] * is_pair
     line, at_right = st.columns([2, 1], vertical_alignment="center", gap="small")
     with line.expander(_words(first, second, presets), key="open"):
         columns = st.columns([3, 2, 3])
@@ -81,17 +77,14 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
     st.html(STYLE)
 
 
-def _compares_configurations() -> bool:
-    return state.get("view") == "compare" and not compares_runs()
-
-
 def _words(first: Selection, second: Selection | None, presets: list[str]) -> str:
     """Return what is open, for the line that unfolds the pickers."""
-    a = _run_and_step(first)
-    words = [f"A: {a}", f"B: {_run_and_step(second)}"] if second else [a]
-    titles = [preset_title(name) for name in presets]
-    words += [f"A: {titles[0]}", f"B: {titles[1]}"] if len(titles) == 2 else titles
-    return plain(BETWEEN.join(words))
+    shown = [_run_and_step(first), *([_run_and_step(second)] if second else [])]
+    return plain(BETWEEN.join(_lettered(shown) + _lettered([preset_title(name) for name in presets])))
+
+
+def _lettered(words: list[str]) -> list[str]:
+    return words if len(words) < 2 else [f"A: {words[0]}", f"B: {words[1]}"]
 
 
 def _run_and_step(shown: Selection) -> str:

@@ -4,8 +4,7 @@ from collections.abc import Collection
 
 import state
 import streamlit as st
-from components.copy_link import copy_link
-from components.links import Link, links
+from components.links import Link, copy_link, links
 from data.recorded import Selection
 from text import pages as say
 from text import study_ends as say_study

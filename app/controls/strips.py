@@ -52,7 +52,7 @@ def show_live(
     `text` is the name of the moving text below the first slider.
     """
     key, slider_values = (page, [identity for identity, _ in batches]), partial(useful_slider_values, batches, config)
-    sliders = bound_sliders(config, make, strip=of_bounds(key, strip), slider_values=slider_values, text=text)
+    sliders = bound_sliders(config, of_bounds(key, strip), slider_values, text=text)
     content, refused = content_of(make, config)
     live_part(sliders, content, source=source, resets=resets(FIRST))
     if refused:

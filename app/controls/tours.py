@@ -4,13 +4,11 @@ import html
 
 import state
 import streamlit as st
-from components.links import Link, links
-from components.show_me import show_me
+from components.links import Link, links, show_me
 from text import tours as say
 from text.tours import TOURS, Step, Tour
 
-PLACE = "tour"
-"""Key of the strip. It stays in sight at the top. On a phone a slider has the top, and the strip the lower edge."""
+# The strip stays in sight at the top. On a phone a slider has the top, and the strip the lower edge.
 STYLE = """<style>
 .st-key-tour:has(.rl-tour) { padding: 0.5rem 0.9rem; gap: 0.4rem; border: 1px solid #3a7ca5; border-radius: 8px;
   background: light-dark(#ffffff, #14181d) }
@@ -41,7 +39,7 @@ def show() -> None:
     tour, view = TOURS.get(state.get("tour")), state.get("view")
     if tour is None:
         st.html(STYLE)
-        st.container(key=PLACE)
+        st.container(key="tour")
         return
     index = min(state.get("tour_step"), len(tour.steps)) - 1
     step, is_here = tour.steps[index], tour.steps[index].view == view
@@ -50,7 +48,7 @@ def show() -> None:
     done = {int(number) - 1 for number in state.get("tour_done")}
     is_lit = is_here and index not in done and step.control
     st.html(STYLE + (LIGHT.format(control=step.control) if is_lit else ""))
-    with st.container(key=PLACE):
+    with st.container(key="tour"):
         _strip(tour, index, done, view)
 
 

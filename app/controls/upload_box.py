@@ -110,9 +110,7 @@ def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
     except UsageError as error:
         st.session_state[REFUSAL] = " ".join([str(error), *_hints(names)]), _picked()
         return
-    details, notes = (_welcome(summary), *_missing(summary)), (*summary.notes, *_left_out(summary))
-    line = say.read_line(uploads.name_of(names), summary)
-    st.session_state[READ] = Read(slug, line, details, notes)
+    st.session_state[READ] = _read(slug, names, summary)
     state.change(run=slug, step=LATEST)
 
 
@@ -122,16 +120,12 @@ def _hints(names: list[str]) -> list[str]:
     return list(dict.fromkeys(say.HINTS[ending] for ending in endings if ending in say.HINTS))
 
 
-def _welcome(summary: ImportSummary) -> str:
+def _read(slug: str, names: list[str], summary: ImportSummary) -> Read:
     steps = "" if summary.steps == 1 else phrases.IN_STEPS.format(steps=summary.steps)
-    return phrases.WELCOME.format(responses=summary.responses, tokens=summary.tokens, steps=steps)
-
-
-def _left_out(summary: ImportSummary) -> list[str]:
-    return [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
-
-
-def _missing(summary: ImportSummary) -> list[str]:
-    if not summary.missing:
-        return []
-    return [phrases.MISSING.format(fields="; ".join(f"{name} ({use})" for name, use in summary.missing.items()))]
+    details = [phrases.WELCOME.format(responses=summary.responses, tokens=summary.tokens, steps=steps)]
+    if summary.missing:
+        fields = "; ".join(f"{name} ({use})" for name, use in summary.missing.items())
+        details.append(phrases.MISSING.format(fields=fields))
+    left_out = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
+    line = say.read_line(uploads.name_of(names), summary)
+    return Read(slug, line, tuple(details), (*summary.notes, *left_out))

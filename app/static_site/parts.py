@@ -42,7 +42,7 @@ SHARED = "~shared"
 def bound_slider(b: Bound, values: Sequence[float], plays_to: float | None = None) -> Slider:
     """Return a slider of these values. A typed number goes to the nearest of them."""
     return Slider(
-        b.key, b.label, values, b.value, generation=0, address=None, strip=None, exact=(min(values), max(values)),
+        b.key, b.label, values, b.value, generation=0, exact=(min(values), max(values)),
         plays_to=plays_to, help=b.help,
     )  # fmt: skip
 

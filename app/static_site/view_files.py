@@ -258,8 +258,8 @@ def ranking_package(run: Path, step: int) -> Package:
         picture = Picture(bars, gradient_text.RANKING, gradient_text.RANKED)
         contents.append(LiveContent({}, [{"ranking": picture}], tables={BEST: best}))
     slider = Slider(
-        "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0, address=None,
-        strip=None, text=BEST, help=gradient_text.BATCH_SIZE_IS,
+        "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0,
+        text=BEST, help=gradient_text.BATCH_SIZE_IS,
     )  # fmt: skip
     usual = contents[sketches.BATCH_SIZES.index(USUAL_BATCH)]
     package = parts.with_part(strips.package_contents(contents), usual, [slider], recorded.source(run, step), resets={})

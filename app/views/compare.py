@@ -8,8 +8,7 @@ import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture, live_part
 from components.picture import picture
 from controls import strips
-from controls.batch_size import batch_size
-from controls.choosing import buttons
+from controls.choosing import batch_size, buttons
 from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import with_study_link
@@ -87,13 +86,9 @@ def _live(
 ) -> None:
     """Show what changes with a bound of A or B, and the comparison of the gradients below it."""
     batch, identity, sliders = record.batch, corrections.identity(selection.run, record.step), []
-    for name, slot, varied, fixed, make in (
-        ("A", FIRST, a, b, partial(two_corrections, batch, b=b)),
-        ("B", SECOND, b, a, partial(two_corrections, batch, a)),
-    ):
+    for name, slot, varied, fixed in (("A", FIRST, a, b), ("B", SECOND, b, a)):
         of_slot = bound_sliders(
             varied,
-            make,
             strip=strips.of_bounds(
                 ("compare", name, identity, repr(fixed)), partial(two_corrections_strip, batch, fixed, name)
             ),

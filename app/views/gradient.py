@@ -9,8 +9,8 @@ import state
 import streamlit as st
 from components.live_part import ANSWER, LiveContent, Number, Picture, live_part
 from components.picture import picture
-from controls import batch_size, strips
-from controls.choosing import buttons, folding
+from controls import strips
+from controls.choosing import batch_size_slider, buttons, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
 from data import sketches, studies
@@ -94,13 +94,11 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
 
     sliders = bound_sliders(
         config,
-        partial(gradient, shown),
         strip=strips.of_bounds((measured.identity, name, size), partial(bound_strip, shown)),
         slider_values=partial(_slider_values, shown, config),
     )
     sliders.append(
-        batch_size.slider(
-            of_size,
+        batch_size_slider(
             strip_key=repr((measured.identity, name, config)),
             strip=lambda: strips.package_contents([of_size(size) for size in sketches.BATCH_SIZES]),
         )

@@ -2,8 +2,7 @@
 
 import state
 import streamlit as st
-from components.copy_link import copy_link
-from components.links import Link, links
+from components.links import Link, copy_link, links
 from controls import lesson_pages
 from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step

@@ -9,8 +9,9 @@ import state
 import streamlit as st
 from components.links import Link, links
 from components.live_part import ANSWER, LiveContent, Slider, Words, live_part
+from components.offers import offer
 from components.picture import picture
-from controls import drag, strips
+from controls import strips
 from controls.sharing import view_links
 from data import corrections, lessons, recorded, studies
 from data.bounds import Bound, bounds_of, useful_slider_values, with_bounds
@@ -33,7 +34,7 @@ from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
 from rlcorr.records.study import study_path
 from rlcorr.records.token_texts import END, NEW_LINE, pieces
-from rlcorr.strips.packing import Package, PictureStrip, arrays_of
+from rlcorr.strips.packing import Package, PictureStrip, arrays_of, pack
 from rlcorr.strips.strip import strip, token_cells
 from rlcorr.teaching.code_address import public_address
 
@@ -145,22 +146,18 @@ def _played(run: Path) -> None:
     (b,) = bounds_of(config)
     value = b.within(state.get(KEY))
     slider_values = useful_slider_values([(identity, batch)], config, b, value)
-
-    def content(value: float) -> LiveContent:
-        return start_content(batch, with_bounds(config, {b.id: value}), texts)
-
-    strip_of = strips.of_bounds(identity, partial(start_strip, batch))
+    strip_key, make = strips.of_bounds(identity, partial(start_strip, batch))(config, b, slider_values)
     slider = Slider(
         KEY, say.MOVING_LABEL, slider_values, value, generation=state.generation(KEY),
-        address=drag.offer(KEY, content),
-        strip=drag.offer_strip(KEY, *strip_of(config, b, slider_values)),
+        strip=offer("strips", KEY, lambda: pack(make()), version=strip_key),
         plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
     )  # fmt: skip
     query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
     _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
     st.markdown(say.MOVING_IS)
     with st.container(key="start"):
-        live_part([slider], content(value), source=recorded.source(run, record.step), resets={})
+        content = start_content(batch, with_bounds(config, {b.id: value}), texts)
+        live_part([slider], content, source=recorded.source(run, record.step), resets={})
 
 
 def first_answers(record: runs.StepRecord) -> list[list[str]]:

@@ -10,11 +10,10 @@ from pathlib import Path
 import state
 import streamlit as st
 from components.picture import picture
-from components.watched import WatchedContent
+from components.watched import WatchedContent, watch
 from controls.choosing import buttons, number, pick, pick_label, pick_several
 from controls.pickers import picked_record
 from controls.sharing import view_links
-from controls.watching import watch
 from data import corrections, recorded, studies
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
 from data.recorded import LATEST, Selection

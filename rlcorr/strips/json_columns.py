@@ -7,7 +7,7 @@ A list of at least `LEAST` parts of the same kind becomes one of
     {"~columns": {key: […]}, "count": n}     objects with the same keys: a list for each key
     {"~rows": [[…], …], "count": n}          lists of the same length: a list for each position
 
-and the parts of these are compressed in turn. `app/components/js/strip_reading.js` expands them.
+and the parts of these are compressed in turn. `app/components/js/strips.js` expands them.
 """
 
 from os.path import commonprefix

@@ -1,4 +1,4 @@
-"""The wire format of strips, version 2: bytes that a browser reads without a library (`strip_reading.js`).
+"""The wire format of strips, version 2: bytes that a browser reads without a library (`strips.js`).
 
 zlib ("deflate" of DecompressionStream) over
 

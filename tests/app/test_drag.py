@@ -1,8 +1,7 @@
-"""What a dragged threshold is answered: the same that the page shows once it has been let go."""
+"""What the strip of a dragged threshold has: the same that the page shows once it has been let go."""
 
 import base64
 import gc
-import gzip
 import json
 import math
 import re
@@ -13,7 +12,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from app_pages import headlines, live_parts, one_scan, open_app, pictures, root
+from app_pages import headlines, live_parts, one_scan, open_app, root
 from app_runs import make_run, write_sketch
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,16 +36,16 @@ def slider(at: AppTest, number: int = 0) -> dict[str, Any]:
     return live_parts(at)[0]["sliders"][number]
 
 
-def numbers(answer: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
-    return {label: (number["text"], number["beside"]) for label, number in answer["numbers"].items()}
+def figures(at: AppTest) -> dict[str, str]:
+    """Key → figure, of the live part."""
+    return {picture["key"]: picture["figure"] for row in live_parts(at)[0]["rows"] for picture in row}
 
 
-def ask(address: str, query: str = "") -> Response:
-    from controls import drag
+def ask(address: str) -> Response:
+    from components import offers
 
-    kind, ticket = address.split("/")
-    scope = {"type": "http", "path_params": {"ticket": ticket}, "query_string": query.encode()}
-    return anyio.run({"moved": drag.get_changes, "strips": drag.get_strip}[kind], Request(scope))
+    scope = {"type": "http", "path_params": {"ticket": address.removeprefix("strips/")}}
+    return anyio.run(offers.get_offered, Request(scope))
 
 
 @pytest.fixture(scope="module")
@@ -69,36 +68,82 @@ def opened(root: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return open_view
 
 
+@pytest.fixture
+def let_go(opened: Callable[..., AppTest]) -> Callable[..., AppTest]:
+    """Open the page with a slider at one of its places, as it is once the thumb has been let go."""
+
+    def open_at(moved: dict[str, Any], place: int, view: str, **query: str) -> AppTest:
+        at = opened(view, **query, **{moved["key"].removeprefix("live_"): repr(moved["values"][place])})
+        (same,) = [one for one in live_parts(at)[0]["sliders"] if one["key"] == moved["key"]]
+        assert same["value"] == moved["values"][place]
+        return at
+
+    return open_at
+
+
 @pytest.mark.parametrize("rules", ["token_k2", "token_prefix_gap_outward", "token_k2,token_k3"])
-def test_a_strip_has_the_headlines_of_an_answer(opened: Callable[..., AppTest], rules: str) -> None:
+def test_a_strip_has_the_headlines_of_the_page(
+    opened: Callable[..., AppTest], let_go: Callable[..., AppTest], rules: str
+) -> None:
     """Of rules that look at a whole batch or answer, too: M2PO's threshold, and CPPO's."""
-    at = opened("bench", preset="decoupled_token_is", level="none", rules=rules)
+    query = {"preset": "decoupled_token_is", "level": "none", "rules": rules}
+    at = opened("bench", **query)
     bound = slider(at)
     told = unpack(bytes(ask(bound["strip"]).body)).about["numbers"]
     assert ("M2 of the kept" in told) == ("token_k2" in rules)
     for place in (5, 60, 150):
-        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['values'][place]}").body))
-        assert {label: texts[place] for label, texts in told.items()} == {k: x[0] for k, x in numbers(answer).items()}
+        shown = headlines(let_go(bound, place, "bench", **query))
+        assert {label: texts[place] for label, texts in told.items()} == {k: x[0] for k, x in shown.items()}
+
+
+@pytest.mark.parametrize("preset", KINDS)
+def test_a_strip_of_the_bench_is_what_the_page_shows(
+    opened: Callable[..., AppTest], let_go: Callable[..., AppTest], preset: str
+) -> None:
+    """Of the first bound: numbers, sentences, the cells of the mask, and the heights of the bars."""
+    at = opened("bench", preset=preset)
+    bound = slider(at)
+    package = unpack(bytes(ask(bound["strip"]).body))
+    about = package.about
+    for place in (60, len(bound["values"]) - 1):
+        page = let_go(bound, place, "bench", preset=preset)
+        assert {label: (texts[place], None) for label, texts in about["numbers"].items()} == headlines(page)
+        assert {name: texts[place] for name, texts in about["texts"].items()} == live_parts(page)[0]["texts"]
+        for key, moves in about["pictures"].items():
+            traces = {trace.get("name"): trace for trace in json.loads(figures(page)[key])["data"]}
+            for name, array in moves["bars"].items():
+                assert package.arrays[array][place].tolist() == list_of(traces[name]["y"])
+            if moves["cells"]:
+                drawn = next(trace for trace in traces.values() if trace["type"] == "heatmap")
+                assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["z"]["bdata"])
+
+
+def list_of(numbers: list[float] | dict[str, str]) -> list[float]:
+    """Long lists of a figure are base64 of their bytes."""
+    if isinstance(numbers, list):
+        return numbers
+    return np.frombuffer(base64.b64decode(numbers["bdata"]), numbers["dtype"]).tolist()
 
 
 @pytest.mark.parametrize(("preset", "slider_number"), [*((kind, 0) for kind in KINDS), ("decoupled_token_is", -1)])
-def test_a_strip_of_the_gradient_is_what_the_server_answers(
-    opened: Callable[..., AppTest], preset: str, slider_number: int
+def test_a_strip_of_the_gradient_is_what_the_page_shows(
+    opened: Callable[..., AppTest], let_go: Callable[..., AppTest], preset: str, slider_number: int
 ) -> None:
     """Of the bound and of the answers in a batch: numbers with their intervals, and what moves in every picture."""
-    page = opened("gradient", preset=preset)
-    moved = slider(page, slider_number)
+    at = opened("gradient", preset=preset)
+    moved = slider(at, slider_number)
     about = unpack(bytes(ask(moved["strip"]).body)).about
     count = len(moved["values"])
-    for place in (0, 7, count // 2, count - 1):
-        answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['values'][place]}").body))
+    for place in (0, count // 2, count - 1):
+        page = let_go(moved, place, "gradient", preset=preset)
         looked_up = {label: (texts[place], about["beside"][label][place]) for label, texts in about["numbers"].items()}
-        assert looked_up == numbers(answer)
+        assert looked_up == headlines(page)
+        assert {name: texts[place] for name, texts in about["texts"].items()} == live_parts(page)[0]["texts"]
         changed = {key: moves["figures"][place] for key, moves in about["pictures"].items() if moves["figures"]}
-        assert changed == {key: answer["figures"][key] for key in changed}
+        assert changed == {key: figures(page)[key] for key in changed}
         for key, moves in about["pictures"].items():
             if moves["shapes"] is not None:
-                lines = json.loads(answer["figures"][key])["layout"]["shapes"]
+                lines = json.loads(figures(page)[key])["layout"]["shapes"]
                 looked_up = about["shapes"][moves["shapes"]][place]
                 assert len(looked_up) == len(lines)
                 for line, expected in zip(looked_up, lines, strict=True):  # with as many digits as a pixel has
@@ -110,28 +155,27 @@ def test_a_strip_of_the_gradient_is_what_the_server_answers(
 
 @pytest.mark.parametrize("preset", KINDS)
 @pytest.mark.parametrize("query", [{"preset_b": "decoupled_token_icepop"}, {"compare": "two runs"}])
-def test_a_strip_of_two_corrections_is_what_the_server_answers(
-    opened: Callable[..., AppTest], preset: str, query: dict[str, str]
+def test_a_strip_of_two_corrections_is_what_the_page_shows(
+    opened: Callable[..., AppTest], let_go: Callable[..., AppTest], preset: str, query: dict[str, str]
 ) -> None:
     """Of every bound of A and of B: numbers, the table of metrics, sentences, and the cells of both masks."""
-    page = opened("compare", preset=preset, **query)
-    sliders = live_parts(page)[0]["sliders"]
+    first = opened("compare", preset=preset, **query)  # its addresses answer as long as it is there
+    sliders = live_parts(first)[0]["sliders"]
     assert len(sliders) >= (1 if "compare" in query else 3)
     for moved in sliders:
         package = unpack(bytes(ask(moved["strip"]).body))
         about = package.about
         for place in (3, len(moved["values"]) // 2):
-            answer = json.loads(gzip.decompress(ask(moved["address"], f"at={moved['values'][place]}").body))
-            assert {label: texts[place] for label, texts in about["numbers"].items()} == {
-                label: text for label, (text, _) in numbers(answer).items()
-            }
-            looked_up, answered = metrics(about["tables"]["headlines"][place]), metrics(answer["tables"]["headlines"])
+            page = let_go(moved, place, "compare", preset=preset, **query)
+            shown = live_parts(page)[0]
+            assert {label: (texts[place], None) for label, texts in about["numbers"].items()} == headlines(page)
+            looked_up, answered = metrics(about["tables"]["headlines"][place]), metrics(shown["tables"]["headlines"])
             assert looked_up.keys() == answered.keys()
             for name, cells in answered.items():  # the last digit of a small difference may be another one
                 assert looked_up[name] == pytest.approx(cells, rel=1e-3, nan_ok=True)
-            assert {name: texts[place] for name, texts in about["texts"].items()}.items() <= answer["texts"].items()
-            if "shared" in answer["figures"]:
-                drawn = json.loads(answer["figures"]["shared"])["data"][0]["z"]
+            assert {name: texts[place] for name, texts in about["texts"].items()}.items() <= shown["texts"].items()
+            if "shared" in figures(page):
+                drawn = json.loads(figures(page)["shared"])["data"][0]["z"]
                 assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["bdata"])
 
 
@@ -151,7 +195,9 @@ def cells_of(arrays: Mapping[str, np.ndarray]) -> Cells:
 
 
 @pytest.mark.parametrize("view", ["bench", "gradient"])
-def test_every_bound_has_a_slider_with_a_strip(opened: Callable[..., AppTest], view: str) -> None:
+def test_every_bound_has_a_slider_with_a_strip(
+    opened: Callable[..., AppTest], let_go: Callable[..., AppTest], view: str
+) -> None:
     """The curves are over the first bound, so of another one they do not move."""
     at = opened(view, preset="decoupled_geo_rs_token_tis")
     curves = {"bench": {"shares_over", "mismatch_over"}, "gradient": {"gradient_curves"}}[view]
@@ -162,74 +208,22 @@ def test_every_bound_has_a_slider_with_a_strip(opened: Callable[..., AppTest], v
         assert (curves <= set(about["pictures"])) == (number == 0)
         assert curves.isdisjoint(about["pictures"]) == (number > 0)
         place = len(bound["values"]) // 3
-        answer = json.loads(gzip.decompress(ask(bound["address"], f"at={bound['values'][place]}").body))
-        assert {label: texts[place] for label, texts in about["numbers"].items()} == {
-            label: text for label, (text, _) in numbers(answer).items()
-        }
-
-
-@pytest.mark.parametrize("preset", KINDS)
-@pytest.mark.parametrize("view", VIEWS)
-def test_an_answer_is_what_the_page_shows(opened: Callable[..., AppTest], view: str, preset: str) -> None:
-    at = opened(view, preset=preset)
-    bound = slider(at)
-    value = bound["values"][60]
-    answer = json.loads(gzip.decompress(ask(bound["address"], f"at={value}").body))
-    let_go = opened(view, preset=preset, **{bound["key"].removeprefix("live_"): f"{value:.12g}"})
-    assert slider(let_go)["value"] == value
-    assert numbers(answer) == headlines(let_go)
-    for moving in ("texts", "tables"):
-        assert answer[moving] == live_parts(let_go)[0][moving]
-    assert set(answer["figures"].values()) <= {picture["figure"] for picture in pictures(let_go)}
-    assert len(answer["figures"]) >= 2
-    assert any(figure not in {picture["figure"] for picture in pictures(at)} for figure in answer["figures"].values())
-
-
-def test_the_sentence_about_the_correction_moves(opened: Callable[..., AppTest]) -> None:
-    at = opened("bench", preset="decoupled_token_is")
-    answer = json.loads(gzip.decompress(ask(slider(at)["address"], "at=1.25").body))
-    assert "a weight above 1.25 becomes 1.25" in answer["texts"]["explained"]
-
-
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
-        ("", "could not convert string to float"),
-        ("at=much", "could not convert string to float"),
-        ("at=nan", "nan is out of range; allowed: 1.0001 to 100."),
-        ("at=-1", "-1 is out of range"),
-        ("at=1e999", "inf is out of range"),
-    ],
-)
-def test_a_value_that_no_slider_has_is_refused(opened: Callable[..., AppTest], query: str, said: str) -> None:
-    at = opened("bench", preset="decoupled_token_is")
-    refused = ask(slider(at)["address"], query)
-    assert (refused.status_code, said in bytes(refused.body).decode()) == (400, True)
+        shown = headlines(let_go(bound, place, view, preset="decoupled_geo_rs_token_tis"))
+        assert {label: texts[place] for label, texts in about["numbers"].items()} == {k: x[0] for k, x in shown.items()}
 
 
 def test_an_offer_ends_with_its_session(opened: Callable[..., AppTest]) -> None:
     at = opened("bench")
-    address = slider(at)["address"]
-    assert ask(address, "at=1.5").status_code == 200
+    address = slider(at)["strip"]
+    assert ask(address).status_code == 200
     at.run()
-    assert slider(at)["address"] == address
+    assert slider(at)["strip"] == address
     del at
     gc.collect()
-    assert ask(address, "at=1.5").status_code == 404
+    assert ask(address).status_code == 404
 
 
 def test_two_visitors_have_two_addresses(opened: Callable[..., AppTest]) -> None:
     first, second = opened("bench"), opened("bench")
-    assert slider(first)["address"] != slider(second)["address"]
-    assert ask("moved/guessed", "at=1.5").status_code == 404
-
-
-def test_an_answer_to_another_batch_size_is_what_the_page_shows(opened: Callable[..., AppTest]) -> None:
-    at = opened("gradient", preset="decoupled_token_is")
-    followed = slider(at, -1)
-    answer = json.loads(gzip.decompress(ask(followed["address"], "at=4096").body))
-    let_go = opened("gradient", preset="decoupled_token_is", answers="4096")
-    assert numbers(answer) == headlines(let_go) != headlines(at)
-    assert set(answer["figures"].values()) <= {picture["figure"] for picture in pictures(let_go)}
-    refused = ask(followed["address"], "at=300")
-    assert (refused.status_code, bytes(refused.body)[:38]) == (400, b"300 answers are not offered; offered: ")
+    assert slider(first)["strip"] != slider(second)["strip"]
+    assert ask("strips/guessed").status_code == 404

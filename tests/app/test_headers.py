@@ -1,4 +1,4 @@
-"""controls/headers.py: pages of other sites get nothing from the app, and Streamlit is not asked about them."""
+"""controls/middleware.py: pages of other sites get nothing from the app, and Streamlit is not asked about them."""
 
 import pytest
 from app_pages import committed
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("committed")
 
 
 def client(*hosts: str) -> TestClient:
-    from controls.headers import OwnPages
+    from controls.middleware import own_pages
 
     async def echo(socket: WebSocket) -> None:
         await socket.accept()
@@ -22,7 +22,7 @@ def client(*hosts: str) -> TestClient:
         await socket.close()
 
     routes = [Route("/", lambda request: PlainTextResponse("page")), WebSocketRoute("/stream", echo)]
-    return TestClient(Starlette(routes=routes, middleware=[Middleware(OwnPages, hosts=hosts)]))
+    return TestClient(Starlette(routes=routes, middleware=[Middleware(own_pages, hosts=hosts)]))
 
 
 @pytest.mark.parametrize(

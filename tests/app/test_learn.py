@@ -78,7 +78,7 @@ def test_a_link_of_a_lesson_opens_its_view(root: Path, asked: str) -> None:
     """The pages link to the page beside them; in the app that is a view."""
     from controls import lesson_pages
 
-    client = TestClient(Starlette(routes=lesson_pages.routes()), follow_redirects=False)
+    client = TestClient(Starlette(routes=lesson_pages.ROUTES), follow_redirects=False)
     answer = client.get(f"/site/index.html?{asked}")
     assert answer.status_code == 307
     assert urljoin("/site/index.html", answer.headers["location"]) == f"/?{asked}"
@@ -94,7 +94,7 @@ def test_the_pages_and_the_files_of_their_live_pictures_are_served_and_nothing_b
     (built / "index.html").write_text("a page", encoding="utf-8")
     (built.parent / "lesson.js").write_text("a script", encoding="utf-8")
     (built.parent.parent / "secret").write_text("none", encoding="utf-8")
-    client = TestClient(Starlette(routes=lesson_pages.routes()))
+    client = TestClient(Starlette(routes=lesson_pages.ROUTES))
     assert client.get("/site/lessons/index.html").text == "a page"
     assert client.get(urljoin("/site/lessons/index.html", "../lesson.js")).text == "a script"
     for outside in ("/site/%2e%2e/secret", "/site/lessons/%2e%2e/%2e%2e/secret"):

@@ -1,4 +1,4 @@
-"""controls/old_addresses.py: which addresses are redirected, and where to."""
+"""controls/middleware.py: which addresses are redirected, and where to."""
 
 import pytest
 from app_pages import committed
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.usefixtures("committed")
 
 def location(address: str, base: str = "", method: str = "GET") -> str | None:
     """Return where the answer redirects to, None without a redirect."""
-    from controls.old_addresses import OldAddresses
+    from controls.middleware import old_addresses
 
     page = Route("/{path:path}", lambda request: PlainTextResponse("page"), methods=["GET", "POST"])
-    app = Starlette(routes=[page], middleware=[Middleware(OldAddresses, base=base)])
+    app = Starlette(routes=[page], middleware=[Middleware(old_addresses, base=base)])
     answer = TestClient(app, follow_redirects=False).request(method, address)
     return answer.headers.get("location")
 
@@ -41,7 +41,7 @@ def test_the_path_of_a_view_becomes_its_name(address: str, expected: str) -> Non
     "address",
     [
         "/", "/?view=bench", "/_stcore/health", "/static/js/index.js", "/site/lessons/index.html", "/site/",
-        "/favicon.png", "/moved/ticket?at=1", "/strips/ticket", "/watched/ticket", "/a/b",
+        "/favicon.png", "/strips/ticket", "/watched/ticket", "/a/b",
     ],
 )  # fmt: skip
 def test_everything_else_stays_as_it_is(address: str) -> None:

@@ -29,7 +29,7 @@ def test_the_linter_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "rule"),
     [
-        ("fast_redraw.js", 'import { unpack } from "./unpacking.js"\nexport const a = unpack\n', "noUnresolvedImports"),
+        ("fast_redraw.js", 'import { unpack } from "./strips.js"\nexport const a = unpack\n', "noUnresolvedImports"),
         ("fast_redraw.js", "export const a = unpacked(1)\n", "noUndeclaredVariables"),
         ("fast_redraw.js", "export const a = (\n", "parse"),
         ("picture.css", ".rl-save { colour: red }\n", "noUnknownProperty"),

@@ -1,6 +1,5 @@
 """The Start page: three stories that open the right view in the right state, local runs, and old links."""
 
-import json
 import tomllib
 from pathlib import Path
 
@@ -107,7 +106,7 @@ def test_answers_above_the_threshold_are_grey() -> None:
     above = (d.exp() - 1 - d).sum(1) / mask.sum(1) > 0.02
     at = open_app(VIEW, start_bound="0.02")
     (shown,) = words(at)
-    fates = json.loads(shown["fates"])
+    fates = shown["fates"]
     assert len(fates) == len(shown["words"]) >= 12
     for row, answer in enumerate(fates):
         assert {fate == 4 for fate in answer} == {bool(above[row])}, row

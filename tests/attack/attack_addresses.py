@@ -108,7 +108,7 @@ def problem_of_page(view: str, query: dict[str, str]) -> str | None:
 
 async def fetch_all(attack: Attack, url: str, fetched: list[tuple[int, Random]], names: list[str]) -> None:
     """Fetch hostile addresses of the server's routes; it must answer each with less than 500, and go on."""
-    parts = re.findall(r'"(/[\w/{}:.]+)"', (PROJECT / "app" / "controls" / "drag.py").read_text(encoding="utf-8"))
+    parts = re.findall(r'"(/[\w/{}:.]+)"', (PROJECT / "app" / "components" / "offers.py").read_text(encoding="utf-8"))
     async with AsyncClient(timeout=60) as http:
         for number, chance in fetched:
             path = "/" + chance.choice([*PATHS, *(part.lstrip("/") for part in parts)])

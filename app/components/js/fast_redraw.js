@@ -5,15 +5,23 @@
 // and cells change, and lines, which Plotly.relayout moves in 1 ms. So a picture is sketched here while it moves, and
 // drawn by Plotly.react when it rests. Only then do hover texts and zoom have the new numbers.
 
-import { unpacked } from "./unpacking.js"
-
-const VARIES = { bar: "y", heatmap: "z" }  // the part of a trace that can be sketched
-
-// Return a trace as text: all of it, and without the part that can be sketched.
-export const textsOf = (trace) => {
-  const { [VARIES[trace.type]]: varies, ...fixed } = trace
-  return { whole: JSON.stringify(trace), fixed: JSON.stringify(fixed) }
+// Return the numbers of a list. Plotly sends long lists as base64 of their bytes.
+const ARRAYS = {
+  f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, i1: Int8Array,
+  u1: Uint8Array,
 }
+
+export const unpacked = (values) => {
+  if (values === undefined || values === null || Array.isArray(values)) return values
+  const bytes = Uint8Array.from(atob(values.bdata), (c) => c.charCodeAt(0))
+  const flat = Array.from(new ARRAYS[values.dtype](bytes.buffer))
+  if (values.shape === undefined) return flat
+  const columns = Number(String(values.shape).split(",")[1])
+  return Array.from({ length: flat.length / columns }, (_, i) => flat.slice(i * columns, (i + 1) * columns))
+}
+
+// Return a trace as text: all of it, and without the heights of bars.
+export const textsOf = (trace) => ({ whole: JSON.stringify(trace), fixed: JSON.stringify({ ...trace, y: null }) })
 
 // Round a side of a bar to whole pixels as Plotly does. A bar of less than two pixels is made wider to be visible.
 const onPixel = (side, other) => {
@@ -59,20 +67,13 @@ export const drawCells = (box, { codes, height, width }, colorscale) => {
   shown.setAttributeNS("http://www.w3.org/1999/xlink", "xlink:href", canvas.toDataURL())  // as Plotly does
 }
 
-const sketchCells = (box, { z, colorscale }) => {
-  const [height, width] = z.shape.split(",").map(Number), codes = Uint8Array.from(atob(z.bdata), (c) => c.charCodeAt(0))
-  drawCells(box, { codes, height, width }, colorscale)
-}
-
 // Check whether all of a mask is visible with the first row on top. Other views cannot be drawn here.
 export const isWhole = ({ _fullLayout: { xaxis, yaxis } }) =>
   xaxis.autorange && yaxis.autorange && yaxis.range[0] > yaxis.range[1]
 
-// Draw the traces that changed, if that is possible here, and return whether it was.
+// Draw the traces that changed, if only heights of bars did, and return whether that was so.
 export const sketch = (box, traces, moved, isFixed) => {
-  const whole = isWhole(box)
-  const can = (i) => isFixed(i) && (traces[i].type === "bar" || (traces[i].type === "heatmap" && whole))
-  if (!moved.every(can)) return false
-  for (const i of moved) traces[i].type === "bar" ? drawBars(box, i, unpacked(traces[i].y)) : sketchCells(box, traces[i])
+  if (!moved.every((i) => traces[i].type === "bar" && isFixed(i))) return false
+  for (const i of moved) drawBars(box, i, unpacked(traces[i].y))
   return true
 }

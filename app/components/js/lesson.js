@@ -4,7 +4,7 @@
 
 import { livePart, restAt } from "./live_part_view.js"
 import { nearest, stripAt, wholeRows } from "./site_files.js"
-import { placeOf } from "./strip_lookup.js"
+import { placeOf } from "./strips.js"
 
 const SITE = `${document.documentElement.dataset.content_root}../`
 const STEP = 4  // px that a pointer moves for one slider value
@@ -60,7 +60,7 @@ window.showLessonPart = async (host) => {
   const show = (value) => {
     Object.assign(slider, { value, generation: slider.generation + 1, strip: address })
     livePart(root, data, {
-      moved: (_, { value, done }) => { if (done) rest(value) },
+      moved: (_, { value }) => rest(value),
       reset: () => {
         show(usual)
         rest(usual)

@@ -2,21 +2,15 @@
 //
 // It is redrawn after every run of the page, unless a thumb is held at a position that the run did not know.
 
-import { movingLine } from "./strip_lookup.js"
 import { arrange, byKey, make, put, putHtml, unbroken } from "./dom.js"
-import { purge, showPicture } from "./pictures.js"
+import { purge, showHeaded, showPicture } from "./pictures.js"
 import { makeSlider } from "./slider.js"
-import { showWords } from "./words.js"
+import { movingLine } from "./strips.js"
 
 const makeNumber = () => {
   const name = make("abbr"), text = make("b"), beside = make("small")
   name.tabIndex = 0
   return Object.assign(make("div", "rl-number", make("div", "rl-name", name), text, beside), { name, text, beside })
-}
-
-const makePicture = () => {
-  const above = make("p", "rl-above"), heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
-  return Object.assign(make("section", "rl-shown", above, heading, host, caption), { above, heading, host, caption })
 }
 
 const makeNote = () => {
@@ -78,25 +72,48 @@ const linesOf = (part, key) => [...part.sliderOf.values()]
   .map((slider) => [slider, slider.strip() && movingLine(slider.strip(), key)])
   .filter(([, line]) => line)
 
+// --- answers as running text, whose tokens turn grey where the cells of a strip call them rejected ---
+
+// The host has the methods of a host of a picture: `rest` and `move` take the cells of a slider position.
+const REJECTED = 4  // index into rlcorr.figures.correction.FATES
+
+const colour = (host, fateOf) => {
+  for (const [row, answer] of host.tokens.entries()) {
+    for (const [column, token] of answer.entries()) token.classList.toggle("rl-rejected", fateOf(row, column) === REJECTED)
+  }
+}
+
+const newWords = (host, words) => {
+  host.tokens = words.map((texts) => texts.map((text) => Object.assign(make("span", "rl-word"), { textContent: text })))
+  const answers = host.tokens.map((tokens) => make("span", "rl-said-answer", ...tokens))
+  host.replaceChildren(make("div", "rl-words", ...answers))
+  host.move = ({ cells }) => colour(host, (row, column) => cells.codes[row * cells.width + column])
+  host.rest = host.move
+  host.pullable = () => {}
+}
+
+const showWords = (host, { words, fates }) => {
+  const written = JSON.stringify(words)
+  if (host.written !== written) newWords(host, words)
+  host.written = written
+  colour(host, (row, column) => fates[row][column])
+}
+
+// --- all parts ---
+
 const showPictures = (part, rows) => {
-  const before = [...part.pictureOf.values()]
-  byKey(part.pictureOf, rows.flat().map(({ key }) => key), makePicture)
-  arrange(part.rows, rows.map((row, i) => {
+  const place = () => arrange(part.rows, rows.map((row, i) => {
     const line = part.rows.children[i] ?? make("div", "rl-row")
     arrange(line, row.map(({ key }) => part.pictureOf.get(key)))
     return line
   }))
-  for (const picture of before) if (!picture.isConnected) purge(picture.host)
-  for (const picture of rows.flat()) {
-    const shown = part.pictureOf.get(picture.key)
-    shown.dataset.picture = picture.key
+  showHeaded(part.pictureOf, rows.flat(), place, (shown, picture) => {
+    shown.above ??= shown.insertBefore(make("p", "rl-above"), shown.heading)
     putHtml(shown.above, picture.above)
-    putHtml(shown.heading, picture.heading)
-    putHtml(shown.caption, picture.caption)
     if (picture.words) showWords(shown.host, picture)
     else showPicture(shown.host, picture)
     shown.host.pullable(() => linesOf(part, picture.key))
-  }
+  })
 }
 
 const showNotes = (part, notes) => {
@@ -119,27 +136,21 @@ const showAll = (part, data) => {
   showPictures(part, data.rows)
 }
 
-// Draw another slider position, from an answer of the server or from a strip.
-const drawing = (part) => ({
-  answer: (answer) => {
-    write(part, answer)
-    for (const [key, figure] of Object.entries(answer.figures)) part.pictureOf.get(key)?.host.redraw(figure)
-  },
-  place: ({ numbers, texts, tables, pictures }) => {
-    write(part, { numbers, texts, tables })
-    for (const [key, moved] of Object.entries(pictures)) {
-      const host = part.pictureOf.get(key)?.host
-      if (moved.figure) host?.redraw(moved.figure)
-      else if (host) host.move(moved)
-      else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // a picture of another component
-    }
-  },
-})
+// Draw another slider position.
+const drawPlace = (part, at) => {
+  write(part, at)
+  for (const [key, moved] of Object.entries(at.pictures)) {
+    const host = part.pictureOf.get(key)?.host
+    if (moved.figure) host?.redraw(moved.figure)
+    else if (host) host.move(moved)
+    else window.dispatchEvent(new CustomEvent("rlcorr-moved", { detail: { key, moved } }))  // a picture of another component
+  }
+}
 
 // Draw a slider position as a run of the page would, for a page without a server.
-export const restAt = (root, { numbers, texts, tables, pictures }) => {
-  write(root.livePart, { numbers, texts, tables })
-  for (const [key, moved] of Object.entries(pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
+export const restAt = (root, at) => {
+  write(root.livePart, at)
+  for (const [key, moved] of Object.entries(at.pictures)) root.livePart.pictureOf.get(key)?.host.rest(moved)
 }
 
 // Load the strip of the first slider first, because the others are moved more rarely.
@@ -155,7 +166,7 @@ const loadInTurn = async (part, sliders) => {
 export const livePart = (root, data, tell) => {
   root.livePart ??= newPart(root)
   const part = root.livePart
-  const sliders = byKey(part.sliderOf, data.sliders.map(({ key }) => key), () => makeSlider(drawing(part)))
+  const sliders = byKey(part.sliderOf, data.sliders.map(({ key }) => key), () => makeSlider((at) => drawPlace(part, at)))
   for (const [i, slider] of sliders.entries()) slider.show(data.sliders[i], tell)
   arrange(part.sliders, sliders)
   // Leave room for the buttons where they can appear, so that nothing moves when they do.

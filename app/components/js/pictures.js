@@ -1,5 +1,5 @@
 import { makePullable } from "./line_drag.js"
-import { make } from "./dom.js"
+import { byKey, make, putHtml } from "./dom.js"
 import { addButtons, addStamp, enlarge, keepForSaving, unescaped } from "./export.js"
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
 import { fitRowNames } from "./row_names.js"
@@ -139,13 +139,9 @@ export const rested = (text, { bars, cells, shapes, figure: whole }) => {
 }
 
 const newBox = (host) => {
-  const box = document.createElement("div"), frame = document.createElement("div")
-  frame.className = "rl-frame"
-  box.className = "rl-picture"
-  box.setAttribute("role", "img")
+  const box = Object.assign(make("div", "rl-picture"), { role: "img" }), frame = make("div", "rl-frame", box)
   box.addEventListener("click", (event) => clicked(box, event))
   makePullable(box)
-  frame.append(box)
   addButtons(frame, box)
   host.append(frame)
   host.redraw = (figure) => {  // while a bound is dragged
@@ -184,4 +180,23 @@ export const purge = (host) => {
   const box = host.querySelector(".rl-picture")
   clearTimeout(box?.waiting)
   if (box && window.Plotly) window.Plotly.purge(box)
+}
+
+const makeShown = () => {
+  const heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
+  return Object.assign(make("section", "rl-shown", heading, host, caption), { heading, host, caption })
+}
+
+// Show pictures with their headings and captions, in the elements of `shownOf` by key. `place` puts these into the page, and
+// `show` draws one.
+export const showHeaded = (shownOf, pictures, place, show) => {
+  const before = [...shownOf.values()], now = byKey(shownOf, pictures.map(({ key }) => key), makeShown)
+  place(now)
+  for (const shown of before) if (!shown.isConnected) purge(shown.host)
+  for (const [i, picture] of pictures.entries()) {
+    now[i].dataset.picture = picture.key
+    putHtml(now[i].heading, picture.heading)
+    putHtml(now[i].caption, picture.caption)
+    show(now[i], picture)
+  }
 }

@@ -1,12 +1,10 @@
 // The static site. The fragment of the address has the selection, and everything that is shown is read from files next to
 // the page. The first story is in the page itself.
 
-import { strips } from "./server.js"
 import { livePart, restAt } from "./live_part_view.js"
-import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
 import { nearest, readWhole, stripAt, wholeRows } from "./site_files.js"
-import { bytesOf } from "./strip_reading.js"
+import { bytesOf, placeOf, strips } from "./strips.js"
 
 const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
@@ -118,8 +116,7 @@ const showStrips = (root, part, addresses, { prefix = "", moved = () => {}, stay
       active = key
       livePart(root, dataOf(key, sliderOf[key].value, key), events)
     },
-    moved: (key, { value, done }) => {
-      if (!done) return
+    moved: (key, { value }) => {
       const { values, value: usual } = sliderOf[key], place = nearest(values, value), shown = values[place]
       note({ ...nothing, [prefix + key]: shown === usual ? undefined : shown })
       if (shown !== value) showAt(key, place, notStored(value, shown))

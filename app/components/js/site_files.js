@@ -1,9 +1,7 @@
 // Read the files of the static site. Parts that many of them have are in shared.bin.
 
 import { rested } from "./pictures.js"
-import { strips } from "./server.js"
-import { placeOf } from "./strip_lookup.js"
-import { readStrip } from "./strip_reading.js"
+import { placeOf, readStrip, strips } from "./strips.js"
 
 // Put in the parts of shared.bin that a node refers to.
 const whole = (node, parts) => {

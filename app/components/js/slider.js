@@ -1,16 +1,12 @@
-// A range input over a list of values. While it is dragged it draws what changes, from the strip with all its positions.
-// Until the strip is loaded, or if there is none, it draws what the server answers. A position (`place`) is an index of
-// the list.
+// A range input over a list of values. While it is dragged it draws what changes, from the strip with all its positions;
+// nothing until the strip is loaded, or if there is none. A position (`place`) is an index of the list.
 //
 // Only a new generation or another list of values moves the thumb. While somebody drags, no message of the server does.
-// The page runs again when the thumb has rested or something else is pressed; and while it moves, if no address answers.
+// The page runs again when the thumb has rested or something else is pressed.
 
-import { answered, fetched } from "./server.js"
-import { placeOf } from "./strip_lookup.js"
 import { make, put } from "./dom.js"
+import { fetched, placeOf } from "./strips.js"
 
-const GAP = 40, GAP_OF_RERUNS = 60  // ms between two requests
-const BUSY = 200  // ms: a slower answer had to wait for other visitors, so the next request waits as long
 const PLAYED = 7000  // ms for a thumb that moves by itself and back
 const REST = 120  // ms from the last change until the page runs again
 
@@ -39,7 +35,7 @@ const refusal = (typed, [low, high]) => {
 export const makeSlider = (draw) => {
   const slider = elements(), { input, typed, wrong } = slider
   let data = null, tell = null, values = [], listedValues = "", looked = null, frame = null, resting = null
-  let playing = false, held = false, reran = false, asking = false, moved = false, overtaken = false
+  let playing = false, held = false
   const value = () => values[Number(input.value)]
   const say = (value) => {
     put(slider.shown, written(value))
@@ -53,48 +49,21 @@ export const makeSlider = (draw) => {
     const of = data.strip
     if (!of || looked?.of === of) return
     const strip = await fetched(of).catch(() => null)
-    if (strip && of === data.strip) looked = { of, strip }
+    if (!strip || of !== data.strip) return
+    looked = { of, strip }
+    if (held) move()
   }
   const look = () => {
     frame = null
-    if (slider.isConnected && isReady()) draw.place(placeOf(looked.strip, Number(input.value)))
+    if (slider.isConnected && isReady()) draw(placeOf(looked.strip, Number(input.value)))
   }
-  const rerun = (done) => tell.moved(data.key, { value: value(), generation: data.generation, done })
-  const ask = async () => {
-    const { address, generation } = data, start = performance.now()
-    asking = true
-    moved = overtaken = false
-    const answer = address && await answered(address, value()).catch(() => null)
-    const took = performance.now() - start, gap = address ? GAP : GAP_OF_RERUNS
-    const pause = took < BUSY ? gap - took : took
-    if (pause > 0) setTimeout(next, pause)
-    else next()
-    if (!slider.isConnected || data.generation !== generation || overtaken) return
-    if (isReady()) move()  // the strip is loaded now, and may have drawn later positions
-    else if (answer) draw.answer(answer)
-    else {
-      reran = true
-      rerun(false)
-    }
-  }
-  const next = () => {
-    asking = false
-    if (moved) move()
-  }
+  const move = () => { frame ??= requestAnimationFrame(look) }
+  const rerun = (value) => tell.moved(data.key, { value, generation: data.generation, done: true })
   const rest = () => {
     clearTimeout(resting)
     resting = null
-    held = reran = false
-    rerun(true)
-  }
-  const move = () => {
-    if (isReady()) {
-      moved = false
-      frame ??= requestAnimationFrame(look)
-      return
-    }
-    moved = true
-    if (!asking) ask()
+    held = false
+    rerun(value())
   }
   // Move the thumb without running the page, which shows the same again when the thumb is back.
   const play = (from, to, start) => {
@@ -128,7 +97,7 @@ export const makeSlider = (draw) => {
     typed.setCustomValidity(refused)
     if (refused) return
     if (!values.includes(exact)) {  // the next run of the page has it among its values
-      tell.moved(data.key, { value: exact, generation: data.generation, done: true })
+      rerun(exact)
       return
     }
     input.value = values.indexOf(exact)
@@ -159,20 +128,17 @@ export const makeSlider = (draw) => {
   slider.strip = () => (isReady() ? looked.strip : null)
   slider.load = load
   input.onblur = () => { if (resting) rest() }
-  slider.isAhead = () => held && !reran && value() !== data.value
-  slider.isQuiet = () => !asking && !moved && frame === null
+  slider.isAhead = () => held && value() !== data.value
+  slider.isQuiet = () => frame === null
   slider.isReady = isReady
-  slider.overtake = () => {  // a run of the page may not know that the thumb is held
-    overtaken = true
-    if (held && value() !== data.value) move()
-  }
+  slider.overtake = () => { if (slider.isAhead()) move() }  // a run of the page may not know that the thumb is held
   slider.show = (now, of) => {
     const isOther = data?.generation !== now.generation, listed = JSON.stringify(now.values)
     data = now
     slider.of = now.text
     slider.dataset.slider = now.key
     tell = of
-    if (isOther) held = reran = false
+    if (isOther) held = false
     if (isOther || (listed !== listedValues && !held)) {  // a held thumb keeps the values that it points at
       values = now.values
       listedValues = listed

@@ -1,17 +1,14 @@
-// Text enters the page through textContent and setAttribute only, so it is never markup. The function runs again with
+// Text enters the page through append and setAttribute only, so it is never markup. The function runs again with
 // every bound that is dragged: it redraws only responses that have changed, and keeps focus and scroll position.
+
+import { make } from "./dom.js"
+
 const CLASSES = ["", "", "bounded", "bounded", "rejected"]
-const make = (name, className, text) => {
-  const node = document.createElement(name)
-  node.className = className
-  node.textContent = text
-  return node
-}
 
 const drawLegend = (place, { words, palette, ticks }) => {
-  const ratio = make("span", "", words.ratio), scale = make("span", "scale", "")
+  const scale = make("span", "scale")
   for (const colour of palette) {
-    const spot = make("i", "", "")
+    const spot = make("i")
     spot.style.background = colour
     scale.append(spot)
   }
@@ -20,21 +17,13 @@ const drawLegend = (place, { words, palette, ticks }) => {
     tick.style.left = `${100 * i / (ticks.length - 1)}%`
     scale.append(tick)
   })
-  ratio.append(scale)
-  const key = (className, text) => {
-    const item = make("span", "", "")
-    item.append(make("span", `token ${className}`, "7"), text)
-    return item
-  }
-  place.replaceChildren(ratio, key("rejected", words.rejected), key("bounded", words.bounded))
+  const key = (className, text) => make("span", "", make("span", `token ${className}`, "7"), text)
+  place.replaceChildren(make("span", "", words.ratio, scale), key("rejected", words.rejected), key("bounded", words.bounded))
 }
 
 const drawResponse = (response, { palette, fates }) => {
-  const box = make("div", "response", ""), line = make("div", "line", "")
-  const heading = make("div", "heading", response.heading), prompt = make("span", "prompt", response.prompt)
-  box.setAttribute("role", "row")
-  heading.setAttribute("role", "rowheader")
-  line.append(prompt, ...response.texts.map((text, column) => {
+  const heading = Object.assign(make("div", "heading", response.heading), { role: "rowheader" })
+  const cells = response.texts.map((text, column) => {
     const fate = response.fates[column], cell = make("span", `token ${CLASSES[fate]}`, text)
     cell.place = { row: response.row, column }
     cell.tabIndex = -1
@@ -44,9 +33,9 @@ const drawResponse = (response, { palette, fates }) => {
     cell.setAttribute("aria-label", `${text}, ${said.join(", ")}`)
     cell.title = said.join(", ")
     return cell
-  }))
-  box.append(heading, line)
-  return box
+  })
+  const line = make("div", "line", make("span", "prompt", response.prompt), ...cells)
+  return Object.assign(make("div", "response", heading, line), { role: "row" })
 }
 
 // Return the nearest token one line up or down, as the text is wrapped now.

@@ -2,7 +2,7 @@
 // nothing changes any more, and when the server does not know the address: the next run of the page brings another one.
 
 import { arrange, byKey, make, put, putHtml } from "./dom.js"
-import { purge, showPicture } from "./pictures.js"
+import { purge, showHeaded, showPicture } from "./pictures.js"
 
 const EVERY = 2000  // ms
 
@@ -11,11 +11,6 @@ const newWatchedPart = (root) => {
   Object.assign(part, { buttonOf: new Map(), pictureOf: new Map() })
   root.append(make("div", "rl-watched", part.html, part.buttons, part.pictures, part.below))
   return part
-}
-
-const makeWatchedPicture = () => {
-  const heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
-  return Object.assign(make("section", "rl-shown", heading, host, caption), { heading, host, caption })
 }
 
 const show = (part, { html, buttons, pictures, below }, press) => {
@@ -29,15 +24,8 @@ const show = (part, { html, buttons, pictures, below }, press) => {
     shown[i].onclick = () => press(key)
   }
   arrange(part.buttons, shown)
-  const before = [...part.pictureOf.values()], now = byKey(part.pictureOf, pictures.map(({ key }) => key), makeWatchedPicture)
-  arrange(part.pictures, now)
-  for (const picture of before) if (!picture.isConnected) purge(picture.host)
-  for (const [i, picture] of pictures.entries()) {
-    now[i].dataset.picture = picture.key
-    putHtml(now[i].heading, picture.heading)
-    putHtml(now[i].caption, picture.caption)
-    showPicture(now[i].host, picture)
-  }
+  const place = (now) => arrange(part.pictures, now)
+  showHeaded(part.pictureOf, pictures, place, ({ host }, picture) => showPicture(host, picture))
 }
 
 export default function ({ data, parentElement, setTriggerValue }) {

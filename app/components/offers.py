@@ -1,0 +1,64 @@
+"""Addresses that answer without a run of the page: the strip of a slider, and what a watched part shows now.
+
+A run takes Streamlit 50 ms and the browser 40 more before anything is drawn. An offer belongs to the session that made
+it and ends with it. Only the browser of that session knows its address.
+"""
+
+import asyncio
+import os
+import secrets
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import streamlit as st
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from rlcorr.errors import UsageError
+
+MEDIA_TYPES = {"strips": "application/octet-stream", "watched": "application/json"}
+"""Kind of offer, which its address begins with → the type of the answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """What an address answers. `answer` raises `UsageError` if the correction refuses a slider value."""
+
+    answer: Callable[[], bytes]
+    media_type: str
+
+
+_OFFERS: weakref.WeakValueDictionary[str, Offer] = weakref.WeakValueDictionary()
+# One request per core at a time, in the order of arrival. Thirty requests that share two cores would all be slow.
+_WORKERS = ThreadPoolExecutor(os.cpu_count())
+
+
+def offer(kind: str, key: str, answer: Callable[[], bytes], *, version: str = "") -> str:
+    """Return the address that answers from now on; it is the same in each run of the page with the same `version`.
+
+    The server calls `answer` later, without a visitor's session, so it must not use Streamlit.
+    """
+    name = f"{key}_{kind}_offer"
+    before = st.session_state.get(name)
+    ticket = before[1] if before and before[0] == version else secrets.token_urlsafe(16)
+    _OFFERS[ticket] = offered = Offer(answer, MEDIA_TYPES[kind])
+    st.session_state[name] = version, ticket, offered
+    return f"{kind}/{ticket}"
+
+
+async def get_offered(request: Request) -> Response:
+    """Answer with what is offered; 404 if the offer has ended, 400 if the correction refuses."""
+    offered = _OFFERS.get(request.path_params["ticket"])
+    if offered is None:
+        return PlainTextResponse("This page is no longer open.", 404)
+    try:
+        body = await asyncio.get_running_loop().run_in_executor(_WORKERS, offered.answer)
+    except UsageError as error:
+        return PlainTextResponse(str(error), 400)
+    return Response(body, media_type=offered.media_type)
+
+
+ROUTES = [Route("/strips/{ticket}", get_offered), Route("/watched/{ticket}", get_offered)]

@@ -1,0 +1,83 @@
+"""What happens to every request: headers of the answer, a refusal of other sites' pages, and old addresses.
+
+Each function wraps the app, which is of the standard ASGI.
+"""
+
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit.url_util import make_url_path
+
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'self'"
+)
+"""Everything comes from this server. Streamlit and plotly need inline scripts and styles, and eval."""
+UNFRAMED = "; frame-ancestors 'self'"
+"""No page of another site may show the app in a frame."""
+
+
+def safe_headers(app: ASGIApp, framed: bool) -> ASGIApp:
+    """Add the headers that say what a page may load, and who may show it in a frame."""
+    headers = {
+        "Content-Security-Policy": POLICY if framed else POLICY + UNFRAMED,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+    }
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        with suppress(ClientDisconnect):  # a browser that closes in the middle of an upload is no error of the server
+            await app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+    return answer
+
+
+def own_pages(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:
+    """Refuse requests of other sites' pages.
+
+    Streamlit would ask a server outside for the address of this machine, to know whether such a page is one of its own.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        answered = app
+        if scope["type"] in ("http", "websocket"):
+            headers = Headers(scope=scope)
+            origin = headers.get("origin")
+            names = {*hosts, urlsplit(f"//{headers.get('host', '')}").hostname}
+            if origin is not None and urlsplit(origin).hostname not in names:
+                answered = PlainTextResponse("This page belongs to another site.", 403)
+        await answered(scope, receive, send)
+
+    return answer
+
+
+def old_addresses(app: ASGIApp, base: str) -> ASGIApp:
+    """Redirect addresses of the time when each view had a path: /bench?run=bf16 is /?view=bench&run=bf16 now.
+
+    Any other word becomes a view, too, which the page does not know.
+    """
+    root = make_url_path(base, "").rstrip("/")
+    view = re.compile(rf"{re.escape(root)}/(?!_|site/?$)([\w-]{{1,40}})/?")
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        answered = app
+        if scope["type"] == "http" and scope["method"] == "GET" and (old := view.fullmatch(scope["path"])):
+            query, up = scope["query_string"].decode("latin-1"), "../" if scope["path"].endswith("/") else "./"
+            # The word fits into a query as it is. Starlette quotes what does not belong into a header.
+            location = f"{up}?view={old[1]}" + (f"&{query}" if query else "")
+            answered = RedirectResponse(location, headers={"Cache-Control": "no-store"})
+        await answered(scope, receive, send)
+
+    return answer
