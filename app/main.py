@@ -1,6 +1,7 @@
 """The entry point: streamlit run app/main.py."""
 
 import gc
+from pathlib import Path
 
 import pandas  # noqa: F401 - plotly looks for it, and must not find a module that another visitor's thread is still importing
 import state
@@ -30,12 +31,6 @@ def forget_imports() -> None:
     gc.freeze()
 
 
-STYLE = """<style>
-.block-container, .stMainBlockContainer { padding-top: 2.75rem; padding-bottom: 2rem }
-.stMarkdown [data-testid='stCaptionContainer'] { color: inherit; opacity: 0.8 }
-button[data-variant][data-selected='true'] p { color: CanvasText }
-.stMarkdown table { display: block; width: fit-content; max-width: 100%; overflow-x: auto }
-</style>"""
 # Views below the pickers, except for Compare. Start and Learn need no run, so they are above them.
 OF_A_RUN = {
     "mismatch": mismatch, "bench": bench, "gradient": gradient, "tokens": tokens, "training": training, "yours": yours,
@@ -47,7 +42,7 @@ state.begin()
 view = state.get("view")
 if view == "yours":
     upload_box.read_new_files()
-st.html(STYLE)
+st.html(Path(__file__).with_name("style.css"))
 load_plotly()
 sharing.navigation()
 studies = view == "training" and state.get("part") != training_text.PARTS[0]  # a study has its own runs

@@ -28,7 +28,7 @@ from text import compare as compare_text
 from text import gradient as gradient_text
 from text import learn as learn_text
 from text import mismatch as mismatch_text
-from text import pages as links_text
+from text import pages as pages_text
 from text import phrases
 from text import tokens as tokens_text
 from text import training as training_text
@@ -130,7 +130,7 @@ FIELDS: dict[str, Field] = {
     "tour": Field("", reading.tour, clears=("tour_step", "tour_done")),
     "tour_step": Field(1, reading.tour_step),
     "tour_done": Field("", reading.tour_done),
-    "hide": _some([], reading.some_of(lambda _: links_text.HIDEABLE, "control in hide=", "It hides nothing.")),
+    "hide": _some([], reading.some_of(lambda _: pages_text.HIDEABLE, "control in hide=", "It hides nothing.")),
     "projector": Field(False, reading.projector, lambda _: "1"),
     # The rest is not in the address.
     "tokens_order": Field(next(iter(tokens_text.ORDERS)), clears=("tokens_page",)),
@@ -173,8 +173,6 @@ class Visit:
     """The first generation: a browser whose server was restarted still knows those of another visit."""
     pressed: bool = False
     """Whether a button or a link was pressed for this run."""
-    held: bool = False
-    """Whether a thumb is held, whose value is not final."""
     runs: int = 0
 
 
@@ -305,11 +303,11 @@ def begin() -> None:
     is_first = "visit" not in st.session_state
     visit = st.session_state.setdefault("visit", Visit())
     asked = {key: st.query_params.get_all(key) for key in st.query_params}
-    picked, held = _picked()
-    visit.asked, visit.held, visit.runs = asked, held, visit.runs + 1
+    picked = _picked()
+    visit.asked, visit.runs = asked, visit.runs + 1
     if is_first or (asked != visit.address and not picked and not visit.pressed):
         _arrive(visit, asked, is_first)
-        picked, _ = _picked()  # a restarted server gets a choice with its first request
+        picked = _picked()  # a restarted server gets a choice with its first request
     _assign(visit, picked)
     if _texts(visit.values) != visit.texts:  # the address gets another one, without what was wrong
         visit.notices = {}
@@ -319,7 +317,7 @@ def end() -> None:
     """Write the address, unless the browser has it."""
     visit = _visit()
     now = _texts(visit.values)
-    if now != visit.texts and not visit.held:
+    if now != visit.texts:
         visit.texts, visit.address = now, {key: [text] for key, text in now.items()}
     visit.pressed = False
     if visit.address != visit.asked:
@@ -356,22 +354,19 @@ def _is_same(one: Any, other: Any) -> bool:
     return sorted(one) == sorted(other) if isinstance(one, list) and isinstance(other, list) else one == other
 
 
-def _picked() -> tuple[dict[str, Any], bool]:
-    """Return what the browser's widgets and sliders show that differs, and whether a thumb is still held."""
+def _picked() -> dict[str, Any]:
+    """Return what the browser's widgets and sliders show that differs."""
     picked: dict[str, Any] = {}
     for key, row in FIELDS.items():
         if (name := widget(key)) in st.session_state:
             value = row.take(st.session_state[name])
             if not _is_same(value, get(key)):
                 picked[key] = value
-    held = False
     for slider, at in dict(st.session_state.get(LIVE, {}).get("moved") or {}).items():
         key = slider.removeprefix(f"{LIVE}_")
-        if at["generation"] == generation(key):
-            held |= not at["done"]
-            if float(at["value"]) != get(key):
-                picked[key] = type(get(key) or 0.0)(at["value"])
-    return picked, held
+        if at["generation"] == generation(key) and float(at["value"]) != get(key):
+            picked[key] = type(get(key) or 0.0)(at["value"])
+    return picked
 
 
 def _assign(visit: Visit, changes: Mapping[str, Any]) -> None:
@@ -444,7 +439,7 @@ def _read(visit: Visit, asked: Mapping[str, list[str]], view: str) -> None:
     rows |= {key: _bound(key) for key in asked if key not in rows and BOUND_KEY.fullmatch(key)}
     readable = {key: row for key, row in rows.items() if row.read is not None}
     if unknown := [f"{key[:40]}=" for key in asked if key not in readable]:
-        visit.notices["unknown"] = links_text.UNKNOWN_KEYS.format(keys=", ".join(unknown[:5]))
+        visit.notices["unknown"] = pages_text.UNKNOWN_KEYS.format(keys=", ".join(unknown[:5]))
     for key, row in readable.items():
         try:
             value = _value(key, row, asked[key], view, visit)
@@ -461,11 +456,11 @@ def _value(key: str, row: Field, given: list[str], view: str, visit: Visit) -> A
     text = ",".join(given) if row.write is _joined else given[-1]
     if view not in row.views:
         titles = ", ".join(page.title for name, page in PAGES.items() if name in row.views)
-        raise UsageError(links_text.OTHER_VIEW.format(key=key, titles=titles))
+        raise UsageError(pages_text.OTHER_VIEW.format(key=key, titles=titles))
     if len(text) > LONGEST:
-        raise UsageError(links_text.TOO_LONG.format(key=key, most=LONGEST))
+        raise UsageError(pages_text.TOO_LONG.format(key=key, most=LONGEST))
     if len(given) > 1 and row.write is not _joined:
-        visit.notices[f"{key} twice"] = links_text.TWICE.format(key=key, shown=text[:80])
+        visit.notices[f"{key} twice"] = pages_text.TWICE.format(key=key, shown=text[:80])
     if not text and row.write is not _joined:
         return row.default(visit.values) if callable(row.default) else row.default
     return row.read(text, visit.values)

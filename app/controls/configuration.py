@@ -1,6 +1,7 @@
-"""The controls of a configuration: a preset, choices, and the sliders of its bounds."""
+"""The controls of a configuration: a preset, choices, the sliders of its bounds, and its text for a system."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from urllib.parse import urlencode, urlsplit
 
 import state
 import streamlit as st
@@ -15,8 +16,14 @@ from text.formatting import plain
 from controls.choosing import pick, pick_several
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.bounds import BoundId, at_threshold
+from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.strips.packing import Package, pack
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, refused
+from rlcorr.systems.overrides import overrides
+
+NOT_IN_LINK = ("hide", "projector")
+"""Keys of a link that are about how a page looks."""
 
 
 def preset_box(label: str, slot: str = FIRST) -> None:
@@ -97,3 +104,45 @@ def set_threshold(config: CorrectionConfig, threshold: float, bound: BoundId) ->
     values = {b.id: b.value for b in bounds_of(at_threshold(config, threshold, bound))}
     shown = [b for b in shown_bounds() if b.id.rule_index == bound.rule_index and b.id in values]
     state.change(**{b.key: b.within(values[b.id]) for b in shown})
+
+
+def pick_system() -> str:
+    """Show the picker, which begins with the last choice, and return the name of the system."""
+    last = state.get("system")
+    return str(pick("system", phrases.SYSTEM, [last, *(name for name in SYSTEMS if name != last)]))
+
+
+def export_text(system: str, config: CorrectionConfig, loss: LossConfig | None, link: Mapping[str, str]) -> None:
+    """Show the text to copy, its overrides for a command line, and which lines differ from the system's own defaults.
+
+    Args:
+        system: The system.
+        config: The correction.
+        loss: The loss, if the preset names one.
+        link: What a link to a page changes so that it shows this configuration again.
+    """
+    try:
+        text, lines = beyond_defaults(config, system, loss)
+    except UsageError as error:
+        st.code(refused(error), language=None, wrap_lines=True)
+        return
+    comment = phrases.EXPORT_LINK.format(address=_address(link))
+    st.code(f"{text.rstrip()}\n{comment}\n", language=None, wrap_lines=True)  # the colours of a language are too pale
+    if system != "Python":
+        changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
+        st.caption(
+            phrases.BEYOND_DEFAULTS.format(system=system, lines=changed)
+            if changed
+            else phrases.DEFAULTS.format(system=system)
+        )
+    if line := overrides(config, system, loss):
+        st.caption(phrases.COMMAND_LINE)
+        st.code(line, language=None, wrap_lines=True)
+
+
+def _address(link: Mapping[str, str]) -> str:
+    """Return the address of a link on this server; without the server's name if it is not known."""
+    parts = urlsplit(st.context.url or "")
+    server = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+    query = {key: text for key, text in state.query_of(link).items() if key not in NOT_IN_LINK}
+    return f"{server}/?{urlencode(query)}"

@@ -22,13 +22,6 @@ from rlcorr.records import runs
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
 # While the line is unfolded, it has the whole width, and the state of the run is below it.
 # A list closes when something around it scrolls. What is hidden scrolls while it unfolds; what is clipped does not.
-STYLE = """<style>
-.st-key-open details { overflow: clip !important }
-.st-key-pickers [data-testid="stColumn"]:has(.st-key-open details[open]) { flex: 1 1 100% }
-.st-key-pickers [data-testid="stVerticalBlock"] { gap: 0.5rem }
-.st-key-open summary { padding-top: 0.3rem; padding-bottom: 0.3rem; min-height: 0 }
-.st-key-run_state p { font-size: 0.875rem; opacity: 0.8; margin: 0 }
-</style>"""
 
 
 def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
@@ -74,7 +67,6 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
         st.info(phrases.CENTERED)
     with at_right, st.container(key="run_state"):
         _state_of(first)
-    st.html(STYLE)
 
 
 def _words(first: Selection, second: Selection | None, presets: list[str]) -> str:

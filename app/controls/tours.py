@@ -9,26 +9,6 @@ from text import tours as say
 from text.tours import TOURS, Step, Tour
 
 # The strip stays in sight at the top. On a phone a slider has the top, and the strip the lower edge.
-STYLE = """<style>
-.st-key-tour:has(.rl-tour) { padding: 0.5rem 0.9rem; gap: 0.4rem; border: 1px solid #3a7ca5; border-radius: 8px;
-  background: light-dark(#ffffff, #14181d) }
-:root:not(:has(.rl-controls)) [data-testid="stLayoutWrapper"]:has(> .st-key-tour) {
-  position: sticky; top: 3.75rem; z-index: 7; background: light-dark(#ffffff, #14181d) }
-@media (max-width: 640px) {
-  .st-key-tour:has(.rl-tour) { padding: 0.4rem 0.75rem; gap: 0.1rem }
-  :root:has(.rl-controls):not(:has(.st-key-tokens_close button:enabled))
-    [data-testid="stLayoutWrapper"]:has(> .st-key-tour .rl-tour) {
-    position: fixed; bottom: 0; left: 0; right: 0; z-index: 7; width: 100% }
-  :root:has(.rl-controls):has(.st-key-tour .rl-tour) .stMainBlockContainer { padding-bottom: 11rem }
-}
-.st-key-tour_show_me:has(button[hidden]) { display: none }
-.rl-tour { display: flex; flex-wrap: wrap; gap: 0 0.8rem; align-items: center }
-.rl-tour ol { display: flex; gap: 0.3rem; list-style: none; margin: 0; padding: 0 }
-.rl-tour li { width: 1.4rem; height: 1.4rem; margin: 0; border-radius: 50%; border: 1px solid #8b8f97;
-  font-size: 0.8rem; line-height: 1.3rem; text-align: center }
-.rl-tour li[aria-current] { border: 2px solid #3a7ca5; line-height: 1.2rem; font-weight: 600 }
-[data-testid="stLayoutWrapper"]:has(> .st-key-tour):not(:has(.rl-tour, .stAlert)) { display: none }
-</style>"""
 LIGHT = """<style>
 :is({control}) {{ outline: 3px solid #3a7ca5; outline-offset: 1px; border-radius: 6px }}
 </style>"""
@@ -38,7 +18,6 @@ def show() -> None:
     """Show the strip of the tour that is on, if one is, and light up the control of its step until the step is done."""
     tour, view = TOURS.get(state.get("tour")), state.get("view")
     if tour is None:
-        st.html(STYLE)
         st.container(key="tour")
         return
     index = min(state.get("tour_step"), len(tour.steps)) - 1
@@ -47,7 +26,8 @@ def show() -> None:
         state.change(tour_done="".join(sorted({*state.get("tour_done"), str(index + 1)})))
     done = {int(number) - 1 for number in state.get("tour_done")}
     is_lit = is_here and index not in done and step.control
-    st.html(STYLE + (LIGHT.format(control=step.control) if is_lit else ""))
+    if is_lit:
+        st.html(LIGHT.format(control=step.control))
     with st.container(key="tour"):
         _strip(tour, index, done, view)
 

@@ -23,15 +23,7 @@ from rlcorr.foreign.missing_fields import unpaired_sentence
 
 REFUSAL, TAKEN, READ = "upload_refusal", "upload_taken", "upload_read"
 """Keys of the session: why files were refused, and what was picked then; the last files; what was read of them."""
-# Streamlit refuses a file that is too large in the browser, of which Python hears nothing, and says why in a tooltip.
-TOO_LARGE = """<style>
-.rl-too-large { display: none; padding: 1rem; border-radius: 6px; background: #e5534b40 }
-.stMain:has([data-testid="stFileChip"][aria-invalid="true"]) {
-  .rl-too-large { display: block }
-  .st-key-yours, .st-key-pickers { display: none }
-}
-</style>
-<div class="rl-too-large" role="alert">{sentence}</div>"""
+TOO_LARGE = '<div class="rl-too-large" role="alert">{sentence}</div>'
 
 
 @dataclass(frozen=True)

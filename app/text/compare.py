@@ -173,10 +173,4 @@ def pairs_table(header: list[str], rows: list[ExplainedRow]) -> str:
     """Return an HTML table of literal text, in which each name has its meaning as a tooltip."""
     meanings = {name: hint for name, hint, _ in rows}
     cells = [[name, *numbers] for name, _, numbers in rows]
-    return f"{WHOLE_NUMBERS}<div class='rl-pairs'>{table(header, cells, meanings)}</div>"
-
-
-WHOLE_NUMBERS = """<style>
-.rl-pairs .rl-table td { overflow-wrap: normal }
-.rl-pairs .rl-table td:first-child { overflow-wrap: anywhere; min-width: 4rem }
-</style>"""
+    return f"<div class='rl-pairs'>{table(header, cells, meanings)}</div>"

@@ -72,9 +72,7 @@ def table(header: list[str], rows: Sequence[Sequence[Cell]], meanings: Mapping[s
     head = "".join(f"<th>{with_tooltip(cell, explained)}</th>" for cell in header)
     cells = [[_cell(cell, {} if i else explained) for i, cell in enumerate(row)] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
-    return (
-        f"{TABLE_STYLE}<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    return f"<div class='rl-table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _cell(cell: Cell, meanings: Mapping[str, str]) -> str:
@@ -109,19 +107,6 @@ def with_tooltip(cell: str, meanings: Mapping[str, str]) -> str:
     return f'<abbr title="{html.escape(meanings[cell])}" tabindex="0">{text}</abbr>' if cell in meanings else text
 
 
-TABLE_STYLE = """<style>
-.rl-table { overflow-x: auto }
-.rl-table table { border-collapse: collapse; width: 100%; font-size: 0.875rem }
-.rl-table th { text-align: left; font-weight: 600; padding: 4px 12px 4px 0; border-bottom: 1px solid #8b8f9766 }
-.rl-table td { vertical-align: top; padding: 6px 12px 6px 0; border-bottom: 1px solid #8b8f9733;
-  white-space: pre-wrap; overflow-wrap: anywhere }
-.rl-table small { display: block; opacity: 0.75; overflow-wrap: anywhere }
-.rl-table td > div + div { margin-top: 0.4em }
-.rl-table abbr { display: inline-block; cursor: help; text-underline-offset: 3px }
-.rl-table abbr:focus::after { content: " " attr(title); font-weight: 400; opacity: 0.8; white-space: normal }
-</style>"""
-
-
 @dataclass(frozen=True)
 class Graded:
     """A cell with a grade."""
@@ -132,20 +117,6 @@ class Graded:
 
 GradedCell = str | Graded
 GRADES = {True: "good", False: "bad"}
-GRADED_STYLE = """<style>
-.rl-graded td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
-.rl-graded td:first-child { min-width: 9.5rem }
-.rl-graded span { display: inline-block; padding: 1px 6px; border-radius: 4px }
-.rl-good { background: #2da44e33 }
-.rl-bad { background: #e5534b40; font-weight: 600 }
-@media (max-width: 640px) {
-  .rl-graded th, .rl-graded td { padding-right: 5px; font-size: 0.75rem }
-  .rl-graded td:first-child { min-width: 5.5rem }
-  .rl-graded span { padding: 1px 3px }
-  .rl-graded i { display: block }
-}
-.rl-graded i { font-style: normal }
-</style>"""
 
 
 def graded_table(
@@ -157,10 +128,7 @@ def graded_table(
         f"<tr><td>{html.escape(name)}{small(below)}</td>{''.join(f'<td>{_marked(cell)}</td>' for cell in cells)}</tr>"
         for name, below, cells in rows
     )
-    return (
-        f"{TABLE_STYLE}{GRADED_STYLE}<div class='rl-table rl-graded'><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return f"<div class='rl-table rl-graded'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _marked(cell: GradedCell) -> str:

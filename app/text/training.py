@@ -94,12 +94,6 @@ OUTCOMES = (
     "steps (median for k3). Highest on the way: the highest mean of five consecutive steps."
 )
 OUTCOME_COLUMNS = ["Correction", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
-OUTCOME_STYLE = """<style>
-.rl-outcomes .rl-table table { font-size: 0.8rem; line-height: 1.25 }
-.rl-outcomes .rl-table td { padding: 2px 12px 2px 0; white-space: nowrap; overflow-wrap: normal }
-.rl-outcomes .rl-table td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8rem }
-</style>"""
-"""Break lines within names, but not within numbers. Ten rows fit next to a picture on a projector."""
 NO_STUDIES = "There is no index of studies in {folder}, so no study can be shown."
 SIGNIFICANT = "Significantly {direction} than no correction (95 %, all {all} together): {names}."
 NOT_SIGNIFICANT = "{count} of {all} do not differ significantly from no correction on {seeds} seeds."
@@ -189,7 +183,7 @@ def outcome_table(outcomes: Sequence[Outcome], title: Callable[[str], str]) -> s
         name = (title(o.preset), "" if title(o.preset) == o.preset else o.preset)
         reward, best, kept = (_over_seeds(seeds, ".2f") for seeds in (o.reward, o.best_reward, o.kept_fraction))
         rows.append([[cell] for cell in (name, reward, best, _over_seeds(o.k3, ".1g"), kept)])
-    return f"{OUTCOME_STYLE}<div class='rl-outcomes'>{table(OUTCOME_COLUMNS, rows)}</div>"
+    return f"<div class='rl-outcomes'>{table(OUTCOME_COLUMNS, rows)}</div>"
 
 
 def _over_seeds(seeds: SeedRange, digits: str) -> tuple[str, str]:

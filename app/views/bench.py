@@ -6,9 +6,9 @@ from functools import partial
 import state
 import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture
-from controls import strips, systems
+from controls import strips
 from controls.choosing import folding, number, switch
-from controls.configuration import set_threshold, settings
+from controls.configuration import export_text, pick_system, set_threshold, settings
 from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
 from data import corrections
@@ -73,7 +73,7 @@ def _live(
             else:
                 st.caption(phrases.EXPORT_IS)
                 loss = PRESETS[state.get("preset")].loss
-                systems.text_for(systems.system(), config, loss, run_and_step(shown))
+                export_text(pick_system(), config, loss, run_and_step(shown))
 
 
 def _budget(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig) -> None:

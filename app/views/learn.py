@@ -17,14 +17,6 @@ from rlcorr import PRESETS
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
-FRAME = "<style>.st-key-lesson_pages iframe { height: max(32rem, calc(100dvh - 9rem)) }</style>"
-
-# On a phone the map scrolls sideways, and no word breaks inside.
-WIDE_COLUMNS = """<style>
-.st-key-preset_map .rl-table table { font-size: 0.8rem; line-height: 1.35 }
-.st-key-preset_map td:not(:first-child) { min-width: 8.5rem; overflow-wrap: normal }
-</style>"""
-
 
 def show(shown: Selection | None) -> None:
     part = buttons("learn", "Part", learn_text.PARTS, hide_label=True)
@@ -36,7 +28,6 @@ def show(shown: Selection | None) -> None:
 
 def _lessons() -> None:
     if are_built():
-        st.html(FRAME)
         with st.container(key="lesson_pages"):
             st.iframe(lesson_pages.address(state.get("lesson") or None), height=800, alt=learn_text.FRAME)
         return
@@ -77,7 +68,7 @@ def _sheet() -> None:
     levels = [level for level in LEVELS if any((level, rule) in names for rule in RULES)]
     rows = [[level, *(_titled(names.get((level, rule), [])) for rule in used)] for level in levels]
     with st.container(key="preset_map"):
-        st.html(WIDE_COLUMNS + table([learn_text.MAP_CORNER, *used], rows))
+        st.html(table([learn_text.MAP_CORNER, *used], rows))
     name = pick("looked_up", learn_text.PICK, list(PRESETS), written=preset_label)
     entry = PRESETS[name]
     st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")

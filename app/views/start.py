@@ -42,19 +42,9 @@ KEY = "start_bound"
 HEIGHT, PLAYED_HEIGHT = 215, 160
 """Pixels of the picture of a story, so that three stories fit on one screen, and of the one that moves."""
 WORDS, STATISTIC = "words", "statistic"
-# Little space between the parts, so that the beginnings of the three stories are on the first screen.
-STYLE = """<style>
-[data-testid="stVerticalBlock"]:has(> * > .st-key-start_links) { gap: 0.5rem }
-[data-testid="stMain"] h4 { font-size: 1.2rem }
-.st-key-start h3 { font-size: 0.9rem }
-.st-key-start .rl-resets { display: none }
-.st-key-start .rl-row { grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)) }
-@media (min-width: 1000px) { .st-key-start .rl-row { grid-template-columns: 2fr 1fr } }
-</style>"""
 
 
 def show(paths: dict[str, Path], shown: Selection | None) -> None:
-    st.html(STYLE)
     if shown is None:
         return
     if say.PLAYED in paths:

@@ -32,17 +32,6 @@ from rlcorr.strips.packing import Package, PictureStrip
 from rlcorr.strips.strip import token_cells
 
 TEXT, ORDER, PAGE, EXPLAINED = "tokens_text", "tokens_order", "tokens_page", "explained"
-# On a phone an opened token is at the lower edge of the screen, over the text; without one, nothing is there.
-PANEL = """<style>
-.st-key-tokens_formulas code { font-size: 0.8rem }
-@media (max-width: 640px) {
-  [data-testid="stColumn"]:has(.st-key-tokens_formulas):not(:has(.st-key-tokens_close button:enabled)) { display: none }
-  [data-testid="stColumn"]:has(.st-key-tokens_formulas) {
-    position: sticky; bottom: 0; z-index: 6; max-height: 42dvh; overflow-y: auto; padding: 0.5rem 0;
-    background: var(--st-background-color, Canvas); border-top: 2px solid #8b8f97;
-  }
-}
-</style>"""
 Texts = list[list[str]]
 TokenIndex = tuple[int, int]
 """Row and column of a token, both counted from 0."""
@@ -156,7 +145,7 @@ def _panel(
         ):
             st.button(label, key=key, disabled=not possible, on_click=state.change, kwargs={"token": token})
     rows = say.numbers(story, config.rollout_is is not None)
-    st.html(table(say.NUMBERS, rows, say.MEANINGS) + PANEL)
+    st.html(table(say.NUMBERS, rows, say.MEANINGS))
     with st.container(key="tokens_formulas"):
         st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
     if config.bypass_mode:

@@ -6,8 +6,9 @@ from functools import partial
 import streamlit as st
 from components.links import Link, links
 from components.picture import picture
-from controls import systems, upload_box
+from controls import upload_box
 from controls.choosing import buttons, pick
+from controls.configuration import export_text, pick_system
 from controls.pickers import picked_record
 from controls.sharing import run_and_step
 from data import suggestions, uploads
@@ -35,10 +36,6 @@ from rlcorr.records import runs
 from rlcorr.systems.shipped import can_express
 
 HEIGHT = 260
-# A number that breaks inside is two numbers to a reader.
-WHOLE_NUMBERS = """<style>
-.st-key-yours .rl-table td:not(:first-child) { white-space: nowrap; overflow-wrap: normal }
-</style>"""
 # The pickers would name another run.
 NOTHING_ELSE = "<style>.st-key-pickers { display: none }</style>"
 
@@ -48,7 +45,6 @@ def show(selection: Selection) -> None:
         st.html(NOTHING_ELSE)
         st.info(yours_text.REFUSED)
         return
-    st.html(WHOLE_NUMBERS)
     with st.container(key="yours"):
         if not selection.slug.startswith(uploads.PREFIX) and selection.run.parent != runs.LOCAL:
             label = run_labels([selection.slug])[selection.slug]
@@ -156,7 +152,7 @@ def _corrections(record: runs.StepRecord, stamps: Stamps, selection: Selection) 
     """Show what the system ships, thresholds by budget, the text of the one that is taken, and the tail."""
     left, right = st.columns([2, 3], gap="medium")
     with left:
-        system = systems.system()
+        system = pick_system()
     shipped = suggestions.published(stamps, system)
     with right:
         title = yours_text.SHIPPED_PYTHON if system == "Python" else yours_text.SHIPPED.format(system=system)
@@ -248,8 +244,8 @@ def _take(system: str, advised: list[Suggestion], run: Mapping[str, str]) -> Non
     by_key = {one.key: one for one in advised}
     one = by_key[pick("take", yours_text.TAKE, list(by_key), written=lambda key: _label(by_key[key]))]
     if one.preset is None:  # the bench shows presets only
-        systems.text_for(system, one.config, one.loss, run)
+        export_text(system, one.config, one.loss, run)
         return
     to = {"view": "bench", "preset": one.preset} | {b.key: f"{b.value:.12g}" for b in bounds_of(one.config)}
-    systems.text_for(system, one.config, one.loss, {**to, **run})
+    export_text(system, one.config, one.loss, {**to, **run})
     links(Link(yours_text.OPEN, to), key="open_taken")

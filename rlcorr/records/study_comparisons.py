@@ -83,7 +83,7 @@ def pooled_accuracies(tables: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[di
     """Pool the last accuracies of the arms that all tables have.
 
     Returns arm → mean over the seeds, and the comparison of each arm with the one without a correction. A seed that
-    several tables have counts once, with the mean of its trainings: a training on a GPU is not repeated by its seed,
+    several tables have counts once, with the mean of its training runs: on a GPU its seed does not repeat a run,
     but its start and its prompts are.
     """
     by_table = [last_accuracies(rows) for rows in tables]

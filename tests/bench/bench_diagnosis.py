@@ -62,8 +62,8 @@ def committed() -> dict[str, Any]:
 def judged_with(kept: Callable[[Gap], bool]) -> dict[str, Counter[str]]:
     """Return tiny or real → how many steps got which verdict, if `triage` knows these gaps alone."""
     totals: dict[str, Counter[str]] = {"tiny": Counter(), "real": Counter()}
-    known = tuple(gap for gap in published.gaps() if kept(gap))
-    with patch.object(published, "gaps", lambda: known):
+    rows = tuple(gap for gap in published.gaps() if kept(gap))
+    with patch.object(published, "gaps", lambda: rows):
         forget_sizes()
         for name, path in committed().items():
             cause = cause_of(runs.read_manifest(path))

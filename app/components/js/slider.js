@@ -58,7 +58,7 @@ export const makeSlider = (draw) => {
     if (slider.isConnected && isReady()) draw(placeOf(looked.strip, Number(input.value)))
   }
   const move = () => { frame ??= requestAnimationFrame(look) }
-  const rerun = (value) => tell.moved(data.key, { value, generation: data.generation, done: true })
+  const rerun = (value) => tell.moved(data.key, { value, generation: data.generation })
   const rest = () => {
     clearTimeout(resting)
     resting = null
