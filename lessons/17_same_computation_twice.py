@@ -305,9 +305,8 @@ show("root mean square", *(f"{float(error.square().mean().sqrt()):.0e}" for erro
 # %% tags=["hide-input"]
 CHECK, ANSWERS, AFTER = 1e-3, 4e-6, 3.3e-11
 say(f"""
-With `TRITON_F32_DEFAULT=ieee` the kernel computes in float32, and no training step had a k3 above {AFTER:.1e}. The
-{CHECK:.0e} before came from random texts, which neither side finds likely. On real answers, TF32 in the attention makes
-a k3 of about {ANSWERS:.0e}, by emulation on a CPU: a fifth of what float16 makes, and a three-hundredth of bfloat16.
+With `TRITON_F32_DEFAULT=ieee` the kernel computes in float32, and no step had a k3 above {AFTER:.1e}. The {CHECK:.0e}
+before came from random texts. On real answers, TF32 makes about {ANSWERS:.0e}, emulated on a CPU: a fifth of float16.
 The library now sets this variable before it starts an engine (`rlcorr/train/rollout/vllm_engine.py`).
 So **the format of the tensors is not the format of the computation.** Only a measurement shows in which format a
 program computes. The best one is a control run with float32 on both sides: there k3 must be nearly 0.
