@@ -276,14 +276,14 @@ tokens. So such bounds reject more than half of the tokens only because a micro-
 #
 # ## A story: float32 that was not float32
 #
-# We once set engine and trainer to float32 on an H100. We expected a gap that is nearly 0, as on a CPU. On the random
-# texts with which the trainer checks each sync, it was tens of millions of times larger.
+# We once set engine and trainer to float32 on an H100, and expected a gap that is nearly 0, as on a CPU. On the random
+# texts that check each sync, it was tens of millions of times larger.
 #
 # We excluded every other cause of lesson 03. There was no cut and no other temperature, and a comparison of all weights
 # showed that both sides had the same ones. So something was rounded, although all tensors were float32. It was in
-# vLLM's attention kernel. This kernel is written in the language Triton.
-# There the product of two blocks, `tl.dot`, rounds float32 **inputs** to TF32 by default, a format with eleven binary
-# digits. The next cell shows the error that TF32 makes in a dot product, a sum of products of pairs of numbers:
+# vLLM's attention kernel, written in the language Triton. There the product of two blocks, `tl.dot`, rounds float32
+# **inputs** to TF32 by default, a format with eleven binary digits. The next cell shows the error that TF32 makes in a
+# dot product, a sum of products of pairs of numbers:
 
 
 # %%
@@ -307,7 +307,7 @@ CHECK, ANSWERS, AFTER = 1e-3, 4e-6, 3.3e-11
 say(f"""
 With `TRITON_F32_DEFAULT=ieee` the kernel computes in float32, and no step had a k3 above {AFTER:.1e}. The {CHECK:.0e}
 before came from random texts. On real answers, TF32 makes about {ANSWERS:.0e}, emulated on a CPU: a fifth of float16.
-The library now sets this variable before it starts an engine (`rlcorr/train/rollout/vllm_engine.py`).
+The library now sets this variable (`rlcorr/train/rollout/vllm_engine.py`).
 So **the format of the tensors is not the format of the computation.** Only a measurement shows in which format a
 program computes. The best one is a control run with float32 on both sides: there k3 must be nearly 0.
 """)
