@@ -279,11 +279,10 @@ tokens. So such bounds reject more than half of the tokens only because a micro-
 # We once set engine and trainer to float32 on an H100, and expected a gap that is nearly 0, as on a CPU. On the random
 # texts that check each sync, it was tens of millions of times larger.
 #
-# We excluded every other cause of lesson 03. There was no cut and no other temperature, and a comparison of all weights
-# showed that both sides had the same ones. So something was rounded, although all tensors were float32. It was in
-# vLLM's attention kernel, written in the language Triton. There the product of two blocks, `tl.dot`, rounds float32
-# **inputs** to TF32 by default, a format with eleven binary digits. The next cell shows the error that TF32 makes in a
-# dot product, a sum of products of pairs of numbers:
+# We excluded the other causes of lesson 03: no cut, no other temperature, and the same weights on both sides. So
+# something was rounded, although all tensors were float32. It was in vLLM's attention kernel, written in the language
+# Triton. There the product of two blocks, `tl.dot`, rounds float32 **inputs** to TF32 by default, a format with eleven
+# binary digits. The next cell shows the error that TF32 makes in a dot product, a sum of products of pairs of numbers:
 
 
 # %%
