@@ -36,9 +36,9 @@ EMPTIED = {
     frozenset(("choices", "budget")): "[data-testid='stColumn']:has(> * > * > .st-key-side)",
 }
 """Names in hide= → the element that shows nothing else, and is hidden if all of them are."""
-# Streamlit's bar, where the navigation is, needs no room below it. Without the navigation it covers the page's top.
+# The navigation covers Streamlit's bar, which is 60 pixels high.
 LOW = """
-.stApp .stMainBlockContainer { padding-top: 1.75rem }
+.stApp .stMainBlockContainer { padding-top: 3.25rem }
 @media (max-width: 640px) { .stApp .stMainBlockContainer { padding-top: 4rem } }
 .stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.5rem }
 [data-testid="stHeading"] h4 { padding: 0.25rem 0 }
