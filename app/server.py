@@ -3,7 +3,7 @@
 import streamlit as st
 from components import offers
 from controls import lesson_pages
-from controls.middleware import old_addresses, own_pages, safe_headers
+from controls.middleware import old_addresses, own_pages, safe_headers, says_no_connection
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -16,5 +16,6 @@ app = st.App(
         Middleware(safe_headers, framed=not HOSTS),
         Middleware(own_pages, hosts=HOSTS),
         Middleware(old_addresses, base=st.get_option("server.baseUrlPath")),
+        Middleware(says_no_connection),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from components.sources import script
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse
@@ -40,6 +41,24 @@ def safe_headers(app: ASGIApp, framed: bool) -> ASGIApp:
 
         with suppress(ClientDisconnect):  # a browser that closes in the middle of an upload is no error of the server
             await app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+    return answer
+
+
+def says_no_connection(app: ASGIApp) -> ASGIApp:
+    """Add the script to the page that says that there is no websocket. Streamlit's own page would stay white."""
+    added = f"<script>{script('no_connection.js')}</script></body>".encode()
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_script(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)["content-length"]  # the server sends the longer body in chunks
+            elif "body" in message:
+                message = message | {"body": message["body"].replace(b"</body>", added)}
+            await send(message)
+
+        is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].endswith("/")
+        await app(scope, receive, with_script if is_page else send)
 
     return answer
 

@@ -7,7 +7,7 @@ from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.measuring.metrics import describe
-from text.formatting import number, percent, plain, short_exponent, table
+from text.formatting import number, percent, short_exponent, table
 from text.gradient import NUMBERS, short
 
 EXPLAIN = (
@@ -91,10 +91,6 @@ TAIL = "Share of the tokens that differ by at least this much, in A and in B."
 NO_STEP_B = "Run B has no step yet."
 
 ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
-
-
-def batch_name(run: str, step: int) -> str:
-    return plain(f"{run}, step {step}")
 
 
 def agreement(masks: Agreement) -> dict[str, str]:

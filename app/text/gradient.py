@@ -230,11 +230,6 @@ def little_covered(coverage: dict[str, float]) -> str:
     return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < ENOUGH_COVERED else ""
 
 
-def with_size(size: int, sentence: str) -> str:
-    """Return a sentence that holds for this number of answers in a batch."""
-    return f"With {size:,} answers in a batch, {sentence[0].lower()}{sentence[1:]}"
-
-
 def best_preset(choice: Choice, names: Sequence[str]) -> str:
     """Return, in Markdown, which preset makes the most progress, and how certain this is."""
     size, count, tied = choice.batch_size, len(names), len(choice.groups[0]) - 1

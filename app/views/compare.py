@@ -217,7 +217,7 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
     if other is None:
         return
     labels = run_labels([first.slug, second.slug])
-    titles = [say.batch_name(labels[slug], of.step) for slug, of in ((first.slug, record), (second.slug, other))]
+    titles = [plain(f"{labels[slug]}, step {of.step}") for slug, of in ((first.slug, record), (second.slug, other))]
     st.caption(say.SAME_STEP if titles[0] == titles[1] else say.RUNS_INTRO)
     batches = a, b = record.batch, other.batch
     try:

@@ -258,7 +258,8 @@ def best_preset_sentence(measured: sketches.Sketched, choice: Choice) -> str:
     """Return, in Markdown, which preset makes the most progress, and how far it is ahead; or that this is unknown."""
     names = [plain(title) for title in row_titles().values()]
     if not choice.over_nothing.tells:
-        return say.with_size(choice.batch_size, _cannot_tell(measured, choice, "preset"))
+        sentence = _cannot_tell(measured, choice, "preset")
+        return f"With {choice.batch_size:,} answers in a batch, {sentence[0].lower()}{sentence[1:]}"
     second = [index for group in choice.groups for index in group][1]
     over_next = lead_sentence(measured, choice.over_next, say.NEXT_PRESET.format(name=names[second]))
     over_nothing = lead_sentence(measured, choice.over_nothing, say.NO_CORRECTION)

@@ -90,6 +90,8 @@ def _app_command(port: int, hosts: Sequence[str]) -> list[str]:
         *("--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"),
         *("--browser.gatherUsageStats", "false"),
         *(word for host in (*OWN_HOSTS, *hosts) for word in ("--server.allowedHosts", host)),
+        # A proxy may pass its own name on as the host: then the page's origin is another one.
+        *(word for host in hosts for word in ("--server.corsAllowedOrigins", host)),
     ]
 
 

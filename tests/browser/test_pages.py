@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app_runs import FITS, add_step, make_record, make_run, says_open, settled, visit
 from browser_runs import SCRIPT
-from playwright.sync_api import Page, ViewportSize, expect
+from playwright.sync_api import Page, ViewportSize, WebSocketRoute, expect
 from thumbs import another_preset
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -182,3 +182,22 @@ def test_a_story_opens_the_run_that_it_names(page: Page, url: str) -> None:
     page.go_forward()
     expect(state).to_contain_text("smol_bf16_both · step")
     settled(page)
+
+
+def test_a_page_without_a_websocket_says_so(page: Page, url: str) -> None:
+    """Ten seconds after it was drawn; and no longer when there is one."""
+    refused = [True]
+
+    def relay(socket: WebSocketRoute) -> None:
+        if refused:
+            socket.close()
+        else:
+            socket.connect_to_server()
+
+    page.route_web_socket("**/_stcore/stream", relay)
+    page.goto(f"{url}/?view=bench")
+    said = page.get_by_role("alert").filter(has_text="cannot open a websocket")
+    expect(said).to_contain_text('make app ARGS="--host 127.0.0.1"')
+    refused.clear()
+    expect(said).to_have_count(0)
+    expect(page.get_by_text("What does this threshold throw away")).to_be_visible()

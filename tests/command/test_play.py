@@ -1,5 +1,7 @@
 """`make play` as a process: ports, and Ctrl-C. Those of `make train` are in test_resume.py and test_batch_queue.py."""
 
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -95,6 +97,16 @@ def answer(url: str, host: str) -> tuple[int, Message]:
         return error.code, error.headers
 
 
+def handshake(port: str, host: str, origin: str) -> int:
+    """Return the status of the answer to a request for the websocket; 101 if it is opened."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(port))
+    headers = {"Host": host, "Origin": origin, "Upgrade": "websocket", "Connection": "Upgrade"}
+    headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version": "13"}
+    with contextlib.closing(connection):
+        connection.request("GET", "/_stcore/stream", headers=headers | {"Sec-WebSocket-Protocol": "streamlit"})
+        return connection.getresponse().status
+
+
 def test_only_named_hosts_are_answered_and_no_page_of_another_site_frames_the_app(
     tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +125,9 @@ def test_only_named_hosts_are_answered_and_no_page_of_another_site_frames_the_ap
             assert status == 200
             assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
             assert "default-src 'self'" in headers["Content-Security-Policy"]
+        for host in ("class.example", f"127.0.0.1:{port}"):  # a proxy keeps the browser's name of it, or gives its own
+            assert handshake(port, host, "https://class.example") == 101, host
+            assert handshake(port, host, "https://evil.example") == 403, host
 
 
 def test_a_file_is_imported_and_the_address_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
