@@ -21,7 +21,8 @@ progress  the share of the progress beside what one step of training gains, ten 
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
 long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
-diagnosis what triage says of every recorded step, beside its cause; seconds
+diagnosis what triage says of every recorded step, beside its cause, with all measured gaps and with fewer; a minute
+confusion what triage says of causes planted on SmolLM2, by the number of tokens; ten minutes
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 recorder  what recording costs a training: its steps with and without, in pairs; two minutes
@@ -48,6 +49,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_app
+import bench_confusion
 import bench_devices
 import bench_diagnosis
 import bench_exact
@@ -186,6 +188,7 @@ PARTS = {
     "progress": bench_progress.bench_progress,
     "prompts": bench_prompts.bench_prompts,
     "diagnosis": bench_diagnosis.main,
+    "confusion": bench_confusion.main,
     "precision": bench_precision.bench_precision,
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,
