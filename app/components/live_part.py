@@ -156,8 +156,7 @@ def live_part(
         resets: Slot → label of the button that resets its configuration.
     """
     data = part_data(sliders, content, source, resets) | {"run": state.run_number()}
-    _mount(data=data, key=state.LIVE, on_moved_change=state.press, on_reset_change=_reset)
-
-
-def _reset() -> None:
-    state.reset(st.session_state[state.LIVE]["reset"])
+    _mount(
+        data=data, key=state.LIVE, on_moved_change=state.press,
+        on_reset_change=lambda: state.reset(st.session_state[state.LIVE]["reset"]),
+    )  # fmt: skip

@@ -54,7 +54,7 @@ def says_no_connection(app: ASGIApp) -> ASGIApp:
             if message["type"] == "http.response.start":
                 del MutableHeaders(scope=message)["content-length"]  # the server sends the longer body in chunks
             elif "body" in message:
-                message = message | {"body": message["body"].replace(b"</body>", added)}
+                message = {**message, "body": message["body"].replace(b"</body>", added)}
             await send(message)
 
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].endswith("/")

@@ -216,7 +216,4 @@ def difference(change: Estimate) -> str:
 NO_IDS = "The step has no token ids, so the page cannot show which tokens differ."
 
 
-def one_lag(lag: int) -> str:
-    """Return a sentence about the age of the weights that sampled this step."""
-    age = "one update" if lag == 1 else f"{lag} updates"
-    return f"All responses of this step were sampled by weights {age} older than those that scored them."
+ONE_LAG = "All responses of this step were sampled by weights {age} older than those that scored them."

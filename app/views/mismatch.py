@@ -47,7 +47,7 @@ def show(shown: Selection) -> None:
             if name in symptoms[0].numbers:
                 st.metric(label, number(symptoms[0].numbers[name]), help=help, width=112)
     if len(lags) == 1 and lags[0] > 0:
-        st.caption(say.one_lag(lags[0]))
+        st.caption(say.ONE_LAG.format(age="one update" if lags[0] == 1 else f"{lags[0]} updates"))
     if batch.sampled_log_probs is not None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)

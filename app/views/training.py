@@ -32,7 +32,7 @@ from rlcorr.figures.study import differences, preset_colours, reward_over_progre
 from rlcorr.figures.training import MOST_RUNS, PANELS, nearest, over_steps, run_colours
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
-from rlcorr.records.study import FOLDER, Study
+from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Study, delayed_control
 
 VIEWS = ("mismatch", "bench", "gradient", "tokens")
 SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
@@ -203,12 +203,16 @@ def _study(beside: DeltaGenerator) -> None:
         st.info(plain(str(error)))
         return
     _decisions(shown, result)
-    colours = preset_colours(result.rows)
-    picked = pick_several("presets", say.PRESETS_DRAWN, list(colours), written=partial(arm_title, shown))
+    names = list(dict.fromkeys(row["preset"] for row in result.rows))
+    picked = pick_several("presets", say.PRESETS_DRAWN, names, written=partial(arm_title, shown))
+    rows = [*result.rows, *delayed_control(shown, result.rows)]  # the control of a study of old weights, drawn later
+    picked = [*picked, *({DELAYED_CONTROL} & {row["preset"] for row in rows} if CONTROL in picked else ())]
+    colours = preset_colours(rows)
     st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:
-            figure = study_curves(result.rows, picked, metric, log=metric == "k3")
+            drawn = [arm for arm in picked if metric == "reward" or arm != DELAYED_CONTROL]
+            figure = study_curves(rows, drawn, metric, log=metric == "k3")
             picture(title, figure, key=f"study_{metric}", caption=caption, source=result.source)
 
 
