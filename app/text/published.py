@@ -38,8 +38,8 @@ STORIES = (
         view="bench",
         press="Drag “Largest mean ratio” to 1.05.",
         changes=(
-            "The grey tokens. Rounding alone moves the mean ratio of an answer by more than 1 % here, so the preset's "
-            "thresholds of ±0.1 % throw away nine tenths of a batch that has nothing wrong with it."
+            "The grey tokens. Rounding alone moves the mean ratio of half of the answers by 0.6 % or more, so the "
+            "preset's thresholds of ±0.1 % throw away nine tenths of a batch that has nothing wrong with it."
         ),
     ),
     SiteStory(

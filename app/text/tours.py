@@ -81,8 +81,8 @@ HEALTHY = _tour(
     Step(
         "bench",
         "Drag “Largest mean ratio” to 1.05 or above.",
-        "A third of the tokens came back. Rounding alone moves the mean ratio of an answer by more than 1 % here, "
-        "so the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
+        "A third of the tokens came back. Rounding alone moves the mean ratio of half of the answers by 0.6 % or "
+        "more, so the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
         slider("seq_mean_k1_upper"),
         at_least("seq_mean_k1_upper", 1.04),
     ),
