@@ -24,6 +24,7 @@ from rlcorr.foreign.rounding import ROUNDING, clamp_batch
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
+from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
 WIDTH = 118
@@ -57,6 +58,11 @@ class Threshold:
     """System for which the bounds are printed."""
     version: str | None = None
     """Version of that system; by default the newest known one."""
+    top_p: float = 1.0
+    """Top-p of your engine's sampling. If it cuts anything off, the text that lets the trainer compute over the same
+    tokens (support replay) is printed as well, for the systems that have it."""
+    top_k: int = -1
+    """Top-k of your engine's sampling; -1: all tokens."""
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
     is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
@@ -71,7 +77,8 @@ class Threshold:
 
 def run_threshold(request: Threshold) -> int:
     """Run the verb and return its exit code."""
-    config = correction_named(request.preset)
+    config, cuts = correction_named(request.preset), (request.top_p, request.top_k) != (1.0, -1)
+    replay = support_replay_text(request.system, top_p=request.top_p, top_k=request.top_k) if cuts else ""
     run = runs.find_run(request.run)
     steps = runs.list_steps(run)
     if not steps:
@@ -104,6 +111,7 @@ def run_threshold(request: Threshold) -> int:
         return 0
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
+    print(f"\n{replay}" if replay else "", end="")
     return 0
 
 
