@@ -40,7 +40,7 @@ def resolve_engine(config: RolloutConfig) -> str:
     if name == "transformers" and config.router_replay:
         raise UsageError("router_replay needs the vllm engine, whose router can be read; got transformers.")
     if config.kv_cache_dtype == "fp8_e5m2" and torch.cuda.is_available():
-        raise UsageError("kv_cache_dtype 'fp8_e5m2' needs vLLM's CPU engine: on a GPU vLLM takes fp8 (e4m3) only.")
+        raise UsageError("kv_cache_dtype 'fp8_e5m2' needs vLLM's CPU engine: FlashAttention on a GPU takes e4m3 only.")
     if config.kv_cache_dtype.startswith("fp8") and not has_caches_in_8_bits():
         raise UsageError(
             f"kv_cache_dtype {config.kv_cache_dtype!r} needs a GPU, or a CPU with AVX-512 or AMX; here is neither."
