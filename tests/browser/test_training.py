@@ -16,7 +16,7 @@ from rlcorr.records.held_out import read_answers
 from rlcorr.records.runs import read_manifest, read_step
 from rlcorr.records.verify import verify
 
-REAL = 600_000
+REAL = 1_800_000
 """Milliseconds for what a real model does first: it is fetched, its engine starts, and 128 answers are sampled."""
 
 
