@@ -281,7 +281,7 @@ def _slider_values(shown: Shown, config: CorrectionConfig, b: Bound, value: floa
     """Return the values of the bound's slider, over the range in which the gradient changes if that is known."""
     with suppress(UsageError):  # every token has the same ratio
         low, high = sketches.moving_range(shown.measured, config, b.id)
-        b = replace(b, low=max(low, b.low), high=min(high, b.high))
+        return slider_values_of(replace(b, low=max(low, b.low), high=min(high, b.high)), value, count=COUNT)
     return slider_values_of(b, value, count=COUNT)
 
 

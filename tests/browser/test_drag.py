@@ -116,6 +116,7 @@ def test_the_gradient_follows_the_thumb_and_the_batch_size_which_stays_in_the_li
     strip_is_there(page)
     assert [page.evaluate(PULLABLE, key) for key in ("gradient_curves", "plane")] == [1, 0]
     another_batch_size_stays(page)
+    strip_is_there(page)  # of the new size
     follows_the_thumb(page)
     follows_the_batch_size(page)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, expect, sync_playwright
 
 from rlcorr import CorrectionConfig, TokenBatch, evaluate
 from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, Reference, SampledSketch
@@ -197,6 +197,8 @@ def pick_folded(page: Page, label: str, option: str) -> None:
     fold(page)
 
 
+REOPEN = 15_000
+"""Milliseconds after which a person would open a list again that has closed."""
 NEXT_FRAME = "() => new Promise((after) => requestAnimationFrame(() => requestAnimationFrame(after)))"
 """A picker that gets the focus may scroll into sight. That is told in the next frame, and closes an open list."""
 
@@ -205,11 +207,17 @@ def pick(page: Page, label: str, option: str) -> None:
     """From a list, by its keys: Streamlit's list may lose a click that comes in the first tenth of a second after it
     has opened, as it does on a busy machine."""
     picker = page.get_by_label(label, exact=True)
+    wanted = page.get_by_role("option", name=re.compile(rf"(?:^| · ){re.escape(option)}$")).first
     picker.scroll_into_view_if_needed()
-    picker.focus()
-    page.evaluate(NEXT_FRAME)
-    picker.press_sequentially(option)
-    page.get_by_role("option", name=re.compile(rf"(?:^| · ){re.escape(option)}$")).first.wait_for()
+    for _ in range(PATIENCE // REOPEN):
+        picker.focus()
+        page.evaluate(NEXT_FRAME)
+        picker.press_sequentially(option)
+        try:
+            wanted.wait_for(timeout=REOPEN)
+            break
+        except TimeoutError:  # the page scrolled once more, as it does while its pictures come, and the list is closed
+            picker.press("Escape")
     page.keyboard.press("Enter")
 
 
