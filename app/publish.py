@@ -95,8 +95,8 @@ def _write_scripts(folder: Path, plotly: Path) -> str:
     if drawing != LESSONS_PLOTLY:
         _write(folder / drawing, packed_script(plotly))
     _write(folder / "site.js", f"(() => {{\n{script('site.js')}\n}})()\n".encode())
-    tables = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
-    _write(folder / "site.css", "\n".join([tables, *map(style, STYLES)]).encode())
+    of_app = Path(__file__).with_name("style.css").read_text(encoding="utf-8")  # the site's tables are those of the app
+    _write(folder / "site.css", "\n".join([of_app, *map(style, STYLES)]).encode())
     _write(folder / "lesson.js", f"(() => {{\n{script('lesson.js')}\n}})()\n".encode())
     _write(folder / "lesson.css", "\n".join(map(style, STYLES[1:])).encode())
     return drawing

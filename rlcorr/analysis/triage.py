@@ -233,7 +233,8 @@ def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
 
     The pairs do not give T exactly, because H does have a slope: on random logits the slope of y was 0.45 to 1.05 times
     1/T − 1, closest for small vocabularies and for realistic, steep ones. They do not show which side is wrong, nor
-    anything that is in neither log-prob. The strength is the share of tokens that pass, at least `fitting`.
+    anything that is in neither log-prob. The strength is the share of tokens that pass: at least `fitting`, and
+    `BELOW_ONE` or more if the mean ratio is clearly below 1, as it is if noise hides a cut.
     """
     x, y, _ = logits(tokens)
     if len(x) < FEWEST:

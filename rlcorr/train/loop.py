@@ -123,7 +123,8 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
             f"probe: mean |Δ| {probe.abs_log_ratio:.1e}, k3 {probe.k3:.1e}, {probe.pattern}: {probe.sentence}",
             flush=True,
         )
-    manifest = manifest_of(config, session.worker.engine.description, ranks, asdict(session.probe))
+    engine = session.worker.engine.description
+    manifest = manifest_of(config, engine, ranks, asdict(session.probe), session.model)
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done), started=runs.read_manifest(path).started)
     try:

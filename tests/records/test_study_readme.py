@@ -9,6 +9,7 @@ import pytest
 from rlcorr.records import runs, study
 from rlcorr.records.study_comparisons import against_nothing
 
+ON_TWO_DEVICES = ("smol_kv_fp8", "gpu_smol_kv_fp8")
 FIRST, EARLIER, LAST = range(1, 7), range(13, 19), range(19, 25)
 
 
@@ -206,3 +207,31 @@ def test_what_the_readme_says_of_it() -> None:
     assert significant == {"stale_8": ["decoupled_token_icepop"], "kv_fp8_e5m2": []}
     below = {outcome.preset for outcome in stale if outcome.reward.mean < 0.1}
     assert below == {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"}
+
+
+def test_what_the_readme_says_of_learning_as_fast_and_of_largest_gaps() -> None:
+    text = " ".join((runs.ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows, _ = study.read_study("smol_centering_stale")
+    middle = {arm: rewards_of(rows, arm, range(13, 17)) for arm in ("centered", "none", "centered_cap", "token_cap")}
+    differences = [
+        paired([one - other for one, other in zip(middle["centered"], middle[arm], strict=True)])
+        for arm in ("none", "centered_cap", "token_cap")
+    ]
+    assert "`centered` minus `none`, `centered_cap` and `token_cap` is {}, {} and {}.".format(*differences) in text
+    largest = [
+        max(row["k3"] for row in run) for run in runs_of(study.read_study("smol_precision")[0], "float32_trainer")
+    ]
+    assert f"to {min(largest):.2f} to {max(largest):.2f} in single steps" in text
+
+
+def test_what_the_readme_says_of_the_recorded_runs_on_a_gpu() -> None:
+    text = " ".join((runs.ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows = {name: runs.read_metrics(runs.ROOT / name) for name in (*ON_TWO_DEVICES, "gpu_smol_bf16", "gpu_smol_fp8")}
+    k3 = {name: statistics.fmean(row["rollout_corr/k3_kl"] for row in of_run) for name, of_run in rows.items()}
+    assert f"their mean k3 is {k3['gpu_smol_bf16']:.5f} on the GPU" in text
+    assert f"{k3['gpu_smol_fp8'] / k3['gpu_smol_kv_fp8']:.1f} times that of a cache in e4m3" in text
+    last = [rows[name][-5:] for name in ON_TWO_DEVICES]
+    lengths = [statistics.fmean(row["response_length"] for row in five) for five in last]
+    cut = [sum(row["truncated"] for row in five) / (5 * 128) for five in last]  # 16 prompts with eight answers each
+    shares = " and ".join(f"{100 * share:.0f} %" for share in cut)
+    assert f"{lengths[0]:.1f} and {lengths[1]:.1f} tokens, {shares} of them cut off" in text

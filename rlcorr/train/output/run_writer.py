@@ -16,7 +16,6 @@ from rlcorr.records.sketch_files import with_sketch, write_sketch
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, text_kind
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.learner.ranks import Ranks
 from rlcorr.train.output.provenance import environment, git_commit, hardware, now, versions, weights_sha256
 from rlcorr.train.rollout.collect import Collected, RolloutWorker
@@ -25,7 +24,10 @@ from rlcorr.types import TokenBatch
 ALGORITHMS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO", "reinforce_pp": "REINFORCE++"}
 
 
-def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe: dict[str, Any]) -> RunManifest:
+def manifest_of(
+    config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe: dict[str, Any], model: Path
+) -> RunManifest:
+    """Return the manifest of a run that starts from the weights in `model`, which only the main rank hashes."""
     return RunManifest(
         slug=config.run,
         story=f"{ALGORITHMS[config.advantage.estimator]} on {config.task}: {engine['name']} samples in "
@@ -40,7 +42,7 @@ def manifest_of(config: TrainConfig, engine: dict[str, Any], ranks: Ranks, probe
         hardware=hardware(ranks.device) + (f", {ranks.size} ranks" if ranks.size > 1 else ""),
         git_commit=git_commit(),
         environment=environment(),
-        weights_sha256=weights_sha256(resolve_model(config.model)),
+        weights_sha256=weights_sha256(model) if ranks.main else {},
         started=now(),
         config=config.as_dict(),
         probe=probe,

@@ -36,6 +36,7 @@ class Session:
 
     config: TrainConfig
     ranks: Ranks
+    model: Path  # from which the run starts
     policy: Policy
     reference: Policy | None  # frozen
     learner: Learner
@@ -74,6 +75,7 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     return Session(
         config=config,
         ranks=ranks,
+        model=model,
         policy=policy,
         reference=reference,
         learner=learner_of(config, ranks, policy),
