@@ -180,9 +180,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
         patch.setenv("RLCORR_RUNS", str(folder))
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setattr(services, "get_node", patiently(services.get_node))
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "wait": False})
         try:
-            yield nodes, nodes.add_node(num_cpus=1), folder
+            second = nodes.add_node(num_cpus=1, wait=False)
+            nodes.wait_for_nodes(timeout=300)  # `wait` would be for thirty seconds too
+            yield nodes, second, folder
         finally:
             nodes.shutdown()
 
