@@ -23,6 +23,7 @@ long      answers of 200 to 500 tokens: weights, bounds and the effective sample
 half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 diagnosis what triage says of every recorded step, beside its cause, with all measured gaps and with fewer; a minute
 confusion what triage says of causes planted on SmolLM2, by the number of tokens; ten minutes
+family    the gaps of any model (MODEL=FILE.gguf) in several number formats, and what triage says of each; half an hour
 precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
 memory    running sums: growth over 500 steps, and the overhead of a step
 recorder  what recording costs a training: its steps with and without, in pairs; two minutes
@@ -53,6 +54,7 @@ import bench_confusion
 import bench_devices
 import bench_diagnosis
 import bench_exact
+import bench_family
 import bench_followed
 import bench_gpu
 import bench_gradients
@@ -189,6 +191,7 @@ PARTS = {
     "prompts": bench_prompts.bench_prompts,
     "diagnosis": bench_diagnosis.main,
     "confusion": bench_confusion.main,
+    "family": bench_family.main,
     "precision": bench_precision.bench_precision,
     "long": bench_long.bench_long,
     "half_billion": bench_half_billion.bench_half_billion,

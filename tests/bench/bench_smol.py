@@ -103,8 +103,7 @@ def scored(policy: Policy, batch: TokenBatch, precision: Precision, rows: int) -
 
 def sizes(pairs: dict[str, TokenBatch]) -> None:
     print("| | tokens | mean abs. d | k3 | outside 0.9 to 1.1 | smallest, largest ratio |\n|---|---|---|---|---|---|")
-    outside = mean_of(lambda d: ((d.exp() - 1).abs() > 0.1).double())
-    statistics: list[Statistic] = [mean_of(torch.abs), mean_of(k3), outside]
+    statistics: list[Statistic] = [mean_of(torch.abs), mean_of(k3), mean_of(outside_band)]
     for name, batch in pairs.items():
         d, mask = grouped(batch)
         cells = [interval(statistic(d, mask)) for statistic in statistics]
@@ -136,10 +135,14 @@ def kept(pairs: dict[str, TokenBatch]) -> None:
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
+def outside_band(d: Tensor) -> Tensor:
+    return ((d.exp() - 1).abs() > 0.1).double()
+
+
 def grouped(batch: TokenBatch) -> tuple[Tensor, Tensor]:
     """Return d and its mask, (prompts, samples, T) each."""
     d = log_ratio(batch.tensors()["old_log_probs"], batch.rollout_log_probs, batch.response_mask).double()
-    shape = (PROMPTS, SAMPLES, -1)
+    shape = (-1, SAMPLES, d.shape[-1])
     return d.view(shape), batch.response_mask.view(shape)
 
 
@@ -150,7 +153,8 @@ def mean_of(function: Callable[[Tensor], Tensor]) -> Statistic:
 def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: total[0] / total[1]) -> str:
     """Return a statistic of sums over prompts, (n, prompts), with its interval."""
     sums = sums.cpu()
-    drawn = torch.randint(PROMPTS, (DRAWS, PROMPTS), generator=torch.Generator().manual_seed(0))
+    prompts = sums.shape[-1]
+    drawn = torch.randint(prompts, (DRAWS, prompts), generator=torch.Generator().manual_seed(0))
     low, high = value(sums[:, drawn].sum(-1)).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
     return f"{float(value(sums.sum(-1))):.3g} [{low:.3g}, {high:.3g}]"
 

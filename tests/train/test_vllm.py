@@ -156,3 +156,4 @@ def test_bfloat16_mismatch_is_rounding_and_does_not_drift(local_runs: Path) -> N
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["engine_settings"]["name"] == "vllm"
     assert manifest["engine_settings"]["logprobs_mode"] == "processed_logprobs"
+    assert manifest["engine_settings"]["attention"] == "CPU_ATTN"

@@ -60,6 +60,7 @@ class VllmEngine:
                 )  # fmt: skip
             except ValueError as error:  # settings that do not fit the model
                 raise UsageError(f"vLLM refuses these settings: {_reason(error)}") from error
+        self._attention = self._llm.apply_model(_attention_backends)[0]
         self._sampling_params = SamplingParams
         self._tap = RouterTap(self._llm) if config.router_replay or _readable_router(self._llm, config) else None
 
@@ -68,7 +69,8 @@ class VllmEngine:
         import vllm
 
         weights = {} if self._weights == "none" else {"weights": self._weights}
-        return {"name": "vllm", "version": vllm.__version__, **weights, **self._settings}
+        about = {"name": "vllm", "version": vllm.__version__, "attention": self._attention}
+        return {**about, **weights, **self._settings}
 
     def generate(
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
@@ -133,6 +135,14 @@ class VllmEngine:
 
             destroy_model_parallel()  # otherwise vLLM does it when Python ends, when our process group is already gone
             destroy_distributed_environment()
+
+
+def _attention_backends(model: torch.nn.Module) -> str:
+    """Return the names of the kernels that vLLM has chosen for the model's attention."""
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    layers = (layer for layer in model.modules() if isinstance(layer, AttentionLayerBase))
+    return ", ".join(sorted({layer.get_attn_backend().get_name() for layer in layers}))
 
 
 def _reason(error: ValueError) -> str:
