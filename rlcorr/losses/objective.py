@@ -15,7 +15,7 @@ from rlcorr.losses.kl import KLTerm, kl_term
 from rlcorr.losses.per_sequence import answer_losses
 from rlcorr.losses.score_centering import centering_of
 from rlcorr.masked import masked_mean
-from rlcorr.measuring.moments import Moments, MomentTable, flag_moments, moments
+from rlcorr.measuring.moments import Moments, MomentTable, moments
 from rlcorr.measuring.quantities import Quantity
 from rlcorr.ratios import at_least_float32, ratio
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -251,10 +251,10 @@ def _measured(
         measured["actor/kl_loss"] = _sums(parts.kl.per_token, parts.kl.compared).pooled()
     if parts.rollout_kl is not None:
         per_sequence = masked_mean(parts.rollout_kl.per_token, parts.rollout_kl.compared, -1)
-        measured["rollout_kl"] = _sums(per_sequence, parts.rollout_kl.compared.any(-1)).double()
+        measured["rollout_kl"] = _sums(per_sequence, parts.rollout_kl.compared.any(-1))
     left_out = [term.left_out for term in (parts.kl, parts.rollout_kl) if term is not None]
     if left_out:
-        measured["kl_left_out"] = flag_moments(torch.stack(left_out).any(0), mask).pooled()
+        measured["kl_left_out"] = moments(torch.stack(left_out).any(0), mask).pooled()
     return measured
 
 
@@ -267,19 +267,19 @@ def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quanti
     up, down = advantages > 0, advantages < 0
     if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
         rho = ratio(masked_mean(d, keep, -1)[:, None] if loss_type == "gspo" else d)
-        measured["actor/pg_clipfrac"] = flag_moments((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
+        measured["actor/pg_clipfrac"] = moments((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
         if loss_type == "dual_clip":
-            measured["actor/pg_clipfrac_lower"] = flag_moments(down & (rho > loss.clip_ratio_c), keep).pooled()
+            measured["actor/pg_clipfrac_lower"] = moments(down & (rho > loss.clip_ratio_c), keep).pooled()
     elif loss_type == "cispo":
         rho = ratio(d)
-        measured["actor/pg_clipfrac"] = flag_moments((rho > 1 + high) | (rho < 1 - low), keep).pooled()
+        measured["actor/pg_clipfrac"] = moments((rho > 1 + high) | (rho < 1 - low), keep).pooled()
     elif loss_type == "geo_mean":
         beyond = (d > high) | (d < -low)
-        measured["actor/pg_clipfrac"] = flag_moments(up & beyond, keep).pooled()
-        measured["actor/pg_clipfrac_lower"] = flag_moments(down & beyond, keep).pooled()
+        measured["actor/pg_clipfrac"] = moments(up & beyond, keep).pooled()
+        measured["actor/pg_clipfrac_lower"] = moments(down & beyond, keep).pooled()
     elif loss_type in ("dppo_tv", "dppo_kl"):
         outside = ~per_token.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
-        measured["actor/pg_clipfrac"] = flag_moments(outside, keep).pooled()
+        measured["actor/pg_clipfrac"] = moments(outside, keep).pooled()
     return measured
 
 
@@ -293,4 +293,4 @@ def _one(part: Tensor, share: Tensor) -> Moments:
 
     Merged over the micro-batches of a mini-batch, the mean is the sum of the parts.
     """
-    return Moments(share, part, part * part, part, part).double()
+    return Moments(share, part, part * part, part, part)

@@ -1,6 +1,7 @@
 """Moments of a quantity: count, sum, sum of squares, minimum and maximum. Moments of parts merge exactly."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -12,12 +13,10 @@ from rlcorr.masked import count_true
 from rlcorr.measuring.quantities import RuleQuantity
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Count, sum, sum of squares, minimum and maximum of one quantity.
 
-    The five tensors have the same shape: (B,), one entry per sequence, () for a whole batch, or one dimension more for
-    several quantities.
+    The five tensors have the same shape: (B,), one entry per sequence, or () for a whole batch.
     """
 
     count: Tensor
@@ -26,40 +25,14 @@ class Moments:
     low: Tensor
     high: Tensor
 
-    def double(self) -> "Moments":
-        return Moments(*(getattr(self, column).double() for column in COLUMNS))
-
     def pooled(self) -> "Moments":
         """Merge the moments of all sequences, (…, B) → (…), in float64."""
-        wide = self.double()
-        count, total, squares = wide.count.sum(-1), wide.total.sum(-1), wide.squares.sum(-1)
-        if not wide.count.shape[-1]:
-            infinity = torch.full_like(count, torch.inf)
-            return Moments(count, total, squares, infinity, -infinity)
-        return Moments(count, total, squares, wide.low.amin(-1), wide.high.amax(-1))
-
-
-COLUMNS = ("count", "total", "squares", "low", "high")
-"""The fields of `Moments`. The compiler cannot read them from the class."""
-
-
-def stacked(quantities: Sequence[Moments]) -> Moments:
-    """Stack the moments of several quantities, of shape (B,) each, into those of shape (quantities, B).
-
-    >>> two = stacked([moments(torch.tensor([1.0, 2.0]), torch.tensor([True, True]))] * 2)
-    >>> two.total.tolist(), [quantity.total.item() for quantity in unstacked(two)]
-    ([3.0, 3.0], [3.0, 3.0])
-    """
-    return Moments(*(torch.stack([getattr(quantity, column) for quantity in quantities]) for column in COLUMNS))
-
-
-def unstacked(quantities: Moments) -> list[Moments]:
-    """Return the moments of each quantity: the inverse of `stacked`.
-
-    >>> unstacked(stacked([moments(torch.tensor([1.0]), torch.tensor([True]))]))[0].count.item()
-    1.0
-    """
-    return [Moments(*row) for row in zip(*(getattr(quantities, column).unbind() for column in COLUMNS), strict=True)]
+        count, total, squares, low, high = (column.double() for column in self)
+        sums = [x.sum(-1) for x in (count, total, squares)]
+        if not count.shape[-1]:
+            infinity = torch.full_like(sums[0], torch.inf)
+            return Moments(*sums, infinity, -infinity)
+        return Moments(*sums, low.amin(-1), high.amax(-1))
 
 
 class RuleKey(NamedTuple):
@@ -82,18 +55,21 @@ class MomentTable:
     @classmethod
     def of(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
         """Stack moments of the whole batch, of shape () each, into one table."""
-        cells = [getattr(m, column) for m in moments.values() for column in COLUMNS]
-        return cls(tuple(moments), torch.stack(cells).view(-1, 5))
+        return cls(tuple(moments), torch.stack([cell.double() for m in moments.values() for cell in m]).view(-1, 5))
 
     @classmethod
     def pooled(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
         """Merge the moments of all sequences, of shape (B,) each, into one table."""
-        batch = stacked([*moments.values()]).pooled()
-        return cls(tuple(moments), torch.stack([getattr(batch, column) for column in COLUMNS], -1))
+        columns = [torch.stack(column) for column in zip(*moments.values(), strict=True)]
+        return cls(tuple(moments), torch.stack(Moments(*columns).pooled(), -1))
 
     def rows(self) -> list[tuple[str | RuleKey, list[float]]]:
         """Return each name with its count, total, squares, low and high. Waits for the device."""
         return list(zip(self.names, self.table.tolist(), strict=True))
+
+    def beside(self, other: "MomentTable") -> "MomentTable":
+        """Return one table with the quantities of both, which must be different ones."""
+        return MomentTable(self.names + other.names, torch.cat([self.table, other.table]))
 
     def merge(self, other: "MomentTable") -> "MomentTable":
         """Return the moments of two batches together. Raises `UsageError` if different quantities were measured."""
@@ -105,67 +81,56 @@ class MomentTable:
         return MomentTable(self.names, torch.cat(columns, 1))
 
 
+def merge(parts: Iterable[MomentTable]) -> MomentTable:
+    """Return the moments of several micro-batches as one batch, exactly. Raises TypeError if there are none.
+
+    >>> one = MomentTable(("d",), torch.tensor([[2.0, 2.0, 4.0, 0.0, 2.0]]))
+    >>> merge([one, one]).table.tolist()
+    [[4.0, 4.0, 8.0, 0.0, 2.0]]
+    """
+    return functools.reduce(MomentTable.merge, parts)
+
+
+def normalised(measured: MomentTable, factor: Tensor) -> MomentTable:
+    """Return the moments as they are after batch normalisation, which divides the weights by this factor.
+
+    >>> row = torch.tensor([2.0, 6.0, 20.0, 2.0, 4.0]).double()  # weights 2 and 4
+    >>> normalised(MomentTable(("trained",), row[None]), torch.tensor(2.0).double()).table[0, :3].tolist()
+    [2.0, 3.0, 5.0]
+    """
+    factor, table, one = factor.double(), measured.table.clone(), measured.table.new_ones(())
+    table[measured.names.index("trained"), 1:3] /= torch.stack([factor, factor**2])
+    of_factor = Moments(one, factor, factor**2, factor, factor)
+    return MomentTable(measured.names, table).beside(MomentTable.of({"norm_factor": of_factor}))
+
+
 def moments(
-    x: Tensor,
-    mask: Tensor,
-    *,
-    squares: bool = True,
-    extremes: bool = True,
-    count: Tensor | None = None,
-    zeroed: bool = False,
+    x: Tensor, mask: Tensor, *, squares: bool = True, extremes: bool = True, count: Tensor | None = None
 ) -> Moments:
     """Compute count, Σx, Σx², min and max over the last dimension: (B, T) → (B,), or (B,) → ().
 
-    Without `squares` the sum of squares is 0; without `extremes` the minimum is inf and the maximum −inf. An empty
-    selection has the same values, and they change nothing when moments merge. Pass `count_true(mask)` as `count` if it
-    has been computed already, and `zeroed` if x is 0 outside the mask.
+    Without `squares` the sum of squares is 0; without `extremes`, and for an empty selection, the minimum is inf and
+    the maximum −inf: they change nothing when moments merge. A condition counts 1 where it is true, and has no
+    extremes. Pass `count_true(mask)` as `count` if it has been computed already.
 
     >>> one_row = moments(torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]]))
-    >>> [x.item() for x in (one_row.count, one_row.total, one_row.squares, one_row.low, one_row.high)]
+    >>> [x.item() for x in one_row]
     [2.0, 3.0, 5.0, 1.0, 2.0]
     """
-    selected = x if zeroed else torch.where(mask, x, 0)
     count = count_true(mask) if count is None else count
     infinity = torch.full_like(count, torch.inf)
+    if x.dtype == torch.bool:
+        total = count_true(x & mask)
+        return Moments(count, total, total, infinity, -infinity)
+    selected = torch.where(mask, x, 0)
+    extremes = extremes and bool(x.shape[-1])
     return Moments(
         count=count,
         total=selected.sum(-1),
         squares=selected.square().sum(-1) if squares else torch.zeros_like(count),
-        low=masked_min(x, mask) if extremes else infinity,
-        high=masked_max(x, mask) if extremes else -infinity,
+        low=torch.where(mask, x, torch.inf).amin(-1) if extremes else infinity,
+        high=torch.where(mask, x, -torch.inf).amax(-1) if extremes else -infinity,
     )
-
-
-def masked_min(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the minimum over the last dimension, inf for an empty selection.
-
-    >>> masked_min(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, True, False]])).tolist()
-    [2.0]
-    """
-    return torch.where(mask, x, torch.inf).amin(-1) if x.shape[-1] else x.sum(-1) + torch.inf
-
-
-def masked_max(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the maximum over the last dimension, −inf for an empty selection.
-
-    >>> masked_max(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True, False]])).tolist()
-    [2.0]
-    """
-    return torch.where(mask, x, -torch.inf).amax(-1) if x.shape[-1] else x.sum(-1) - torch.inf
-
-
-def flag_moments(flags: Tensor, mask: Tensor, *, count: Tensor | None = None) -> Moments:
-    """Compute the moments of a condition over the last dimension. Their mean is the share of True.
-
-    `count` is as in `moments`.
-
-    >>> answers = flag_moments(torch.tensor([True, False, True]), torch.tensor([True, True, False]))
-    >>> answers.total.item(), answers.count.item()
-    (1.0, 2.0)
-    """
-    count, total = count_true(mask) if count is None else count, count_true(flags & mask)
-    infinity = torch.full_like(count, torch.inf)
-    return Moments(count, total, total, infinity, -infinity)
 
 
 def row_moments(x: Tensor, count: Tensor) -> Moments:
@@ -179,6 +144,6 @@ def row_moments(x: Tensor, count: Tensor) -> Moments:
     ([0.5, 6.0], 6.5, 2.0)
     """
     rows = count > 0
-    x = torch.where(rows, x, 0)
+    x = torch.where(rows, x.double(), 0.0)
     low, high = torch.where(rows, x, torch.inf), torch.where(rows, x, -torch.inf)
     return Moments(count, x * count, x * x * count, low, high)
