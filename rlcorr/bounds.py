@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import log_weights, old_log_probs, require_fields
+from rlcorr.divergences import DIVERGENCES
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import rule_statistic
@@ -164,7 +165,7 @@ def is_ratio(correction: CorrectionConfig, bound: BoundId = BAND) -> bool:
 
 
 def _of_ratio(rule: RejectionRule) -> bool:
-    return rule.divergence in ("k1", "mult_error")
+    return DIVERGENCES[rule.divergence].neutral == 1
 
 
 def _distances(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> Tensor:

@@ -5,13 +5,14 @@ estimate KL(π_rollout‖π_old) (Schulman, "Approximating KL Divergence", 2020)
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rlcorr.masked import masked_max, masked_mean, masked_min, masked_sum
-from rlcorr.rules import Reduce
 
+Reduce = Literal["sum", "mean", "max", "min"]
 SAFETY_BOUND = 20.0
 """Log-ratios are clamped to ±20 before exp. e²⁰ ≈ 4.9e8 is above every threshold, and its square is still finite."""
 

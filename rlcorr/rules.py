@@ -7,36 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rlcorr.divergences import DIVERGENCES, SIGNED, Divergence
 from rlcorr.errors import UsageError, unknown
+from rlcorr.ratios import Reduce
 from rlcorr.validated import member, positive, two_sided
 
 Level = Literal["token", "sequence"]
-Reduce = Literal["sum", "mean", "max", "min"]
-Divergence = Literal[
-    "k1", "k2", "k3", "binary_kl", "prob_diff", "signed_kl", "abs_ratio_error", "mult_error", "forward_kl", "binary_tv",
-    "prefix_gap",
-]  # fmt: skip
 AppliesTo = Literal["all", "negative", "outward"]
 
-SIGNED: tuple[Divergence, ...] = ("k1", "prob_diff", "signed_kl")
-"""Divergences with a direction. They may have a lower and an upper bound, the others only an upper one."""
-
-PREFIX_DIVERGENCES: tuple[Divergence, ...] = ("prefix_gap",)
-"""Divergences of a token that also depend on the tokens before it."""
-
-_SUBJECT = {
-    "k1": "ratio",
-    "k2": "k2",
-    "k3": "k3",
-    "binary_kl": "two-sided binary KL",
-    "prob_diff": "π_old − π_rollout",
-    "signed_kl": "signed binary KL",
-    "abs_ratio_error": "|r − 1|",
-    "mult_error": "e^|log r|",
-    "forward_kl": "binary KL(π_rollout‖π_old)",
-    "binary_tv": "|π_old − π_rollout|",
-    "prefix_gap": "w|π_old − π_rollout| + what the answer has overspent before",
-}
 _RATIO = {
     None: "ratio",
     "sum": "product of the sequence's ratios",
@@ -62,26 +40,13 @@ _SCOPE = {
 class RejectionRule:
     """A rule that keeps a token, or a whole sequence, only if a divergence is inside its bounds.
 
-    P and Q are the two-outcome distributions "this token or another" under π_old and π_rollout.
-
-    k1               r itself; sum and mean give the product and the geometric mean of the ratios, min and max a veto
-    k2, k3           d²/2 and eᵈ − 1 − d
-    binary_kl        max(KL(P‖Q), KL(Q‖P)) (KPop)
-    prob_diff        π_old − π_rollout, in [−1, 1] (binary total variation, with its sign)
-    signed_kl        KL(Q‖P), with the sign of π_old − π_rollout
-    abs_ratio_error  |r − 1|, whose mean estimates twice the total variation
-    mult_error       e^|d| ≥ 1, the factor by which the two probabilities differ
-    forward_kl       KL(Q‖P), without a sign (FlashREINFORCE)
-    binary_tv        |π_old − π_rollout|, the total variation of P and Q
-    prefix_gap       weighted binary_tv plus what earlier tokens of the answer exceeded their budget by; for token
-                     rules only (CPPO; module `prefix_gap`)
-
-    k1, prob_diff and signed_kl take a lower bound, an upper bound, or both; the others only an upper one. A bound
+    The divergences are in `DIVERGENCES`; those of ratios sum and mean to the product and the geometric mean of the
+    ratios. A signed divergence takes a lower bound, an upper bound, or both; the others only an upper one. A bound
     itself is inside, and NaN is outside.
     """
 
     level: Level
-    divergence: Divergence
+    divergence: str
     upper: float = math.inf
     lower: float | None = None
     reduce: Reduce | None = None
@@ -91,15 +56,16 @@ class RejectionRule:
 
     def __post_init__(self) -> None:
         member("level", self.level, Level)
-        member("divergence", self.divergence, Divergence)
+        if self.divergence not in DIVERGENCES:
+            raise unknown("divergence", self.divergence, DIVERGENCES)
         member("applies_to", self.applies_to, AppliesTo)
         if self.level == "sequence":
             member("reduce", self.reduce or "none", Reduce)
-            if self.divergence in PREFIX_DIVERGENCES:
+            if self._divergence.of_answer is not None:
                 raise UsageError(f"{self.divergence} looks at an answer already: level must be 'token'.")
         elif self.reduce is not None:
             raise UsageError(f"a token rule reduces nothing: reduce must be None, got {self.reduce!r}.")
-        if self.reduce == "min" and self.divergence not in SIGNED:
+        if self.reduce == "min" and not self._divergence.signed:
             raise UsageError(
                 f"{self.name}: the smallest {self.divergence} is no use; min goes with {', '.join(SIGNED)}."
             )
@@ -107,16 +73,24 @@ class RejectionRule:
 
     def _check_bounds(self) -> None:
         name, lower, upper = self.name, self.lower, self.upper
-        if self.divergence not in SIGNED and lower is not None:
+        divergence = self._divergence
+        if not divergence.signed and lower is not None:
             raise UsageError(f"{name} is a divergence ≥ 0 and takes only an upper bound; got lower={lower}.")
         if lower is None and upper == math.inf:
             raise UsageError(f"{name} has no bound: give lower, upper or both.")
-        if self.divergence in ("prob_diff", "signed_kl"):
+        if divergence.signed and not divergence.neutral:
             two_sided(name, lower, upper)
         else:
             positive(name, lower, upper)
-        if self.divergence == "mult_error" and upper < 1:
-            raise UsageError(f"{name}: e^|d| is never below 1, so upper={upper} would reject everything.")
+        if not divergence.signed and upper < divergence.neutral:
+            raise UsageError(
+                f"{name}: {divergence.subject} is never below {divergence.neutral:g}, so upper={upper} would reject "
+                "everything."
+            )
+
+    @property
+    def _divergence(self) -> Divergence:
+        return DIVERGENCES[self.divergence]
 
     @property
     def name(self) -> str:
@@ -126,7 +100,7 @@ class RejectionRule:
 
     def explain(self) -> str:
         """Explain in one sentence what the rule keeps."""
-        subject = _OVER[self.reduce] + _SUBJECT[self.divergence]
+        subject = _OVER[self.reduce] + self._divergence.subject
         subject = _RATIO[self.reduce] if self.divergence == "k1" else subject
         lower = "" if self.lower is None else f"{self.lower:g} ≤ "
         upper = "" if self.upper == math.inf else f" ≤ {self.upper:g}"
@@ -146,14 +120,14 @@ class RejectionRule:
         )  # fmt: skip
 
 
-def _rule_names() -> dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo]]:
-    parts: dict[str, tuple[Level, Divergence, Reduce | None, AppliesTo]] = {}
+def _rule_names() -> dict[str, tuple[Level, str, Reduce | None, AppliesTo]]:
+    parts: dict[str, tuple[Level, str, Reduce | None, AppliesTo]] = {}
     reduces: tuple[Reduce | None, ...] = (None, *get_args(Reduce))
     for applies_to in get_args(AppliesTo):
         suffix = "" if applies_to == "all" else f"_{applies_to}"
         for reduce in reduces:
-            for divergence in get_args(Divergence) if reduce != "min" else SIGNED:
-                if reduce and divergence in PREFIX_DIVERGENCES:
+            for divergence in DIVERGENCES if reduce != "min" else SIGNED:
+                if reduce and DIVERGENCES[divergence].of_answer is not None:
                     continue
                 base = f"seq_{reduce}_{divergence}" if reduce else f"token_{divergence}"
                 parts[base + suffix] = ("sequence" if reduce else "token", divergence, reduce, applies_to)

@@ -15,10 +15,10 @@ from torch import Tensor
 from rlcorr import CorrectionConfig, CorrectionResult, RejectionRule, TokenBatch, correct, preset
 from rlcorr.config import WeightLevel
 from rlcorr.correction import norm_factor_sums, row_blocks
+from rlcorr.divergences import binary_kl, signed_kl
 from rlcorr.errors import UsageError
 from rlcorr.losses.objective import aggregate
 from rlcorr.losses.per_token import ppo_clip
-from rlcorr.rejection import binary_kl, signed_kl
 from rlcorr.rules import RULE_NAMES
 
 # Two kinds of bounds per divergence: a tight one that rejects often, and one that only extremes pass.

@@ -9,6 +9,7 @@ from text.phrases import LARGEST, SMALLEST, rule_label
 from data.corrections import Identity, useful_ends
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.bounds import BoundId
+from rlcorr.divergences import DIVERGENCES
 from rlcorr.strips.slider_scale import COUNT, slider_scale
 
 CLOSEST = 1e-6
@@ -66,9 +67,7 @@ def _of_rule(rule: RejectionRule, bound: BoundId, value: float) -> Bound:
     if rule.divergence == "mult_error":
         return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, 99.0)
     key, label = f"{rule.name}_{bound.side}", rule_label(rule, bound.side)
-    high = {"binary_kl": 20.0, "forward_kl": 20.0, "signed_kl": 20.0, "prob_diff": 1.0, "binary_tv": 1.0}.get(
-        rule.divergence, 100.0
-    )
+    high = DIVERGENCES[rule.divergence].most
     if bound.side == "lower":
         return Bound(key, bound, label, value, -high, -1e-7, 0.0, "The smallest value that is kept.")
     return Bound(key, bound, label, value, 1e-7, high, 0.0, "The largest value that is kept.")

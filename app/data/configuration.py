@@ -13,7 +13,8 @@ from text import phrases
 from data.bounds import Bound, bounds_of, with_bounds
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule
 from rlcorr.config import Denominator, WeightLevel, WeightMode
-from rlcorr.rules import RULE_NAMES, Divergence
+from rlcorr.divergences import DIVERGENCES
+from rlcorr.rules import RULE_NAMES
 
 NONE = "none"
 Values = Mapping[str, Any]
@@ -70,8 +71,8 @@ def edited(config: CorrectionConfig, chosen: Mapping[str, Any]) -> CorrectionCon
 def usual_rule(name: str) -> RejectionRule:
     """Return a rule with bounds to start from, taken from public presets with such a rule if there are any."""
     _, divergence, reduce, _ = RULE_NAMES[name]
-    lower, upper = RATIO_BOUNDS[reduce] if divergence == "k1" else DIVERGENCE_BOUNDS[divergence]
-    if reduce == "sum" and divergence not in ("k1", "mult_error"):
+    lower, upper = RATIO_BOUNDS[reduce] if divergence == "k1" else DIVERGENCES[divergence].usual
+    if reduce == "sum" and DIVERGENCES[divergence].neutral == 0:
         lower, upper = (None if lower is None else 10 * lower), 10 * upper
     if reduce == "min":
         upper = math.inf
@@ -80,11 +81,6 @@ def usual_rule(name: str) -> RejectionRule:
 
 RATIO_BOUNDS: dict[str | None, tuple[float | None, float]] = {
     None: (0.5, 2.0), "sum": (0.5, 2.0), "mean": (0.999, 1.001), "max": (None, 100.0), "min": (1e-4, math.inf),
-}  # fmt: skip
-DIVERGENCE_BOUNDS: dict[Divergence, tuple[float | None, float]] = {
-    "k2": (None, 0.01), "k3": (None, 0.01), "binary_kl": (None, 2.0), "prob_diff": (-0.2, 0.2),
-    "signed_kl": (-0.05, 0.05), "abs_ratio_error": (None, 2.0), "mult_error": (None, 2.0),
-    "forward_kl": (None, 5e-3), "binary_tv": (None, 0.05), "prefix_gap": (None, 0.2),
 }  # fmt: skip
 
 F = TypeVar("F", Bound, Choice)

@@ -12,11 +12,12 @@ from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
 from rlcorr.bounds import BAND, LARGEST, BoundId, at_threshold, resolve, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import between, log_weights, old_log_probs
+from rlcorr.divergences import SIGNED
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import reject
-from rlcorr.rules import RULE_NAMES, SIGNED, RejectionRule
+from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import TokenBatch
 
 POINTS, TIGHT_POINTS = 2000, 500

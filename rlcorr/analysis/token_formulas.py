@@ -22,15 +22,14 @@ from rlcorr.analysis.digits import (
 )
 from rlcorr.analysis.token_story import RuleStory, TokenStory
 from rlcorr.config import UNCLIPPED, CorrectionConfig
-from rlcorr.ratios import SAFETY_BOUND
-from rlcorr.rules import Divergence, Reduce
+from rlcorr.ratios import SAFETY_BOUND, Reduce
 
-_SYMBOLS: dict[Divergence, str] = {"k1": "log r", "abs_ratio_error": "|r − 1|", "mult_error": "e^|log r|"}
+_SYMBOLS: dict[str, str] = {"k1": "log r", "abs_ratio_error": "|r − 1|", "mult_error": "e^|log r|"}
 _SUMS: dict[Reduce, str] = {"sum": "Σ", "mean": "mean", "max": "max", "min": "min"}
 _RATIOS: dict[Reduce, str] = {
     "sum": "product of r", "mean": "geometric mean of r", "max": "largest r", "min": "smallest r",
 }  # fmt: skip
-_OF_LOG_RATIO: dict[Divergence, tuple[str, Callable[[float], float]]] = {
+_OF_LOG_RATIO: dict[str, tuple[str, Callable[[float], float]]] = {
     "k2": ("{}²/2", lambda d: d * d / 2),
     "k3": ("exp({0}) − 1 − {0}", lambda d: math.expm1(d) - d),
     "abs_ratio_error": ("|exp({}) − 1|", lambda d: abs(math.expm1(d))),

@@ -9,21 +9,14 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import bound_weights, log_weights, old_log_probs, require_fields
+from rlcorr.divergences import DIVERGENCES, PROBABILITY_FLOOR, SIGNED_KL_FLOOR, bernoulli_terms
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.masked import masked_mean
 from rlcorr.prefix_gap import prefix_parts
 from rlcorr.ratios import over_sequence, ratio
-from rlcorr.rejection import (
-    PROBABILITY_FLOOR,
-    SIGNED_KL_FLOOR,
-    bernoulli_terms,
-    inside,
-    log_bounds,
-    passes,
-    rule_statistic,
-)
-from rlcorr.rules import PREFIX_DIVERGENCES, RejectionRule
+from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 RowOrder = Literal["off", "recorded", "lowest", "highest", "rejected"]
@@ -173,7 +166,7 @@ def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) ->
 
 
 def _prefix(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float] | None:
-    if rule.divergence not in PREFIX_DIVERGENCES or one.old_log_probs is None:
+    if DIVERGENCES[rule.divergence].of_answer is None or one.old_log_probs is None:
         return None
     w, _, overspent = prefix_parts(one.old_log_probs, one.rollout_log_probs, one.response_mask)
     return float(w[0, column]), float(overspent[0, column])

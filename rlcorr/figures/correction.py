@@ -7,6 +7,7 @@ import torch
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import log_weights
+from rlcorr.divergences import SIGNED
 from rlcorr.figures.axes import decades, ratio_axis, span_of, stretched, stretched_axis, token_axis
 from rlcorr.figures.canvas import (
     COOL,
@@ -29,7 +30,7 @@ from rlcorr.figures.cells import (
     token_map,
 )
 from rlcorr.rejection import inside, rule_statistic
-from rlcorr.rules import SIGNED, RejectionRule
+from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
 
 BINS = 81
@@ -83,9 +84,8 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     passed = inside(rule, statistic)
     kept, rejected = select_values(statistic, member & passed), select_values(statistic, member & ~passed)
-    build = {"k1": _ratio_statistic, "prob_diff": _signed_statistic, "signed_kl": _signed_statistic}.get(
-        rule.divergence, _divergence_statistic
-    )
+    around_0 = _signed_statistic if rule.divergence in SIGNED else _divergence_statistic
+    build = _ratio_statistic if rule.divergence == "k1" else around_0
     traces, x, marks = build(rule, kept, np.where(np.isnan(rejected), np.inf, rejected))
     if rule.level == "token":
         y = token_axis(len(kept) + len(rejected))

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlcorr.divergences import prob_diff, signed_kl
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import SAFETY_BOUND, ratio
-from rlcorr.rejection import prob_diff, signed_kl
 
 LARGEST = 1e20
 """A log-ratio whose product with every weight, of at most e²⁰, is finite in float32."""

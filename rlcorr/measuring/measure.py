@@ -1,7 +1,7 @@
 """Measurement of a correction: `measure` computes moments on the device, and `metrics.metrics` turns them into numbers.
 
-A quantity is one number per token or per row, and how often each row counts. What is summed of it follows from the table
-of metrics: a quantity has extremes only if a metric reads its largest or smallest value.
+A quantity is one number per token or per row, and how often each row counts. What is summed of it follows from the
+table of metrics: a quantity has extremes only if a metric reads its largest or smallest value.
 """
 
 import math
@@ -150,7 +150,8 @@ def pair_numbers(batch: TokenBatch, d: Tensor) -> Quantities:
     """
     mask, n = batch.response_mask, count_true(batch.response_mask)
     tokens = {"d": d, "abs_d": d.abs(), "k3": k3(d), "ratio": ratio(d), "ratio_excess": excess(d)}
-    training, rollout, gap = (-_row_mean(x, mask, n) for x in (old_log_probs(batch), batch.rollout_log_probs, d))
+    log_probs = (x.to(d.dtype) for x in (old_log_probs(batch), batch.rollout_log_probs))
+    training, rollout, gap = (-_row_mean(x, mask, n) for x in (*log_probs, d))
     rows = {
         "seq_training_log_ppl": training,
         "seq_rollout_log_ppl": rollout,

@@ -3,6 +3,7 @@
 import math
 
 from rlcorr.config import CorrectionConfig
+from rlcorr.divergences import DIVERGENCES
 from rlcorr.presets.parts import Preset
 from rlcorr.rules import RejectionRule
 
@@ -12,11 +13,6 @@ WEIGHT = {
     "geometric": "each response's mean weight",
     "prefix": "the weight of each token's prefix",
 }
-DIVERGENCE = {
-    "k1": "ratio", "k2": "k2", "k3": "k3", "binary_kl": "two-sided KL", "prob_diff": "probability difference",
-    "signed_kl": "signed KL", "abs_ratio_error": "distance of the ratio from 1", "mult_error": "log-prob error",
-    "forward_kl": "KL", "binary_tv": "total variation", "prefix_gap": "gap of the prefix",
-}  # fmt: skip
 OVER = {None: "", "sum": "summed ", "mean": "mean ", "max": "largest ", "min": "smallest "}
 LOSSES = {
     "dppo_tv": "DPPO by total variation", "dppo_kl": "DPPO by KL", "drpo": "DRPO", "vespo": "VESPO", "fipo": "FIPO",
@@ -59,7 +55,7 @@ def _weights(config: CorrectionConfig) -> list[str]:
 
 def _rule(rule: RejectionRule) -> str:
     subject = "tokens" if rule.level == "token" else "responses"
-    divergence = DIVERGENCE[rule.divergence]
+    divergence = DIVERGENCES[rule.divergence].title
     if rule.divergence == "k1" and rule.reduce == "sum":
         return f"reject {subject} by product of ratios"
     scope = {"all": "", "negative": " (negative advantage)", "outward": " (moving away)"}[rule.applies_to]

@@ -16,10 +16,10 @@ from unittest.mock import patch
 
 import torch
 import verl_peer
+from rlcorr.measuring.compiled import correct_and_measure
 
 from rlcorr import TokenBatch, evaluate, metrics, preset
 from rlcorr.correction import old_log_probs
-from rlcorr.measuring.compiled import correct_and_measure
 from rlcorr.systems.verl import helper as verl_helper
 from rlcorr.systems.verl import helper_measured
 
