@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import log_weights, old_log_probs, require_fields
+from rlcorr.correction import old_log_probs, require_fields
 from rlcorr.divergences import DIVERGENCES
 from rlcorr.errors import UsageError
 from rlcorr.ratios import log_ratio
@@ -178,8 +178,8 @@ def _distances(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) 
     require_fields(batch, correction)
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask)
     if bound.rule_index is None:
-        assert correction.rollout_is is not None
-        statistic = log_weights(d, mask, correction.rollout_is)
+        assert correction.weights is not None
+        statistic = correction.weights.raw(d, mask)
     else:
         rule = correction.rollout_rs[bound.rule_index]
         statistic = rule_statistic(rule, batch, d)

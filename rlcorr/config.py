@@ -11,11 +11,8 @@ from typing import Literal
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.validated import booleans, member, number, positive
+from rlcorr.weights import LEVELS, WeightMode, Weights
 
-WeightLevel = Literal["token", "sequence", "geometric", "prefix"]
-PER_TOKEN: tuple[WeightLevel, ...] = ("token", "prefix")
-"""Levels at which each token of a sequence has its own weight."""
-WeightMode = Literal["truncate", "mask"]
 LossType = Literal[
     "ppo_clip", "dual_clip", "reinforce", "gpg", "gspo", "cispo", "sapo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov",
     "kl_cov", "drpo", "vespo", "fipo", "cppo", "ctpo",
@@ -42,9 +39,9 @@ class CorrectionConfig:
     Field names are verl's if verl has the field.
     """
 
-    rollout_is: WeightLevel | None = None
-    """Level of the importance weights: token, sequence (product of ratios), geometric mean, or prefix (product of the
-    ratios up to the token, as in CTPO, arXiv:2605.07331). None: no weights."""
+    rollout_is: str | None = None
+    """Level of the importance weights, a name in `LEVELS`: token, sequence (product of ratios), geometric mean, or
+    prefix (product of the ratios up to the token). None: no weights."""
     rollout_is_threshold: float = 2.0
     """Upper bound on the weight. inf: no bound."""
     rollout_is_threshold_lower: float | None = None
@@ -63,8 +60,7 @@ class CorrectionConfig:
     """Average the loss over all response tokens (fixed) or over the kept tokens only (kept)."""
 
     def __post_init__(self) -> None:
-        if self.rollout_is is not None:
-            member("rollout_is", self.rollout_is, WeightLevel)
+        _ = self.weights  # checks them
         member("rollout_is_mode", self.rollout_is_mode, WeightMode)
         member("loss_type", self.loss_type, LossType)
         member("denominator", self.denominator, Denominator)
@@ -91,6 +87,14 @@ class CorrectionConfig:
     def explain(self) -> str:
         """Explain in plain words what this configuration does."""
         return " ".join([_explain_weights(self), *(rule.explain() for rule in self.rollout_rs), _explain_loss(self)])
+
+    @property
+    def weights(self) -> Weights | None:
+        """Return the importance weights; None if there are none."""
+        if self.rollout_is is None:
+            return None
+        bounds = self.rollout_is_threshold, self.rollout_is_threshold_lower
+        return Weights(self.rollout_is, *bounds, self.rollout_is_mode, self.rollout_is_batch_normalize)
 
     @property
     def needs_advantages(self) -> bool:
@@ -226,12 +230,7 @@ class LossConfig:
 def _explain_weights(config: CorrectionConfig) -> str:
     if config.rollout_is is None:
         return "No importance weights: every token counts with weight 1."
-    ratio = {
-        "token": f"its own ratio {_ratio(config)}",
-        "sequence": f"the product of its sequence's ratios {_ratio(config)}",
-        "geometric": f"the geometric mean of its sequence's ratios {_ratio(config)}",
-        "prefix": f"the product of the ratios {_ratio(config)} of this token and those before it",
-    }[config.rollout_is]
+    ratio = LEVELS[config.rollout_is].subject.format(ratio=_ratio(config))
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     normal = " Weights are divided by their mean over the kept tokens." if config.rollout_is_batch_normalize else ""
     if lower is None and upper == math.inf:

@@ -4,17 +4,16 @@ Weights and safety clamp follow verl's rollout correction, with its faults repai
 log r, padding never leaks into a result, and batch normalisation happens after rejection.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlcorr.config import PER_TOKEN, CorrectionConfig, WeightLevel
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.masked import count_true, masked_mean, masked_sum
-from rlcorr.ratios import log_ratio, over_sequence, ratio
+from rlcorr.ratios import log_ratio
 from rlcorr.rejection import reject
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -119,43 +118,6 @@ def old_log_probs(batch: TokenBatch) -> Tensor:
     return batch.old_log_probs
 
 
-SUMMABLE = 1e30
-"""A log-prob of −∞ counts as ± this in the sum of a sequence: larger than any real one, and sums of it are finite."""
-
-
-def log_weights(d: Tensor, mask: Tensor, level: WeightLevel) -> Tensor:
-    """Return the logarithms of the weights before any bound.
-
-    Token level: log r_t, (B, T). Sequence level: Σ_t log r_t, (B, 1). Geometric level: mean_t log r_t, (B, 1). Prefix
-    level: Σ_{j≤t} log r_j over real tokens, (B, T).
-
-    >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
-    >>> log_weights(d, mask, "sequence").tolist(), log_weights(d, mask, "geometric").tolist()
-    ([[2.0]], [[1.0]])
-    >>> log_weights(torch.tensor([[1.0, 9.0, 2.0]]), torch.tensor([[True, False, True]]), "prefix").tolist()
-    [[1.0, 1.0, 3.0]]
-    """
-    if level == "token":
-        return d
-    finite = d.clamp(-SUMMABLE, SUMMABLE)  # otherwise ∞ − ∞ would be a weight of NaN
-    if level == "prefix":
-        return torch.where(mask, finite, 0).cumsum(-1)
-    return over_sequence(finite, mask, "sum" if level == "sequence" else "mean")[:, None]
-
-
-def bound_weights(log_w: Tensor, config: CorrectionConfig) -> Tensor:
-    """Return exp(log w), truncated to the bounds (TIS) or 0 outside them (IcePop). A bound itself is inside.
-
-    >>> truncate = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
-    >>> bound_weights(torch.tensor([0.0, 1.0]), truncate).tolist()
-    [1.0, 2.0]
-    """
-    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
-    if config.rollout_is_mode == "truncate":
-        return ratio(log_w).clamp(lower, upper)
-    return torch.where(between(log_w, lower, upper), ratio(log_w), 0)
-
-
 def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Tensor:
     """Return the bounded weights, (B, T): 1 on real tokens if `rollout_is` is None, 0 on padding.
 
@@ -163,9 +125,8 @@ def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Ten
     >>> importance_weights(d, mask, CorrectionConfig(rollout_is="token")).tolist()
     [[1.0, 2.0, 0.0]]
     """
-    if config.rollout_is is None:
-        return mask.to(d.dtype)
-    return torch.where(mask, bound_weights(log_weights(d, mask, config.rollout_is), config), 0)
+    weights = config.weights
+    return mask.to(d.dtype) if weights is None else torch.where(mask, weights.bounded(weights.raw(d, mask)), 0)
 
 
 def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionResult:
@@ -176,9 +137,9 @@ def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionR
     >>> normalise(result, CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True)).weights.tolist()
     [[0.5, 1.5]]
     """
-    if config.rollout_is is None or not config.rollout_is_batch_normalize:
+    if config.weights is None or not config.weights.normalise:
         return result
-    factor = norm_divisor(kept_mean(result.weights, result.keep_mask, config.rollout_is))
+    factor = norm_divisor(kept_mean(result.weights, result.keep_mask, per_token=config.weights.per_token))
     return replace(result, weights=result.weights / factor, norm_factor=factor)
 
 
@@ -191,36 +152,26 @@ def norm_divisor(mean: Tensor) -> Tensor:
     return torch.where(mean > 1e-8, mean, 1.0)
 
 
-def kept_mean(weights: Tensor, keep: Tensor, level: WeightLevel) -> Tensor:
+def kept_mean(weights: Tensor, keep: Tensor, *, per_token: bool) -> Tensor:
     """Return the mean weight over the kept tokens, or, for weights per sequence, over the sequences with kept tokens.
 
     >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
-    >>> kept_mean(weights, keep, "token").item(), kept_mean(weights, keep, "sequence").item()
+    >>> kept_mean(weights, keep, per_token=True).item(), kept_mean(weights, keep, per_token=False).item()
     (2.0, 2.5)
     """
-    if level in PER_TOKEN:
+    if per_token:
         return masked_mean(weights, keep)
     return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
 
 
-def norm_factor_sums(weights: Tensor, keep: Tensor, level: WeightLevel) -> tuple[Tensor, Tensor]:
+def norm_factor_sums(weights: Tensor, keep: Tensor, *, per_token: bool) -> tuple[Tensor, Tensor]:
     """Return each sequence's part of the numerator and of the denominator of `kept_mean`, (B,) each.
 
     >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
-    >>> [x.tolist() for x in norm_factor_sums(weights, keep, "token")]
+    >>> [x.tolist() for x in norm_factor_sums(weights, keep, per_token=True)]
     [[2.0, 4.0], [2.0, 1.0]]
     """
-    if level in PER_TOKEN:
+    if per_token:
         return masked_sum(weights, keep, -1), count_true(keep)
     rows = keep.any(-1).to(weights)
     return masked_mean(weights, keep, -1) * rows, rows
-
-
-def between(log_r: Tensor, lower: float | None, upper: float) -> Tensor:
-    """Check whether lower ≤ r ≤ upper, comparing logarithms.
-
-    >>> between(torch.tensor([0.5, 1.0, 3.0]).log(), 0.5, 2.0).tolist()
-    [True, True, False]
-    """
-    floor = -math.inf if lower is None else math.log(lower)
-    return (log_r >= floor) & (log_r <= math.log(upper))

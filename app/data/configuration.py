@@ -12,9 +12,10 @@ from text import phrases
 
 from data.bounds import Bound, bounds_of, with_bounds
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule
-from rlcorr.config import Denominator, WeightLevel, WeightMode
+from rlcorr.config import Denominator
 from rlcorr.divergences import DIVERGENCES
 from rlcorr.rules import RULE_NAMES
+from rlcorr.weights import LEVELS, WeightMode
 
 NONE = "none"
 Values = Mapping[str, Any]
@@ -47,7 +48,7 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
     """Return the choices, with the configuration's own values."""
     mean = "one" if config.rollout_is_batch_normalize else "as it is"
     return [
-        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *get_args(WeightLevel)), phrases.LEVEL),
+        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *LEVELS), phrases.LEVEL),
         Choice("mode", "Outside the thresholds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
         Choice("rules", "Rejection rules", [rule.name for rule in config.rollout_rs], tuple(RULE_NAMES), phrases.RULES),
         Choice("denominator", "Divide by", config.denominator, get_args(Denominator), phrases.DENOMINATOR),

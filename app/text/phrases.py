@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from rlcorr import CorrectionConfig
 from rlcorr.bounds import BoundId, Side
-from rlcorr.config import WeightMode
-from rlcorr.presets.titles import DIVERGENCE, OVER
+from rlcorr.divergences import DIVERGENCES
+from rlcorr.presets.titles import OVER
 from rlcorr.rules import RejectionRule
 from rlcorr.teaching.glossary import define
 from text.formatting import percent
@@ -141,14 +141,14 @@ def recorded_steps(count: int) -> str:
 
 
 ANSWER = "This keeps {kept} of the tokens{clipped}. The effective sample size is {ess}."
-CLIPPED: Mapping[WeightMode, str] = {
+CLIPPED: Mapping[str, str] = {
     "truncate": " and clips the weights of {clipped}",
     "mask": " and sets the weights of {clipped} to 0",
 }
 """Mode → what the sentence says of weights outside the thresholds."""
 
 
-def bench_answer(report: Mapping[str, float], mode: WeightMode) -> str:
+def bench_answer(report: Mapping[str, float], mode: str) -> str:
     """Return a sentence about what the correction keeps, and what it does to weights outside the thresholds."""
     clipped = report.get("rollout_is_oob_ratio", 0.0)
     return ANSWER.format(
@@ -195,7 +195,7 @@ def rule_label(rule: RejectionRule, side: Side) -> str:
 
 def statistic(rule: RejectionRule) -> str:
     """Return what a rule compares, in words that may follow "largest" and "smallest"."""
-    divergence = DIVERGENCE[rule.divergence]
+    divergence = DIVERGENCES[rule.divergence].title
     if rule.reduce in ("max", "min"):
         return f"{divergence} in an answer"
     return "product of ratios" if rule.name == "seq_sum_k1" else f"{OVER[rule.reduce]}{divergence}"

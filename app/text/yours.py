@@ -6,10 +6,10 @@ import re
 from rlcorr import CorrectionConfig
 from rlcorr.analysis.choosing import CLIPPED_LIMIT, ESS_LIMIT
 from rlcorr.analysis.published import Measure
-from rlcorr.config import WeightLevel
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.serialize import short_number
+from rlcorr.weights import LEVELS
 from text.formatting import short_exponent
 from text.phrases import statistic
 
@@ -144,12 +144,6 @@ WHICH_LEARNS = (
     "page, or the Gradient page for a run with score sketches."
 )
 
-_LEVELS: dict[WeightLevel, str] = {
-    "token": "each token's weight",
-    "sequence": "each answer's weight",
-    "geometric": "each answer's mean weight",
-    "prefix": "the weight of each token's prefix",
-}
 _SCOPES = {"all": "", "negative": ", if its advantage is negative", "outward": ", if the update moves it away"}
 
 
@@ -170,7 +164,7 @@ def limits(config: CorrectionConfig) -> str:
 def _weights(config: CorrectionConfig) -> str:
     level, lower, upper = config.rollout_is, config.rollout_is_threshold_lower, config.rollout_is_threshold
     assert level is not None
-    weight = _LEVELS[level]
+    weight = LEVELS[level].title.replace("response", "answer")
     if config.rollout_is_mode == "mask":
         return f"zero {weight} {_outside(lower, upper)}"
     if upper == math.inf:

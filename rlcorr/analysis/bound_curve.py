@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlcorr.analysis.moving_bounds import EntryIndex, MovingBounds, entry_index, moving_bounds
 from rlcorr.bounds import BAND, BoundId, resolve
-from rlcorr.config import PER_TOKEN, CorrectionConfig
-from rlcorr.correction import importance_weights, log_weights, norm_divisor, old_log_probs, require_fields
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import importance_weights, norm_divisor, old_log_probs, require_fields
 from rlcorr.ratios import k3, log_ratio, ratio
 from rlcorr.types import TokenBatch
 
@@ -121,9 +121,8 @@ def moving_correction(
     items = WeightedItems(weights[mask].double(), *(first[mask] for first in columns))
     sums = weight_sums(items, moving, bound)
     factors = torch.ones(len(moving.upper), dtype=torch.float64)
-    if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
-        per_token = correction.rollout_is in PER_TOKEN
-        votes = sums if per_token else _sequence_sums(batch, weights, moving, entries, bound)
+    if correction.weights is not None and correction.weights.normalise:
+        votes = sums if correction.weights.per_token else _sequence_sums(batch, weights, moving, entries, bound)
         factors = norm_divisor(votes.total / votes.count.clamp(min=1))
     return MovingCorrection(bound, moving, d, entries, weights, items, sums, factors)
 
@@ -140,11 +139,11 @@ def running(first: Tensor, positions: int, values: Tensor | None = None) -> Tens
 
 def token_weights(batch: TokenBatch, d: Tensor, correction: CorrectionConfig, bound: BoundId) -> Tensor:
     """Compute the weights of the tokens, (B, T): unbounded if the weights' own bounds move, else bounded."""
-    mask, level = batch.response_mask, correction.rollout_is
-    if level is None or bound.rule_index is not None:
+    mask, unbounded = batch.response_mask, correction.weights
+    if unbounded is None or bound.rule_index is not None:
         return importance_weights(d, mask, correction)
-    weights = ratio(log_weights(d, mask, level)).expand_as(d)
-    return weights.nan_to_num(0.0) if correction.rollout_is_mode == "mask" else weights
+    weights = ratio(unbounded.raw(d, mask)).expand_as(d)
+    return weights.nan_to_num(0.0) if unbounded.mode == "mask" else weights
 
 
 def weight_sums(items: WeightedItems, moving: MovingBounds, bound: BoundId) -> WeightSums:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
 from rlcorr.bounds import BAND, LARGEST, BoundId, at_threshold, resolve, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import between, log_weights, old_log_probs
+from rlcorr.correction import old_log_probs
 from rlcorr.divergences import SIGNED
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
@@ -19,6 +19,7 @@ from rlcorr.ratios import log_ratio
 from rlcorr.rejection import reject
 from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import TokenBatch
+from rlcorr.weights import between
 
 POINTS, TIGHT_POINTS = 2000, 500
 """Number of thresholds that are tried, evenly spaced in the logarithm of their distance from neutral: from the 5 %
@@ -131,10 +132,10 @@ def _passed(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> 
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     others: list[RejectionRule] = [r for number, r in enumerate(correction.rollout_rs) if number != moved]
     passed = [(other.name, reject(batch, d, (other,)) == 0) for other in others]
-    if moved is not None and correction.rollout_is is not None and correction.rollout_is_mode == "mask":
-        log_w = log_weights(d, batch.response_mask, correction.rollout_is)
-        lower, upper = correction.rollout_is_threshold_lower, correction.rollout_is_threshold
-        passed.append(("the mask of the weights", between(log_w, lower, upper).expand_as(batch.response_mask)))
+    weights = correction.weights
+    if moved is not None and weights is not None and weights.mode == "mask":
+        inside = between(weights.raw(d, batch.response_mask), weights.lower, weights.upper)
+        passed.append(("the mask of the weights", inside.expand_as(batch.response_mask)))
     return passed
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import log_weights
 from rlcorr.errors import UsageError
 from rlcorr.rejection import log_bounds, passes, reject, rule_statistic
 from rlcorr.types import TokenBatch
@@ -89,9 +88,9 @@ def entry_index(
     if rule is not None:
         kept = torch.maximum(kept, _rule_entries(batch, d, correction, moving, rule))
     zero = torch.zeros_like(mask, dtype=torch.long)
-    if correction.rollout_is is None:
+    if correction.weights is None:
         return EntryIndex(kept, zero, zero)
-    log_w = log_weights(d, mask, correction.rollout_is)
+    log_w = correction.weights.raw(d, mask)
     if rule is not None:
         ends = (torch.full((1,), end, dtype=torch.float64) for end in weight_bounds(correction))
         fixed = MovingBounds((correction,), *ends)

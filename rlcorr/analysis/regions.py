@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import between
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.ratios import log_ratio
 from rlcorr.rejection import inside, log_bounds, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
+from rlcorr.weights import between
 
 FLOOR = -18.0
 """Smallest log-prob of the region, 1.5e-8: log-ratios stay within their clamp of ±20."""

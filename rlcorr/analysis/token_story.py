@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import bound_weights, log_weights, old_log_probs, require_fields
+from rlcorr.correction import old_log_probs, require_fields
 from rlcorr.divergences import DIVERGENCES, PROBABILITY_FLOOR, SIGNED_KL_FLOOR, bernoulli_terms
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.objective import score_coefficients
@@ -141,10 +141,10 @@ def _check_token(batch: TokenBatch, config: CorrectionConfig, row: int, column: 
 
 def _weights(one: TokenBatch, d: Tensor, config: CorrectionConfig) -> tuple[Tensor, Tensor]:
     """Return log w before its bounds and w within them, (1, T) each; 0 and 1 without weights."""
-    if config.rollout_is is None:
+    if config.weights is None:
         return torch.zeros_like(d), torch.ones_like(d)
-    log_w = log_weights(d, one.response_mask, config.rollout_is).expand_as(d)
-    return log_w, bound_weights(log_w, config)
+    log_w = config.weights.raw(d, one.response_mask).expand_as(d)
+    return log_w, config.weights.bounded(log_w)
 
 
 def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) -> RuleStory:

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import log_weights
 from rlcorr.divergences import SIGNED
 from rlcorr.figures.axes import decades, ratio_axis, span_of, stretched, stretched_axis, token_axis
 from rlcorr.figures.canvas import (
@@ -32,6 +31,7 @@ from rlcorr.figures.cells import (
 from rlcorr.rejection import inside, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
+from rlcorr.weights import Weights
 
 BINS = 81
 """Odd, so that the middle bar contains ratio 1 and no bar mixes warm and cool."""
@@ -50,7 +50,7 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
     An outline shows the weights before the bounds. Weights of 0 have no position on this axis; a note counts them.
     """
     mask, keep = batch.response_mask, result.keep_mask
-    raw = log_weights(result.log_ratio, mask, config.rollout_is or "token").expand_as(mask)
+    raw = (config.weights or Weights("token")).raw(result.log_ratio, mask).expand_as(mask)
     before, rejected = select_values(raw, mask), select_values(raw, mask & ~keep)
     weights = select_values(result.weights, keep)
     span = span_of(before)
@@ -177,12 +177,9 @@ def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     """Return what happens to each token, (B, T) uint8: an index into FATES."""
     mask = batch.response_mask
     fates = mask.to(torch.uint8)
-    if config.rollout_is is not None:
-        raw = log_weights(result.log_ratio, mask, config.rollout_is)
-        lower = config.rollout_is_threshold_lower
-        if lower is not None:
-            fates = fates.masked_fill(mask & (raw < math.log(lower)), 2)
-        fates = fates.masked_fill(mask & (raw > math.log(config.rollout_is_threshold)), 3)
+    if config.weights is not None:
+        below, above = config.weights.outside(config.weights.raw(result.log_ratio, mask))
+        fates = fates.masked_fill(mask & below, 2).masked_fill(mask & above, 3)
     return fates.masked_fill(mask & ~result.keep_mask, 4).cpu().numpy()
 
 

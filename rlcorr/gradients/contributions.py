@@ -203,8 +203,8 @@ def _coefficients(batch: TokenBatch, correction: CorrectionConfig, loss: LossCon
     n = counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)
     weight = masked_mean(result.weights, keep, -1)
     total = count = torch.ones_like(weight)
-    if correction.rollout_is is not None and correction.rollout_is_batch_normalize:
-        total, count = norm_factor_sums(result.weights, keep, correction.rollout_is)
+    if correction.weights is not None and correction.weights.normalise:
+        total, count = norm_factor_sums(result.weights, keep, per_token=correction.weights.per_token)
     return c, _AnswerNumbers(n=n, weight=weight, total=total, count=count)
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import bound_weights
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import REPLICATES, Interval, interval_of, resampled
 from rlcorr.gradients.sketch import NextTokens
@@ -94,7 +93,7 @@ def _weights(log_probs: Tensor, rollout_log_probs: Tensor, config: CorrectionCon
             f"score centering uses one position: it allows rollout_is None or 'token', and no rollout_rs; got "
             f"rollout_is {config.rollout_is!r} and {len(config.rollout_rs)} rules."
         )
-    if config.rollout_is is None:
+    if config.weights is None:
         return torch.ones_like(log_probs)
     sampled = rollout_log_probs > -torch.inf
-    return bound_weights(torch.where(sampled, log_probs - rollout_log_probs, 0), config)
+    return config.weights.bounded(torch.where(sampled, log_probs - rollout_log_probs, 0))

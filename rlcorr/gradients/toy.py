@@ -252,9 +252,9 @@ def _counts(counted: Tensor, loss: LossConfig) -> Tensor:
 
 def _mean_weight(sampled: Tensor, result: CorrectionResult, correction: CorrectionConfig) -> float:
     """Return the divisor of batch normalisation: the mean weight of the kept tokens or sequences."""
-    if correction.rollout_is is None or not correction.rollout_is_batch_normalize:
+    if correction.weights is None or not correction.weights.normalise:
         return 1.0
-    total, count = norm_factor_sums(result.weights, result.keep_mask, correction.rollout_is)
+    total, count = norm_factor_sums(result.weights, result.keep_mask, per_token=correction.weights.per_token)
     mean = _expected(sampled, total) / _expected(sampled, count)
     return mean if mean > 1e-8 else 1.0
 

@@ -4,7 +4,6 @@ A quantity is one number per token or per row, and how often each row counts. Wh
 table of metrics: a quantity has extremes only if a metric reads its largest or smallest value.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,12 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlcorr.config import PER_TOKEN, CorrectionConfig
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import (
-    bound_weights,
     correct,
     correct_block,
-    log_weights,
     norm_divisor,
     norm_factor_sums,
     old_log_probs,
@@ -35,6 +32,7 @@ from rlcorr.ratios import excess, k3, log_ratio, ratio
 from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
+from rlcorr.weights import Weights, log_bound
 
 _READ = [*METRICS.values(), *RULE_METRICS.values()]
 EXTREMES = {metric.quantity for metric in _READ if metric.read in (largest, smallest)} | {"statistic"}
@@ -180,8 +178,8 @@ def correction_numbers(batch: TokenBatch, result: CorrectionResult, config: Corr
     weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
     numbers = _per_token({"kept": keep, "rejected": ~keep}, mask, n)
     numbers |= {"trained": Numbers(weights, kept, keep), "seq_rejected": Numbers(kept < n, _once(n))}
-    if config.rollout_is is not None:
-        numbers |= _weight_numbers(d, mask, n, config)
+    if config.weights is not None:
+        numbers |= _weight_numbers(d, mask, n, config.weights)
     for rule in config.rollout_rs:
         numbers |= _rule_numbers(rule, batch, d, n)
     vetoes = [rule for rule in config.rollout_rs if rule.name in ("seq_min_k1", "seq_max_k1")]
@@ -191,28 +189,29 @@ def correction_numbers(batch: TokenBatch, result: CorrectionResult, config: Corr
     return numbers
 
 
-def _weight_numbers(d: Tensor, mask: Tensor, n: Tensor, config: CorrectionConfig) -> Quantities:
+def _weight_numbers(d: Tensor, mask: Tensor, n: Tensor, weights: Weights) -> Quantities:
     """Return the quantities of the weights. Without a lower bound, weights below 1/upper count as low, as in verl."""
-    lower, upper, once = config.rollout_is_threshold_lower, config.rollout_is_threshold, _once(n)
-    log_raw = log_weights(d, mask, config.rollout_is or "token")
-    below = log_raw < (-math.log(upper) if lower is None else math.log(lower))
-    above = log_raw > math.log(upper)
-    outside = above if lower is None else above | below
-    weight, raw, raw_excess = bound_weights(log_raw, config), ratio(log_raw), excess(log_raw)
+    log_raw, once = weights.raw(d, mask), _once(n)
+    below, above = weights.outside(log_raw)
+    outside, lower = below | above, weights.lower
+    if lower is None:
+        lower = 1 / weights.upper
+        below = log_raw < -log_bound(weights.upper)
+    weight, raw, raw_excess = weights.bounded(log_raw), ratio(log_raw), excess(log_raw)
     tokens = {
         "weight": weight, "weight_excess": weight - 1, "raw_weight": raw, "raw_weight_excess": raw_excess,
         "outside": outside,
     }  # fmt: skip
-    if config.rollout_is in PER_TOKEN:
+    if weights.per_token:
         seq, seq_raw = _row_mean(weight, mask, n), _row_mean(raw, mask, n)
         numbers = _per_token(tokens | {"extreme_weight": weight, "weight_low": below, "weight_high": above}, mask, n)
-        sides = {"seq_raw_low": seq_raw < (1 / upper if lower is None else lower), "seq_raw_high": seq_raw > upper}
+        sides = {"seq_raw_low": seq_raw < lower, "seq_raw_high": seq_raw > weights.upper}
     else:  # a row's weight counts once for each of its tokens
         seq, wide = weight[:, 0], log_raw[:, 0].double()
         tokens |= {"raw_weight": ratio(wide), "raw_weight_excess": excess(wide), "extreme_weight": ratio(wide)}
-        numbers = _per_row({name: x if x.dim() == 1 else x[:, 0] for name, x in tokens.items()}, n)
-        sides = dict.fromkeys(("weight_low", "seq_raw_low"), below[:, 0])
-        sides |= dict.fromkeys(("weight_high", "seq_raw_high"), above[:, 0])
+        numbers = _per_row({name: x.flatten() for name, x in tokens.items()}, n)
+        low, high = below[:, 0], above[:, 0]
+        sides = {"weight_low": low, "seq_raw_low": low, "weight_high": high, "seq_raw_high": high}
     return numbers | _per_row({"seq_weight": seq, "seq_weight_deviation": (seq - 1).abs(), **sides}, once)
 
 
@@ -229,8 +228,8 @@ def _rule_numbers(rule: RejectionRule, batch: TokenBatch, d: Tensor, n: Tensor) 
         numbers = _per_token(items | sides, mask, n)
     else:
         seq = statistic[:, 0]
-        numbers = _per_row({name: x[:, 0] for name, x in items.items()}, n)
-        numbers |= _per_row({name: x[:, 0] for name, x in sides.items()}, once)
+        numbers = _per_row({name: x.flatten() for name, x in items.items()}, n)
+        numbers |= _per_row({name: x.flatten() for name, x in sides.items()}, once)
     numbers |= _per_token({"rejected": rejected}, mask, n)
     rows = {"seq": seq, "seq_deviation": seq.abs(), "seq_low": seq < low, "seq_high": seq > high}
     numbers |= _per_row(rows | {"seq_rejected": rejected.any(-1)}, once)
@@ -266,19 +265,19 @@ def measure_stream(batches: Iterable[TokenBatch], config: CorrectionConfig) -> M
     >>> numbers["rollout_corr/sequences"], numbers["rollout_corr/tokens"]
     (2.0, 7.0)
     """
-    level = config.rollout_is if config.rollout_is_batch_normalize else None
+    normalise = config.rollout_is_batch_normalize
     unnormalised = replace(config, rollout_is_batch_normalize=False)
     measured, sums = None, torch.zeros(2, dtype=torch.float64)  # sums: numerator and denominator of the mean weight
     for batch in batches:
         result = correct(batch, unnormalised)
         part = measure(batch, result, unnormalised)
         measured = part if measured is None else measured.merge(part)
-        if level is not None:
-            row_sums = norm_factor_sums(result.weights, result.keep_mask, level)
+        if config.weights is not None and normalise:
+            row_sums = norm_factor_sums(result.weights, result.keep_mask, per_token=config.weights.per_token)
             sums += torch.stack([x.double().sum() for x in row_sums]).cpu()
     if measured is None:
         raise UsageError("there is no batch to measure.")
-    if level is None:
+    if not normalise:
         return measured
     return normalised(measured, norm_divisor(sums[0] / sums[1].clamp(min=1)).to(measured.table.device))
 

@@ -27,12 +27,11 @@ class Moments(NamedTuple):
 
     def pooled(self) -> "Moments":
         """Merge the moments of all sequences, (…, B) → (…), in float64."""
-        count, total, squares, low, high = (column.double() for column in self)
-        sums = [x.sum(-1) for x in (count, total, squares)]
-        if not count.shape[-1]:
-            infinity = torch.full_like(sums[0], torch.inf)
-            return Moments(*sums, infinity, -infinity)
-        return Moments(*sums, low.amin(-1), high.amax(-1))
+        count, total, squares = (x.double().sum(-1) for x in (self.count, self.total, self.squares))
+        if not self.count.shape[-1]:
+            infinity = torch.full_like(count, torch.inf)
+            return Moments(count, total, squares, infinity, -infinity)
+        return Moments(count, total, squares, self.low.double().amin(-1), self.high.double().amax(-1))
 
 
 class RuleKey(NamedTuple):

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.rules import RejectionRule
 
 ON_EVERY_TOKEN = LossConfig(kl_loss_tokens="response")
@@ -25,7 +25,7 @@ class Preset:
     """Hyperparameters of the loss, if the method sets them."""
 
 
-def truncated(level: WeightLevel = "token", upper: float = 2.0, **changes: Any) -> CorrectionConfig:
+def truncated(level: str = "token", upper: float = 2.0, **changes: Any) -> CorrectionConfig:
     """Return a configuration with truncated weights.
 
     >>> config = truncated(upper=5.0)
@@ -35,7 +35,7 @@ def truncated(level: WeightLevel = "token", upper: float = 2.0, **changes: Any) 
     return CorrectionConfig(rollout_is=level, rollout_is_threshold=upper, **changes)
 
 
-def unbounded(level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
+def unbounded(level: str = "token", **changes: Any) -> CorrectionConfig:
     """Return a configuration with weights without a bound.
 
     >>> unbounded("sequence").rollout_is_threshold
@@ -44,7 +44,7 @@ def unbounded(level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
     return truncated(level, math.inf, **changes)
 
 
-def masked(lower: float | None, upper: float, level: WeightLevel = "token", **changes: Any) -> CorrectionConfig:
+def masked(lower: float | None, upper: float, level: str = "token", **changes: Any) -> CorrectionConfig:
     """Return a configuration with weights that are 0 outside the bounds.
 
     >>> config = masked(0.5, 5.0)

@@ -6,13 +6,8 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.divergences import DIVERGENCES
 from rlcorr.presets.parts import Preset
 from rlcorr.rules import RejectionRule
+from rlcorr.weights import LEVELS
 
-WEIGHT = {
-    "token": "each token's weight",
-    "sequence": "each response's weight",
-    "geometric": "each response's mean weight",
-    "prefix": "the weight of each token's prefix",
-}
 OVER = {None: "", "sum": "summed ", "mean": "mean ", "max": "largest ", "min": "smallest "}
 LOSSES = {
     "dppo_tv": "DPPO by total variation", "dppo_kl": "DPPO by KL", "drpo": "DRPO", "vespo": "VESPO", "fipo": "FIPO",
@@ -44,7 +39,7 @@ def title(preset: Preset) -> str:
 def _weights(config: CorrectionConfig) -> list[str]:
     if config.rollout_is is None:
         return []
-    low, high, weight = config.rollout_is_threshold_lower, config.rollout_is_threshold, WEIGHT[config.rollout_is]
+    low, high, weight = config.rollout_is_threshold_lower, config.rollout_is_threshold, LEVELS[config.rollout_is].title
     if config.rollout_is_mode == "mask":
         bounds = f"above {high:g}" if low is None else f"outside {low:g} to {high:g}"
         return [f"zero {weight} {bounds}"]

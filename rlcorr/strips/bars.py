@@ -9,7 +9,6 @@ from torch import Tensor
 from rlcorr.analysis.bound_curve import MovingCorrection, WeightedItems, lower_bounds, upper_bounds
 from rlcorr.analysis.moving_bounds import MovingBounds, statistic_entries
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import log_weights
 from rlcorr.figures.axes import span_of
 from rlcorr.figures.canvas import Part
 from rlcorr.figures.cells import select_values
@@ -17,6 +16,7 @@ from rlcorr.figures.correction import BINS, bin_of, on_axis, rule_marks, weight_
 from rlcorr.ratios import SAFETY_BOUND
 from rlcorr.rejection import rule_statistic
 from rlcorr.types import TokenBatch
+from rlcorr.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Bars:
 def weight_bars(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCorrection) -> Bars:
     """Compute the bars of `figures.correction.weight_histogram`."""
     mask, count, items, factors = batch.response_mask, len(moved.moving.upper), moved.items, moved.factors
-    raw = select_values(log_weights(moved.d, mask, correction.rollout_is or "token").expand_as(mask), mask)
+    raw = select_values((correction.weights or Weights("token")).raw(moved.d, mask).expand_as(mask), mask)
     span, kept = span_of(raw), items.kept.numpy()
     of_raw = bin_of(raw, -span, span)
     rejected = _counts(np.where(of_raw >= 0, 0, count), of_raw, count) - _counts(kept, of_raw, count)

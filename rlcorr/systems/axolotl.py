@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, WeightLevel
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.keys import choice, known_keys, number, options, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import renamed
@@ -78,7 +78,7 @@ def _from_async(given: dict[str, Any]) -> CorrectionConfig:
             f"axolotl's asynchronous trainer raises a masked ratio to 1/cap, so nothing is rejected; nearest: "
             f"{kind}_truncate, or the default trainer."
         )
-    level: WeightLevel = "token" if kind == "token" else "sequence"
+    level: str = "token" if kind == "token" else "sequence"
     cap = number(names[1], values[names[1]])
     return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_is_threshold_lower=1 / cap)
 

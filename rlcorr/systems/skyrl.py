@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
@@ -122,7 +122,7 @@ def _check_switches(values: dict[str, Any]) -> None:
         refuse_ignored("SkyRL", values, ALGORITHM, ["tis_imp_ratio_cap"], "without the deprecated use_tis: true")
 
 
-def _weights(values: dict[str, Any]) -> tuple[WeightLevel | None, float]:
+def _weights(values: dict[str, Any]) -> tuple[str | None, float]:
     level = values["tis_ratio_type"]
     if not isinstance(values["use_tis"], bool):
         raise UsageError(f"use_tis must be True or False; got {values['use_tis']!r}.")

@@ -9,9 +9,9 @@ from ratio_batches import of_log_ratios, of_ratios
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate
 from rlcorr.analysis.bound_curve import bound_curve
 from rlcorr.bounds import BoundId, at_threshold
-from rlcorr.config import WeightMode
 from rlcorr.errors import UsageError
 from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.weights import WeightMode
 
 LOG2 = math.log(2)
 TOKEN, MASK = CorrectionConfig(rollout_is="token"), CorrectionConfig(rollout_is="token", rollout_is_mode="mask")

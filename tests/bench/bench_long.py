@@ -9,13 +9,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from rlcorr.config import PER_TOKEN, CorrectionConfig, WeightLevel
-from rlcorr.correction import correct, log_weights
+from rlcorr.config import CorrectionConfig
+from rlcorr.correction import correct
 from rlcorr.presets import PRESETS
 from rlcorr.presets.parts import rules
 from rlcorr.ratios import over_sequence, ratio
@@ -27,6 +26,7 @@ from rlcorr.train.learner.policy import load_lm
 from rlcorr.train.rollout.collect import RolloutWorker, collect
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
+from rlcorr.weights import LEVELS, Weights
 
 RUNS = {"long_bf16": "bf16", "long_kv_fp8_e5m2": "kv_fp8_e5m2", "long_stale_4": "stale_4"}
 """Run → the one with the same mismatch and short answers."""
@@ -110,7 +110,7 @@ def weighed(steps: list[TokenBatch]) -> Iterator[str]:
     long = long_answers(steps)
     yield f"| weight, on answers of {LONG} tokens or more | mean | standard deviation | ESS | above 2 | below 0.5 |"
     yield "|---|---|---|---|---|---|"
-    for level in get_args(WeightLevel):
+    for level in LEVELS:
         logs = torch.cat([of_level(batch, level) for batch in long])
         w = ratio(logs)
         ess = float(w.mean().square() / w.square().mean())
@@ -123,10 +123,10 @@ def long_answers(steps: list[TokenBatch]) -> list[TokenBatch]:
     return [batch.rows(batch.response_mask.sum(-1) >= LONG) for batch in steps]
 
 
-def of_level(batch: TokenBatch, level: WeightLevel) -> Tensor:
+def of_level(batch: TokenBatch, level: str) -> Tensor:
     """Logarithms of the weights: of tokens all of them in a row, else one per answer."""
-    logs = log_weights(log_ratios(batch), batch.response_mask, level)
-    return logs[batch.response_mask] if level in PER_TOKEN else logs[:, 0]
+    logs = Weights(level).raw(log_ratios(batch), batch.response_mask)
+    return logs[batch.response_mask] if LEVELS[level].per_token else logs[:, 0]
 
 
 def bounded(steps: list[TokenBatch]) -> Iterator[str]:
@@ -223,7 +223,7 @@ def outcome(steps: list[TokenBatch], config: CorrectionConfig) -> tuple[str, ...
 
 def capped(steps: list[TokenBatch], config: CorrectionConfig) -> str:
     level = config.rollout_is
-    if level is None or level in PER_TOKEN or config.rollout_is_mode == "mask":
+    if level is None or LEVELS[level].per_token or config.rollout_is_mode == "mask":
         return "–"
     logs = torch.cat([of_level(batch, level) for batch in steps])
     return f"{(logs > math.log(config.rollout_is_threshold)).double().mean():.1%}"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType, WeightLevel
+from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
@@ -166,7 +166,7 @@ def test_prefix_weights(small: toy.World, policies: toy.Policies, rewards: Tenso
 
 @pytest.mark.parametrize(("level", "is_exact"), [("prefix", True), ("sequence", True), ("token", False)])
 def test_prefix_weights_are_exact_for_advantages_of_single_tokens(
-    small: toy.World, policies: toy.Policies, level: WeightLevel, is_exact: bool
+    small: toy.World, policies: toy.Policies, level: str, is_exact: bool
 ) -> None:
     """CTPO's proposition 1: if the advantage of a token depends on it and on what is before it, E_q[Σ w A ∇log p] is
     E_p[Σ A ∇log p]. The product of all ratios is exact as well, but has more variance."""

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import oracle
 import pytest
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from reference import CASES, VERL, batch, config, tensor
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, measure, metrics, preset
-from rlcorr.config import WeightLevel
 from rlcorr.correction import row_blocks
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import measure_probabilities, merge
 from rlcorr.measuring.metric_definitions import METRICS, PREFIX
+from rlcorr.weights import LEVELS
 
 RULES = (
     RejectionRule.named("token_k1", lower=0.6, upper=1.7),
@@ -295,7 +295,7 @@ def test_what_lies_on_a_bound_is_inside(reduce: str) -> None:
     """Policies that agree, between bounds of 1 and 1: nothing is high, low, outside or rejected."""
     given = batch("identical")
     rule = RejectionRule.named(f"{reduce or 'token_'}k1", lower=1.0, upper=1.0)
-    for level, lower in itertools.product(get_args(WeightLevel), (None, 1.0)):
+    for level, lower in itertools.product(LEVELS, (None, 1.0)):
         settings = CorrectionConfig(
             rollout_is=level, rollout_is_threshold_lower=lower, rollout_rs=(rule,), rollout_is_threshold=1.0
         )

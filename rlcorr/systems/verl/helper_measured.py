@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, WeightLevel
+from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.compiled import FUSE, can_compile, one_pass
@@ -19,6 +19,7 @@ from rlcorr.ratios import SAFETY_BOUND, log_ratio
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.verl import helper_metrics
 from rlcorr.types import CorrectionResult, TokenBatch
+from rlcorr.weights import LEVELS
 
 COMPILED_FROM = 1 << 18
 """From this many positions on, the compiled pass is faster, with the time to compile it."""
@@ -132,13 +133,13 @@ def to_host(moments: Mapping[str, Moments]) -> dict[str, HostMoments]:
     return {str(name): HostMoments(*row) for name, row in rows}
 
 
-def normalised(weights: Tensor, mask: Tensor, level: WeightLevel) -> tuple[Tensor, float]:
+def normalised(weights: Tensor, mask: Tensor, level: str) -> tuple[Tensor, float]:
     """Return the weights (B, T) divided by their mean, and this mean.
 
     The mean is over all tokens, for sequence weights over all rows, including the rejected ones. With several ranks it
     is over all of them.
     """
-    sums = torch.stack([x.double().sum() for x in norm_factor_sums(weights, mask, level)])
+    sums = torch.stack([x.double().sum() for x in norm_factor_sums(weights, mask, per_token=LEVELS[level].per_token)])
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(sums)
     mean = float(sums[0] / sums[1]) if sums[1] > 0 else 0.0
