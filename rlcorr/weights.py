@@ -73,7 +73,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
-            raise unknown("rollout_is", self.level, LEVELS)
+            raise unknown("rollout_is", str(self.level), LEVELS)
         member("rollout_is_mode", self.mode, WeightMode)
         booleans(self, "normalise")
         if not isinstance(self.lower, Tensor) and not isinstance(self.upper, Tensor):

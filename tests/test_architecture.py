@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     ROOT: set(),
     "rlcorr.measuring": {ROOT},
     "rlcorr.losses": {ROOT, "rlcorr.measuring"},
-    "rlcorr.presets": {ROOT},
+    "rlcorr.presets": {ROOT, "rlcorr.measuring", "rlcorr.losses"},
     "rlcorr.systems.mapping": CORRECTION,
     "rlcorr.systems.verl": {*CORRECTION, "rlcorr.systems.mapping"},
     "rlcorr.systems": {*CORRECTION, "rlcorr.systems.mapping", "rlcorr.systems.verl"},
@@ -225,11 +225,11 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 5_182,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_500,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_950,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_502,
     ("rlcorr/foreign",): 3_788,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 6_454,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_526,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_527,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,
     ("app",): 10_500,
     ("lessons", "lessons/exercises"): 6_758,

@@ -12,6 +12,7 @@ from rlcorr.correction import old_log_probs, require_fields
 from rlcorr.divergences import DIVERGENCES, PROBABILITY_FLOOR, SIGNED_KL_FLOOR, bernoulli_terms
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.objective import score_coefficients
+from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.masked import masked_mean
 from rlcorr.prefix_gap import prefix_parts
 from rlcorr.ratios import over_sequence, ratio
@@ -189,7 +190,7 @@ def _contribution(
     row: int,
     column: int,
 ) -> float | None:
-    if batch.advantages is None or config.loss_type in ("clip_cov", "kl_cov"):
+    if batch.advantages is None or LOSSES[config.loss_type].whole_batch:
         return None
     loss = replace(loss, use_kl_loss=False, use_rollout_kl_loss=False, score_centering=False)
     return float(score_coefficients(old_log_probs(batch), batch, result, config, loss)[row, column])

@@ -19,6 +19,7 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients.mean_scores import mean_scores
 from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.losses.objective import score_coefficients
+from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.masked import masked_mean
 from rlcorr.types import TokenBatch
@@ -249,7 +250,7 @@ def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
 
 
 def _check(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig) -> None:
-    if correction.loss_type in ("clip_cov", "kl_cov"):
+    if LOSSES[correction.loss_type].whole_batch:
         raise UsageError(f"{correction.loss_type} compares the tokens of a batch: it has no gradient per token.")
     if batch.old_log_probs is None or batch.advantages is None:
         raise UsageError("a gradient needs old_log_probs and advantages; the recorded batch lacks one of them.")

@@ -16,6 +16,7 @@ from rlcorr.gradients.world import World, world
 from rlcorr.losses.aggregation import aggregate
 from rlcorr.losses.kl import kl_penalty
 from rlcorr.losses.objective import score_coefficients
+from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.masked import masked_sum
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -139,7 +140,7 @@ def gradient_truth(
     """
     loss = loss or LossConfig()
     _refuse_two_divisors(correction, loss)
-    if correction.loss_type in ("clip_cov", "kl_cov"):
+    if LOSSES[correction.loss_type].whole_batch:
         raise UsageError(f"{correction.loss_type} compares the tokens of a batch: it has no gradient per response.")
     sampled, batch = probabilities(where, policies.rollout), _batch(where, policies, advantages)
     once = replace(correction, rollout_is_batch_normalize=False)  # `_mean_weight` below takes its expected value

@@ -9,15 +9,14 @@ from torch import Tensor
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.losses import per_token
 from rlcorr.losses.aggregation import Totals, aggregate, lr_factor
 from rlcorr.losses.kl import KLTerm, kl_term
-from rlcorr.losses.per_sequence import answer_losses
+from rlcorr.losses.policy_losses import LOSSES, Cut, Inputs
 from rlcorr.losses.score_centering import centering_of
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.moments import Moments, MomentTable, moments
 from rlcorr.measuring.quantities import Quantity
-from rlcorr.ratios import at_least_float32, ratio
+from rlcorr.ratios import at_least_float32
 from rlcorr.types import CorrectionResult, TokenBatch
 
 
@@ -71,10 +70,7 @@ class _Loss:
     pg: Tensor  # () policy loss without the KL terms
     kl: KLTerm | None  # against the reference
     rollout_kl: KLTerm | None  # against the engine
-    log_probs: Tensor  # (B, T), with a graph
-    old: Tensor
-    advantages: Tensor
-    keep: Tensor
+    inputs: Inputs
 
 
 def _loss(
@@ -100,7 +96,8 @@ def _loss(
     old, advantages, weights = (neutral(at_least_float32(x), keep) for x in (old, batch.advantages, result.weights))
     if correction.loss_type == "geo_mean":
         weights = masked_mean(weights.clamp(min=1e-10).log(), keep, -1).exp()[:, None]
-    per_token = weights * token_losses(correction, loss, theta, old, advantages, keep, generator)
+    inputs = Inputs(theta, old, advantages, keep)
+    per_token = weights * LOSSES[correction.loss_type].of(inputs, loss, generator)
     if loss.score_centering:
         per_token = per_token + advantages * centering_of(batch, top_log_probs, correction, keep)
 
@@ -111,7 +108,7 @@ def _loss(
 
     pg = total(per_token, keep, loss.loss_agg_mode)
     kl, rollout_kl = _kl_terms(log_probs, batch, keep, loss)
-    return _Loss(_with_kl(pg, kl, rollout_kl, loss, total), pg, kl, rollout_kl, theta, old, advantages, keep)
+    return _Loss(_with_kl(pg, kl, rollout_kl, loss, total), pg, kl, rollout_kl, inputs)
 
 
 def _with_kl(
@@ -185,47 +182,6 @@ def neutral(x: Tensor, keep: Tensor) -> Tensor:
     return torch.where(keep, x.detach() if x.is_floating_point() else x.float(), 0)
 
 
-def token_losses(
-    correction: CorrectionConfig,
-    loss: LossConfig,
-    log_probs: Tensor,
-    old: Tensor,
-    advantages: Tensor,
-    keep: Tensor,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Compute the losses per token, (B, T), of `correction.loss_type` with the hyperparameters in `loss`.
-
-    >>> log_p, keep = torch.tensor([[-1.0]]), torch.ones(1, 1, dtype=torch.bool)
-    >>> gpg = CorrectionConfig(loss_type="gpg")
-    >>> token_losses(gpg, LossConfig(), log_p, log_p, torch.tensor([[2.0]]), keep).tolist()
-    [[2.0]]
-    """
-    low, high, args = loss.clip_ratio_low, loss.clip_ratio_high, (log_probs, old, advantages)
-    match correction.loss_type:
-        case "reinforce" | "gpg":
-            return per_token.reinforce(log_probs, advantages)
-        case "ppo_clip" | "cispo" as name:
-            return {"ppo_clip": per_token.ppo_clip, "cispo": per_token.cispo}[name](*args, low=low, high=high)
-        case "dual_clip":
-            return per_token.dual_clip(*args, low=low, high=high, c=loss.clip_ratio_c)
-        case "gspo" | "geo_mean" as name:
-            return {"gspo": per_token.gspo, "geo_mean": per_token.geo_mean}[name](*args, keep, low=low, high=high)
-        case "sapo":
-            return per_token.sapo(*args, tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)
-        case "dppo_tv" | "dppo_kl":
-            return per_token.dppo(correction.loss_type, *args, low=low, high=high, cap=loss.dppo_ratio_cap)
-        case "drpo":
-            return per_token.drpo(*args, epsilon=loss.drpo_epsilon)
-        case "vespo" | "fipo" | "cppo" | "ctpo":
-            return answer_losses(correction.loss_type, loss, *args, keep)
-        case "clip_cov":
-            share, bounds = loss.clip_cov_ratio, (loss.clip_cov_lb, loss.clip_cov_ub)
-            return per_token.clip_cov(*args, keep, low=low, high=high, share=share, bounds=bounds, generator=generator)
-        case "kl_cov":
-            return per_token.kl_cov(*args, keep, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef)
-
-
 def _measured(
     parts: _Loss,
     mask: Tensor,
@@ -239,7 +195,7 @@ def _measured(
     sequences. The KL terms are measured over their own tokens.
     """
     tokens, sequences = totals.tokens, totals.sequences
-    keep, pg = parts.keep, parts.pg.detach()
+    keep, pg = parts.inputs.keep, parts.pg.detach()
     counted = mask if correction.denominator == "fixed" else keep
     share = torch.ones_like(pg) if tokens is None else (counted.sum() / max(tokens, 1)).to(pg)
     measured = _clipped(parts, correction.loss_type, loss)
@@ -258,28 +214,16 @@ def _measured(
     return measured
 
 
-def _clipped(parts: _Loss, loss_type: LossType, loss: LossConfig) -> dict[Quantity, Moments]:
+def _clipped(parts: _Loss, name: LossType, loss: LossConfig) -> dict[Quantity, Moments]:
     """Compute verl's `actor/` metrics over the kept tokens: how far π_θ moved, and which tokens the clip affects."""
-    log_probs, old, advantages, keep = parts.log_probs.detach(), parts.old, parts.advantages, parts.keep
-    d = log_probs - old
-    measured: dict[Quantity, Moments] = {"actor/ppo_kl": _sums(-d, keep).pooled()}
-    low, high = loss.clip_ratio_low, loss.clip_ratio_high
-    up, down = advantages > 0, advantages < 0
-    if loss_type in ("ppo_clip", "dual_clip", "gspo", "clip_cov"):
-        rho = ratio(masked_mean(d, keep, -1)[:, None] if loss_type == "gspo" else d)
-        measured["actor/pg_clipfrac"] = moments((up & (rho > 1 + high)) | (down & (rho < 1 - low)), keep).pooled()
-        if loss_type == "dual_clip":
-            measured["actor/pg_clipfrac_lower"] = moments(down & (rho > loss.clip_ratio_c), keep).pooled()
-    elif loss_type == "cispo":
-        rho = ratio(d)
-        measured["actor/pg_clipfrac"] = moments((rho > 1 + high) | (rho < 1 - low), keep).pooled()
-    elif loss_type == "geo_mean":
-        beyond = (d > high) | (d < -low)
-        measured["actor/pg_clipfrac"] = moments(up & beyond, keep).pooled()
-        measured["actor/pg_clipfrac_lower"] = moments(down & beyond, keep).pooled()
-    elif loss_type in ("dppo_tv", "dppo_kl"):
-        outside = ~per_token.dppo_inside(loss_type, log_probs, old, advantages, low=low, high=high)
-        measured["actor/pg_clipfrac"] = moments(outside, keep).pooled()
+    inputs = parts.inputs
+    measured: dict[Quantity, Moments] = {"actor/ppo_kl": _sums(-inputs.log_ratio(), inputs.keep).pooled()}
+    cuts: dict[Quantity, Cut | None] = {
+        "actor/pg_clipfrac": LOSSES[name].cut, "actor/pg_clipfrac_lower": LOSSES[name].cut_again,
+    }  # fmt: skip
+    for metric, cut in cuts.items():
+        if cut is not None:
+            measured[metric] = moments(cut(inputs, loss), inputs.keep).pooled()
     return measured
 
 

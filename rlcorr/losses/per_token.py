@@ -14,6 +14,7 @@ from rlcorr.divergences import prob_diff, signed_kl
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import SAFETY_BOUND, ratio
 
+DppoType = Literal["dppo_tv", "dppo_kl"]
 LARGEST = 1e20
 """A log-ratio whose product with every weight, of at most e²⁰, is finite in float32."""
 
@@ -113,7 +114,7 @@ def geo_mean(
 
 
 def dppo(
-    loss_type: Literal["dppo_tv", "dppo_kl"],
+    loss_type: DppoType,
     log_probs: Tensor,
     old_log_probs: Tensor,
     advantages: Tensor,
@@ -135,7 +136,7 @@ def dppo(
 
 
 def dppo_inside(
-    loss_type: Literal["dppo_tv", "dppo_kl"], theta: Tensor, old: Tensor, advantages: Tensor, *, low: float, high: float
+    loss_type: DppoType, theta: Tensor, old: Tensor, advantages: Tensor, *, low: float, high: float
 ) -> Tensor:
     """Check whether D ≤ high if A > 0, else whether D ≥ −low.
 

@@ -11,17 +11,14 @@ import math
 import torch
 from torch import Tensor
 
-from rlcorr.config import CorrectionConfig, LossType
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
+from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.ratios import at_least_float32
 from rlcorr.types import TokenBatch
 
 SMALLEST_TAIL = 1e-6
 """Smallest probability of the trainer's tail, as in NeMo RL and Fireworks' cookbook."""
-
-
-LOSSES: tuple[LossType, ...] = ("ppo_clip", "dual_clip", "cispo", "dppo_tv", "dppo_kl", "reinforce", "gpg")
-"""Losses whose gradient at a token depends on that token alone."""
 
 
 def can_center(config: CorrectionConfig) -> bool:
@@ -33,7 +30,7 @@ def can_center(config: CorrectionConfig) -> bool:
     (True, False)
     """
     weights = config.rollout_is in (None, "token") and not config.rollout_is_batch_normalize
-    return weights and not config.rollout_rs and config.loss_type in LOSSES
+    return weights and not config.rollout_rs and LOSSES[config.loss_type].alone
 
 
 def check_centering(config: CorrectionConfig) -> None:

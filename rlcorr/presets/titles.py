@@ -4,15 +4,12 @@ import math
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.divergences import DIVERGENCES
+from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.presets.parts import Preset
 from rlcorr.rules import RejectionRule
 from rlcorr.weights import LEVELS
 
 OVER = {None: "", "sum": "summed ", "mean": "mean ", "max": "largest ", "min": "smallest "}
-LOSSES = {
-    "dppo_tv": "DPPO by total variation", "dppo_kl": "DPPO by KL", "drpo": "DRPO", "vespo": "VESPO", "fipo": "FIPO",
-    "cppo": "CPPO", "ctpo": "CTPO",
-}  # fmt: skip
 
 
 def title(preset: Preset) -> str:
@@ -26,8 +23,8 @@ def title(preset: Preset) -> str:
     """
     config = preset.config
     parts = [*_weights(config), *dict.fromkeys(map(_rule, config.rollout_rs))]
-    if config.loss_type in LOSSES:
-        parts.append(LOSSES[config.loss_type])
+    if LOSSES[config.loss_type].title:
+        parts.append(LOSSES[config.loss_type].title)
     if preset.loss.score_centering:
         parts.append("subtract the sampler's mean score")
     if not parts:

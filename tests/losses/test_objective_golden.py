@@ -13,7 +13,8 @@ from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.config import Aggregation, LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.losses.kl import kl_penalty
-from rlcorr.losses.objective import aggregate, neutral, policy_loss, token_losses
+from rlcorr.losses.objective import aggregate, neutral, policy_loss
+from rlcorr.losses.policy_losses import LOSSES, Inputs
 from rlcorr.systems.skyrl import from_skyrl
 from rlcorr.types import CorrectionResult
 
@@ -284,7 +285,7 @@ def test_the_pieces_are_what_the_whole_is_made_of() -> None:
     theta, given, weights = verl_inputs("holes_mask")
     keep = given.response_mask
     old, advantages = neutral(given.rollout_log_probs, keep), neutral(given.tensors()["advantages"], keep)
-    per_token = token_losses(CorrectionConfig(), LossConfig(), torch.where(keep, theta, 0), old, advantages, keep)
+    per_token = LOSSES["ppo_clip"].of(Inputs(torch.where(keep, theta, 0), old, advantages, keep), LossConfig(), None)
     squares = (theta - given.rollout_log_probs).square()
     torch.testing.assert_close(2 * kl_penalty(theta, given.rollout_log_probs, "k2"), squares)
     value, _ = policy_loss(theta, given, decided(given, weights), CorrectionConfig(), LossConfig())

@@ -16,8 +16,8 @@ from torch import Tensor
 from rlcorr.adaptive import m2po
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
-from rlcorr.losses.objective import token_losses
 from rlcorr.losses.per_token import ppo_clip
+from rlcorr.losses.policy_losses import LOSSES, Inputs
 from rlcorr.types import TokenBatch
 
 BATCHES = 500
@@ -51,8 +51,7 @@ def compare(name: LossType) -> list[str]:
         wide = {key: x.double() for key, x in given.tensors().items() if x.is_floating_point()}
         given = given.replace(**wide)
         mask, theta, old, a = given.response_mask, wide["old_log_probs"], wide["rollout_log_probs"], wide["advantages"]
-        config = CorrectionConfig(loss_type=name)
-        ours = token_losses(config, LossConfig(), theta * mask, old * mask, a * mask, mask)
+        ours = LOSSES[name].of(Inputs(theta * mask, old * mask, a * mask, mask), LossConfig(), None)
         expected = torch.where(mask, theirs(name, given, code), 0)
         if not torch.allclose(ours, expected, rtol=1e-9, atol=1e-12):
             wrong.append(f"{name}, batch {seed}: losses differ by up to {(ours - expected).abs().max().item():g}")

@@ -18,6 +18,7 @@ from rlcorr.correction import correct
 from rlcorr.losses.aggregation import lr_factor
 from rlcorr.losses.objective import policy_loss
 from rlcorr.losses.per_token import clipped_value
+from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.masked import masked_sum
 from rlcorr.measuring.measure import merge
 from rlcorr.measuring.metrics import means
@@ -198,7 +199,7 @@ def needs_minibatch_statistics(config: TrainConfig) -> bool:
     """Check whether the loss is no sum over rows: it selects tokens, or divides, by statistics of the mini-batch."""
     correction = config.correction
     divides = correction.rollout_is_batch_normalize or correction.denominator == "kept"
-    return correction.loss_type in ("clip_cov", "kl_cov") or (correction.bypass_mode and divides)
+    return LOSSES[correction.loss_type].whole_batch or (correction.bypass_mode and divides)
 
 
 def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:

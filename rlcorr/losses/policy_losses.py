@@ -1,50 +1,25 @@
-"""Policy losses per token that depend on the whole answer: on its product of ratios, on later or on earlier tokens.
+"""The policy losses, one record each in `LOSSES`, and those that depend on the whole answer.
 
-Shapes, signs and gradients are as in `per_token`; sg is stop-gradient.
+A new loss is its name and its numbers in `config`, and a function with a record here. Shapes, signs and gradients are
+as in `per_token`; sg is stop-gradient.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlcorr.config import LossConfig
-from rlcorr.losses.per_token import ppo_clip
-from rlcorr.masked import masked_sum
+from rlcorr.config import LossConfig, LossType
+from rlcorr.losses import per_token
+from rlcorr.losses.per_token import dppo_inside, ppo_clip
+from rlcorr.masked import masked_mean, masked_sum
 from rlcorr.prefix_gap import prefix_gap
 from rlcorr.ratios import SAFETY_BOUND, ratio
 
 SMALLEST_LOG_WEIGHT = -18.420680743952367
 """log 1e-8. TRL clamps the product of the ratios to at least 1e-8."""
-
-
-def answer_losses(
-    loss_type: Literal["vespo", "fipo", "cppo", "ctpo"],
-    loss: LossConfig,
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    advantages: Tensor,
-    keep: Tensor,
-) -> Tensor:
-    """Compute the losses per token of this name, with the hyperparameters in `loss`.
-
-    >>> keep, theta = torch.ones(1, 1, dtype=torch.bool), torch.tensor([[-1.0]])  # ρ = 1 and A = 2
-    >>> answer_losses("fipo", LossConfig(), theta, theta, torch.tensor([[2.0]]), keep).tolist()
-    [[-2.0]]
-    """
-    inputs = (log_probs, old_log_probs, advantages, keep)
-    if loss_type == "vespo":
-        positive, negative = (loss.vespo_k_pos, loss.vespo_lambda_pos), (loss.vespo_k_neg, loss.vespo_lambda_neg)
-        return vespo(*inputs, positive=positive, negative=negative)
-    if loss_type == "cppo":
-        return cppo(*inputs, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b)
-    if loss_type == "ctpo":
-        bounds = {"low": loss.ctpo_clip_low, "high": loss.ctpo_clip_high, "c": loss.ctpo_clip_c}
-        return ctpo(*inputs, **bounds, power=loss.ctpo_power)
-    low, high = loss.clip_ratio_low, loss.clip_ratio_high
-    clip = (1.0 if loss.fipo_clip_high_only else 1 - loss.fipo_clip_range, 1 + loss.fipo_clip_range)
-    half_life, safety = loss.fipo_decay_rate, loss.fipo_safety_threshold
-    return fipo(*inputs, low=low, high=high, half_life=half_life, clip=clip, safety=safety)
 
 
 def vespo(
@@ -195,3 +170,131 @@ def discounted(x: Tensor, gamma: float) -> Tensor:
         later = torch.nn.functional.pad(x[..., reach:], (0, reach))
         x, reach = x + gamma**reach * later, 2 * reach
     return x
+
+
+class Inputs(NamedTuple):
+    """What a policy loss is computed from, (B, T) each. Only log π_θ has a graph; old is π_old, keep the kept tokens."""
+
+    log_probs: Tensor
+    old: Tensor
+    advantages: Tensor
+    keep: Tensor
+
+    def log_ratio(self) -> Tensor:
+        """Return log ρ without a graph."""
+        return self.log_probs.detach() - self.old
+
+
+Cut = Callable[[Inputs, LossConfig], Tensor]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A policy loss, and what else depends on its name."""
+
+    of: Callable[[Inputs, LossConfig, torch.Generator | None], Tensor]
+    """Loss per token, (B, T)."""
+    title: str = ""
+    """What the titles of presets call it; empty for losses that they do not name."""
+    alone: bool = False
+    """True if the gradient at a token depends on that token alone, which score centering needs."""
+    whole_batch: bool = False
+    """True if the loss of a token depends on all tokens of the mini-batch: it has no parts to add up."""
+    cut: Cut | None = None
+    """Tokens whose gradient the loss's own clip or mask cuts, for the metric actor/pg_clipfrac."""
+    cut_again: Cut | None = None
+    """Tokens with A < 0 that a second clip cuts, for actor/pg_clipfrac_lower."""
+
+
+def _widths(loss: LossConfig) -> dict[str, float]:
+    return {"low": loss.clip_ratio_low, "high": loss.clip_ratio_high}
+
+
+def _beyond(rho: Tensor, x: Inputs, loss: LossConfig) -> Tensor:
+    """Check which ratios PPO's clip cuts: above its range if A > 0, below it if A < 0."""
+    above, below = rho > 1 + loss.clip_ratio_high, rho < 1 - loss.clip_ratio_low
+    return ((x.advantages > 0) & above) | ((x.advantages < 0) & below)
+
+
+def _ppo_cut(x: Inputs, loss: LossConfig) -> Tensor:
+    return _beyond(ratio(x.log_ratio()), x, loss)
+
+
+def _gspo_cut(x: Inputs, loss: LossConfig) -> Tensor:
+    return _beyond(ratio(masked_mean(x.log_ratio(), x.keep, -1)[:, None]), x, loss)
+
+
+def _cispo_cut(x: Inputs, loss: LossConfig) -> Tensor:
+    rho = ratio(x.log_ratio())
+    return (rho > 1 + loss.clip_ratio_high) | (rho < 1 - loss.clip_ratio_low)
+
+
+def _outside_log_range(x: Inputs, loss: LossConfig) -> Tensor:
+    return (x.log_ratio() > loss.clip_ratio_high) | (x.log_ratio() < -loss.clip_ratio_low)
+
+
+def _dppo(name: per_token.DppoType, title: str) -> Loss:
+    def outside(x: Inputs, loss: LossConfig) -> Tensor:
+        return ~dppo_inside(name, x.log_probs.detach(), x.old, x.advantages, **_widths(loss))
+
+    def of(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
+        return per_token.dppo(name, *x[:3], **_widths(loss), cap=loss.dppo_ratio_cap)
+
+    return Loss(of, title, alone=True, cut=outside)
+
+
+def _vespo(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
+    positive, negative = (loss.vespo_k_pos, loss.vespo_lambda_pos), (loss.vespo_k_neg, loss.vespo_lambda_neg)
+    return vespo(*x, positive=positive, negative=negative)
+
+
+def _fipo(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
+    clip = (1.0 if loss.fipo_clip_high_only else 1 - loss.fipo_clip_range, 1 + loss.fipo_clip_range)
+    return fipo(*x, **_widths(loss), half_life=loss.fipo_decay_rate, clip=clip, safety=loss.fipo_safety_threshold)
+
+
+def _ctpo(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
+    bounds = {"low": loss.ctpo_clip_low, "high": loss.ctpo_clip_high, "c": loss.ctpo_clip_c}
+    return ctpo(*x, **bounds, power=loss.ctpo_power)
+
+
+def _clip_cov(x: Inputs, loss: LossConfig, generator: torch.Generator | None) -> Tensor:
+    bounds = (loss.clip_cov_lb, loss.clip_cov_ub)
+    return per_token.clip_cov(*x, **_widths(loss), share=loss.clip_cov_ratio, bounds=bounds, generator=generator)
+
+
+_REINFORCE = Loss(lambda x, loss, _: per_token.reinforce(x.log_probs, x.advantages), alone=True)
+
+LOSSES: dict[LossType, Loss] = {
+    "ppo_clip": Loss(lambda x, loss, _: ppo_clip(*x[:3], **_widths(loss)), alone=True, cut=_ppo_cut),
+    "dual_clip": Loss(
+        lambda x, loss, _: per_token.dual_clip(*x[:3], **_widths(loss), c=loss.clip_ratio_c),
+        alone=True,
+        cut=_ppo_cut,
+        cut_again=lambda x, loss: (x.advantages < 0) & (ratio(x.log_ratio()) > loss.clip_ratio_c),
+    ),
+    "reinforce": _REINFORCE,
+    "gpg": _REINFORCE,
+    "gspo": Loss(lambda x, loss, _: per_token.gspo(*x, **_widths(loss)), cut=_gspo_cut),
+    "cispo": Loss(lambda x, loss, _: per_token.cispo(*x[:3], **_widths(loss)), alone=True, cut=_cispo_cut),
+    "sapo": Loss(lambda x, loss, _: per_token.sapo(*x[:3], tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)),
+    "geo_mean": Loss(
+        lambda x, loss, _: per_token.geo_mean(*x, **_widths(loss)),
+        cut=lambda x, loss: (x.advantages > 0) & _outside_log_range(x, loss),
+        cut_again=lambda x, loss: (x.advantages < 0) & _outside_log_range(x, loss),
+    ),
+    "dppo_tv": _dppo("dppo_tv", "DPPO by total variation"),
+    "dppo_kl": _dppo("dppo_kl", "DPPO by KL"),
+    "clip_cov": Loss(_clip_cov, whole_batch=True, cut=_ppo_cut),
+    "kl_cov": Loss(
+        lambda x, loss, _: per_token.kl_cov(*x, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef), whole_batch=True
+    ),
+    "drpo": Loss(lambda x, loss, _: per_token.drpo(*x[:3], epsilon=loss.drpo_epsilon), "DRPO"),
+    "vespo": Loss(_vespo, "VESPO"),
+    "fipo": Loss(_fipo, "FIPO"),
+    "cppo": Loss(
+        lambda x, loss, _: cppo(*x, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b), "CPPO"
+    ),
+    "ctpo": Loss(_ctpo, "CTPO"),
+}
+"""Name of a loss → its record."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
-from rlcorr.losses.objective import token_losses
-from rlcorr.losses.per_sequence import cppo_inside, ctpo, discounted, vespo
+from rlcorr.losses.policy_losses import LOSSES, Inputs, cppo_inside, ctpo, discounted, vespo
 from rlcorr.prefix_gap import upper_quantile
 
 Floats = NDArray[np.float64]
@@ -109,7 +108,7 @@ def test_value_and_gradient(name: LossType, of) -> None:
             table[3, b, : len(row[0])] = 1
         keep, theta = table[3] > 0, table[0].clone().requires_grad_()
         config = CorrectionConfig(loss_type=name)
-        got = torch.where(keep, token_losses(config, LOSS, theta, table[1], table[2], keep), 0)
+        got = torch.where(keep, LOSSES[config.loss_type].of(Inputs(theta, table[1], table[2], keep), LOSS, None), 0)
         got.sum().backward()
         assert theta.grad is not None
         for b, row in enumerate(rows):
@@ -167,7 +166,7 @@ def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
     for case in batch["cases"]:
         name = case["loss_type"]
         numbers = LossConfig(**{f"{name}_{key}": number for key, number in case["settings"].items()})
-        losses = token_losses(CorrectionConfig(loss_type=name), numbers, theta, old, advantages, keep)
+        losses = LOSSES[name].of(Inputs(theta, old, advantages, keep), numbers, None)
         (gradient,) = torch.autograd.grad(losses[keep].sum(), theta)
         for ours, theirs in ((losses, case["loss"]), (gradient, case["gradient"])):
             torch.testing.assert_close(ours[keep], torch.tensor(theirs, dtype=torch.float64), rtol=1e-8, atol=1e-12)
@@ -194,7 +193,7 @@ def test_against_what_the_code_of_ctpo_and_of_skyrl_gave(batch: dict[str, Any]) 
             kind, low, high = case["settings"]
             name = "dppo_tv" if kind == "binary_tv" else "dppo_kl"
             numbers = LossConfig(clip_ratio_low=low, clip_ratio_high=high, dppo_ratio_cap=math.inf)
-        losses = token_losses(CorrectionConfig(loss_type=name), numbers, theta, old, advantages, keep)
+        losses = LOSSES[name].of(Inputs(theta, old, advantages, keep), numbers, None)
         if name != "ctpo":  # SkyRL writes −A ρ, we write −sg(ρ) A log π_θ: only the derivatives are the same
             assert (losses[keep] == 0).tolist() == [loss == 0 for loss in case["loss"]]
         else:
