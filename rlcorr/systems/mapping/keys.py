@@ -65,22 +65,6 @@ def _names(source: Mapping[str, Any]) -> Iterator[str]:
             yield from _names(value)
 
 
-def names_of_other_versions(system: str, version: str, names: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return {name: sentence} of the names that other versions of the system have and this one lacks.
-
-    >>> names_of_other_versions("TRL", "1.16", {"1.16": ["clip_max"], "1.5": ["cap"]})
-    {'cap': "it is of TRL 1.5: read it with version='1.5', or write the names of 1.16, clip_max"}
-    """
-    current = tuple(names[version])
-    return {
-        name: f"it is of {system} {other}: read it with version={other!r}, or write the names of {version}, "
-        f"{', '.join(current)}"
-        for other in names
-        for name in names[other]
-        if name not in current
-    }
-
-
 def refuse_ignored(
     system: str, values: Mapping[str, Any], defaults: Mapping[str, Any], names: Iterable[str], why: str
 ) -> None:
@@ -128,13 +112,6 @@ def settings(kind: str, source: Any, defaults: Mapping[str, Any]) -> dict[str, A
         raise UsageError(f"{kind} must be a mapping, or an object with {fields}; got {source!r}.") from missing
 
 
-def version_of(system: str, version: str, allowed: Iterable[str]) -> str:
-    """Return the version. Raises `UsageError` for a version that is not supported."""
-    if version not in (allowed := tuple(allowed)):
-        raise unknown(f"version of {system}", str(version), allowed)
-    return version
-
-
 def choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
     """Return the value. Raises `UsageError` if it is not allowed."""
     if value not in (allowed := tuple(allowed)):
@@ -175,10 +152,3 @@ def _looks_like_a_number(text: str) -> bool:
 def optional(name: str, value: Any) -> float | None:
     """Return a number, or None. Raises `UsageError` as `number` does."""
     return None if value is None else number(name, value)
-
-
-def pair(name: str, value: Any) -> tuple[float, float]:
-    """Return two numbers in the order in which they are written. Raises `UsageError` for anything else."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise UsageError(f"{name} must be two numbers; got {value!r}.")
-    return number(name, value[0]), number(name, value[1])

@@ -1,7 +1,7 @@
-"""verl's RolloutCorrectionConfig as ours and back: 0.9.1 (as commit 1dda039b), and two versions without a release.
+"""verl's RolloutCorrectionConfig as ours and back: 0.9.1 (as commit 1dda039b), and main's score centering.
 
-They are main, with score centering (pull request 8010, read at commit c6236f51), and pull request 6800, with KPop's
-binary_kl. verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r.
+Score centering is from pull request 8010, read at commit c6236f51. KPop's binary_kl, of the open pull request 6800, is
+read, too. verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import known_keys, options, switch, version_of
-from rlcorr.systems.mapping.refusals import refuse_centering
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.mapping.keys import known_keys, options, switch
 from rlcorr.systems.mapping.serialize import as_yaml, commented, five_digits, short_number
 from rlcorr.systems.verl.block import CENTERING, HEAD, LOSS_MODE, block, split_block
 from rlcorr.systems.verl.retired import RETIRED, RETIRED_RULES
@@ -29,12 +29,6 @@ from rlcorr.systems.verl.thresholds import (
     weight_text,
 )
 
-VERSIONS = {
-    "0.9.1": "verl 0.9.1",
-    "main": "verl main with pull request 8010; no release has it",
-    "pull request 6800": "verl with pull request 6800; no release has it",
-}
-"""Version → how its texts name it. Pull request 6800 was open in October 2026."""
 CENTERING_NEEDS = "score_centering needs the vLLM rollout with top_p 1 and top_k -1, and FSDP without fused kernels"
 LOSSES = ("ppo_clip", "reinforce")
 NOWHERE_IN_VERL = {
@@ -62,7 +56,7 @@ class _Settings:
 KEYS = tuple(f.name for f in fields(_Settings))
 
 
-def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
+def from_verl(correction: Any) -> CorrectionConfig:
     """Return the configuration of verl's `algorithm.rollout_correction`.
 
     Two differences remain: we normalise weights after rejection, and verl's ppo_clip is our dual_clip with c = 3.
@@ -73,13 +67,12 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
             have the keys of `block` next to it. A key that is missing has the default of verl's YAML. Next to a
             `_target_`, with which Hydra builds verl's class, rollout_is is required, because the class has another
             default for it.
-        version: one of `VERSIONS`. None reads what any of them has.
 
     Raises:
         UsageError: for unknown keys, for numbers that verl would misread, for settings that verl would ignore silently,
             or accept and then fail on, and for score_centering: true, which `from_verl_with_loss` reads.
     """
-    config, loss = from_verl_with_loss(correction, version=version)
+    config, loss = from_verl_with_loss(correction)
     if loss.score_centering:
         raise UsageError(
             "score_centering belongs to the loss: read both with from_verl_with_loss, or leave it out, and set "
@@ -88,7 +81,7 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
     return config
 
 
-def from_verl_with_loss(correction: Any, *, version: str | None = None) -> tuple[CorrectionConfig, LossConfig]:
+def from_verl_with_loss(correction: Any) -> tuple[CorrectionConfig, LossConfig]:
     """Return the configuration and the loss, which has score centering if verl's mapping has it.
 
     Arguments and errors are those of `from_verl`. Raises `UsageError` also where verl refuses score centering: without
@@ -101,15 +94,14 @@ def from_verl_with_loss(correction: Any, *, version: str | None = None) -> tuple
     pasted = split_block(correction, RETIRED)
     parents = ("algorithm", "rollout_correction")
     mapping = _fields_of(options("verl's rollout correction", pasted.correction, parents, RETIRED))
-    version = version if version is None else version_of("verl", version, VERSIONS)
-    known_keys("verl's rollout correction", mapping, [k for k in KEYS if k != CENTERING or version in (None, "main")])
+    known_keys("verl's rollout correction", mapping, KEYS)
     settings = _Settings(**mapping)
     _check_switches(settings)
     _check_names(settings.rollout_is, settings.bypass_mode, settings.loss_type)
     if pasted.is_loss_set and settings.bypass_mode is not True:
         raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
     try:
-        bounds, rules = _weight_bounds(settings), _rules(settings, version)
+        bounds, rules = _weight_bounds(settings), _rules(settings)
     except ThresholdError as error:
         raise UsageError(str(error)) from error
     config = CorrectionConfig(
@@ -151,7 +143,7 @@ def _weight_bounds(settings: _Settings) -> Bounds:
     return parse_bounds("rollout_is_threshold", threshold)
 
 
-def _rules(settings: _Settings, version: str | None) -> tuple[RejectionRule, ...]:
+def _rules(settings: _Settings) -> tuple[RejectionRule, ...]:
     rollout_rs, threshold = settings.rollout_rs, settings.rollout_rs_threshold
     if rollout_rs is None:
         return ()
@@ -166,8 +158,7 @@ def _rules(settings: _Settings, version: str | None) -> tuple[RejectionRule, ...
             raise unknown("rollout_rs of verl", name, RULES)
     _refuse_second_underscore("rollout_rs_threshold", threshold)
     parsed = parse_rule_bounds(rollout_rs, names, threshold)
-    rules = tuple(RejectionRule.named(rule, lower=bounds.lower, upper=bounds.upper) for rule, bounds in parsed)
-    return rules if version is None else _check_binary_kl(rules, version)
+    return tuple(RejectionRule.named(rule, lower=bounds.lower, upper=bounds.upper) for rule, bounds in parsed)
 
 
 def _refuse_second_underscore(name: str, threshold: Any) -> None:
@@ -193,16 +184,6 @@ def _fields_of(correction: Any) -> Any:
             "rollout_is is missing next to _target_: verl's class then has 'sequence', and its YAML null. Write it."
         )
     return {key: correction[key] for key in correction if key != "_target_"}
-
-
-def _check_binary_kl(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionRule, ...]:
-    """Return the rules. Raises `UsageError` for binary_kl in a version without it."""
-    if version != "pull request 6800" and any(rule.name == "token_binary_kl" for rule in rules):
-        raise UsageError(
-            f"verl {version} takes rollout_rs='binary_kl' and raises when it first runs, and no release has it: it is "
-            f"KPop's rule in pull request 6800; nearest: version='pull request 6800', or seq_mean_k3."
-        )
-    return rules
 
 
 def _check_switches(settings: _Settings) -> None:
@@ -232,20 +213,22 @@ def _check_names(level: Any, bypass: Any, loss: Any) -> None:
         )
 
 
-def to_verl(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "0.9.1") -> dict[str, Any]:
+def to_verl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
     """Return verl's `algorithm.rollout_correction`, every field. Raises `UsageError` for what verl cannot do.
 
     Pairs of bounds are text with dots, "0.5_5.0", which YAML does not read as a number. From `loss` comes
-    score_centering, in the version main.
+    score_centering, which only main has.
     """
-    version_of("verl", version, VERSIONS)
     _refuse_loss(config)
     centered = loss is not None and loss.score_centering
-    if centered and version != "main":
-        refuse_centering("verl", loss, version)
     if centered:
         _check_centering(config)
-    rules = _check_binary_kl(config.rollout_rs, version)
+    rules = config.rollout_rs
+    if any(rule.name == "token_binary_kl" for rule in rules):
+        raise UsageError(
+            "verl takes rollout_rs='binary_kl' and raises when it first runs, because no release has it: it is KPop's "
+            "rule, from the open pull request 6800; nearest: seq_mean_k3."
+        )
     thresholds = [rule_text(rule) for rule in rules]
     one_number = len(rules) == 1 and rules[0].divergence != "k1"
     return {
@@ -256,14 +239,14 @@ def to_verl(config: CorrectionConfig, loss: LossConfig | None = None, *, version
         "rollout_rs_threshold": float(rules[0].upper) if one_number else ",".join(thresholds) or None,
         "bypass_mode": config.bypass_mode,
         "loss_type": config.loss_type,
-    } | ({CENTERING: centered} if version == "main" else {})
+    } | ({CENTERING: True} if centered else {})
 
 
-def verl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "0.9.1") -> str:
+def verl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return YAML: `algorithm.rollout_correction` and the keys that it needs. Raises `UsageError` as `to_verl` does."""
-    correction = to_verl(config, loss, version=version)
-    needs = [CENTERING_NEEDS] if correction.get(CENTERING) else []
-    return commented(as_yaml("", block(correction, config)), [VERSIONS[version], *needs, *inverted_notes(config)])
+    correction, facts = to_verl(config, loss), FACTS["verl"]
+    notes = [facts.centering or "", CENTERING_NEEDS] if CENTERING in correction else [facts.comment]
+    return commented(as_yaml("", block(correction, config)), [*notes, *inverted_notes(config)])
 
 
 def inverted_notes(config: CorrectionConfig) -> list[str]:
