@@ -21,7 +21,6 @@ from rlcorr.systems.verl.thresholds import (
     OPTIONS,
     RULES,
     Bounds,
-    ThresholdError,
     parse_bounds,
     parse_options,
     parse_rule_bounds,
@@ -102,13 +101,11 @@ def from_verl_with_loss(correction: Any) -> tuple[CorrectionConfig, LossConfig]:
         raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
     try:
         bounds, rules = _weight_bounds(settings), _rules(settings)
-    except ThresholdError as error:
+    except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     config = CorrectionConfig(
         rollout_is=settings.rollout_is,
-        rollout_is_threshold=bounds.upper,
-        rollout_is_threshold_lower=bounds.lower,
-        rollout_is_mode="truncate" if bounds.lower is None else "mask",
+        **bounds.of_weights(),
         rollout_is_batch_normalize=settings.rollout_is_batch_normalize,
         rollout_rs=rules,
         bypass_mode=settings.bypass_mode,
