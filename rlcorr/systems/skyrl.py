@@ -15,14 +15,14 @@ skyrl/backends/skyrl_train/training_batch.py and skyrl/train/dataset/preprocess.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig, WeightLevel
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings, switch
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.mapping.keys import below, number, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import refuse_prefix
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
@@ -100,17 +100,17 @@ def from_skyrl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
     >>> from_skyrl_with_loss(pasted)[1].score_centering
     True
     """
-    source = options("SkyRL's off_policy_correction", _without_generator(source), ("trainer", "algorithm"))
-    is_centered = isinstance(source, Mapping) and _is_centered(source.pop(CENTERING, None) or {})
-    band = {name: source.pop(name) for name in BAND if name in source} if is_centered else {}
-    if isinstance(source, Mapping) and PARENT in source:
-        neighbours = {name: value for name, value in source.items() if name != PARENT}
-        known_keys("SkyRL's algorithm", neighbours, (PARENT, *ALGORITHM))
-        source = neighbours | dict(source[PARENT] or {})
-    allowed = FIELDS | ALGORITHM if isinstance(source, Mapping) else FIELDS
-    values = ALGORITHM | settings("SkyRL's off_policy_correction", source, allowed)
-    if is_centered:
-        return _from_centered(values, BAND | band), LossConfig(score_centering=True)
+    keys, block = read_keys("SkyRL", source), FACTS["SkyRL"].block
+    algorithm = block.rpartition(".")[0]
+    values = FIELDS | ALGORITHM | BAND | below(keys, algorithm) | below(keys, block)
+    log_probs = keys.get(f"generator.sampling_params.{LOG_PROBS}", 1)
+    if log_probs not in (0, 1):
+        raise UsageError(
+            f"generator.sampling_params.{LOG_PROBS} must be 1; got {log_probs!r}: without it there are no "
+            f"rollout_logprobs, and a token mask or an outlier mask alone does nothing."
+        )
+    if switch(f"{CENTERING}.enabled", below(keys, f"{algorithm}.{CENTERING}").get("enabled", False)):
+        return _from_centered(values), LossConfig(score_centering=True)
     _check_loss(values)
     _check_switches(values)
     level, cap = _weights(values)
@@ -118,32 +118,7 @@ def from_skyrl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
     return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules), LossConfig()
 
 
-def _without_generator(source: Any) -> Any:
-    """Return the mapping without generator. Raises `UsageError` if the engine returns no log-probs.
-
-    SkyRL then skips some corrections without a message.
-    """
-    if not isinstance(source, Mapping):
-        return source
-    rest = options("SkyRL's configuration", source)
-    generator = rest.pop("generator", {})
-    known_keys("SkyRL's generator", generator, ("sampling_params",))
-    sampling = generator.get("sampling_params", {})
-    known_keys("SkyRL's sampling_params", sampling, (LOG_PROBS,))
-    if sampling.get(LOG_PROBS, 1) not in (0, 1):
-        raise UsageError(
-            f"generator.sampling_params.{LOG_PROBS} must be 1; got {sampling[LOG_PROBS]!r}: without it there are no "
-            f"rollout_logprobs, and a token mask or an outlier mask alone does nothing."
-        )
-    return rest
-
-
-def _is_centered(centering: Mapping[str, Any]) -> bool:
-    known_keys("SkyRL's score_centering", centering, CENTERING_FIELDS)
-    return switch(f"{CENTERING}.enabled", centering.get("enabled", False))
-
-
-def _from_centered(values: dict[str, Any], band: dict[str, Any]) -> CorrectionConfig:
+def _from_centered(values: dict[str, Any]) -> CorrectionConfig:
     kind = values["policy_loss_type"]
     if kind not in ("reinforce", "rollout_is"):
         raise UsageError(f"SkyRL centers the scores of reinforce and rollout_is; got policy_loss_type: {kind}.")
@@ -151,7 +126,7 @@ def _from_centered(values: dict[str, Any], band: dict[str, Any]) -> CorrectionCo
         raise UsageError("SkyRL refuses a weight or a mask of off_policy_correction next to score_centering.")
     if kind == "reinforce":
         return CorrectionConfig(bypass_mode=True, loss_type="reinforce")
-    low, high = (number(name, value) for name, value in band.items())
+    low, high = (number(name, values[name]) for name in BAND)
     return CorrectionConfig(
         rollout_is="token",
         rollout_is_threshold=float(f"{1 + high:.12g}"),

@@ -5,14 +5,14 @@ min-p leave (issue 6789), by itself. Its package was not on the index, and no re
 """
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.keys import choice, number, optional, options, refuse_ignored, settings, switch
+from rlcorr.systems.mapping.keys import choice, number, optional, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import minus_log, no_rule, require_plain
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
@@ -28,10 +28,6 @@ FIELDS: dict[str, Any] = {
     "loss_type": "dapo",
 }
 """TRL's fields and defaults."""
-RETIRED = {
-    "importance_sampling_level": "it chooses the loss (sequence is GSPO), not the correction, so leave it out",
-    f"{_IS}_cap": f"TRL before 1.6 had it; it is now {_IS}_clip_max",
-}
 PPO_CLIPS = ("dapo", "grpo", "bnpo", "dr_grpo")
 """Losses that are PPO's clip. They differ in the divisor of the sum, which is not a part of the correction."""
 
@@ -63,13 +59,10 @@ def from_trl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
 
     Arguments and errors are those of `from_trl`.
     """
-    source = options("TRL's GRPOConfig", source, retired=RETIRED)
-    vespo: dict[str, float] = {}
-    if isinstance(source, Mapping) and source.get("loss_type") == "vespo":
-        vespo = {name: number(name, source.pop(name)) for name in VESPO_NUMBERS if name in source}
-    values = settings("TRL's GRPOConfig", source, FIELDS)
+    values = FIELDS | read_keys("TRL", source)
     if values["loss_type"] == "vespo":
-        return _from_vespo(values), LossConfig(**vespo)
+        numbers = {name: number(name, values[name]) for name in VESPO_NUMBERS if name in values}
+        return _from_vespo(values), replace(LossConfig(), **numbers)
     _check_loss(values)
     rules = _opsm(values)
     if not (switch("use_vllm", values["use_vllm"]) and switch(f"{_IS}_correction", values[f"{_IS}_correction"])):

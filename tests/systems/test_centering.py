@@ -196,7 +196,7 @@ def test_skyrl_reads_the_switch_as_a_part_of_the_loss() -> None:
             from_skyrl_with_loss({"score_centering": {"enabled": True}, **other})
     off = {"algorithm": {"score_centering": {"enabled": False, "top_k": 64}, "use_tis": False}}
     assert from_skyrl(off) == CorrectionConfig()
-    with pytest.raises(UsageError, match="unknown key of SkyRL's score_centering 'k'"):
+    with pytest.raises(UsageError, match="unknown key of SkyRL's off_policy_correction 'k'"):
         from_skyrl({"algorithm": {"score_centering": {"enabled": True, "k": 64}}})
 
 

@@ -9,6 +9,16 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.rules import RejectionRule
 
+
+@dataclass(frozen=True)
+class Key:
+    """A key that is read."""
+
+    meaning: str
+    condition: str = ""
+    """Another key that must be on, or "key=value"; empty: the key always counts."""
+
+
 _TABLE = Path(__file__).parent.parent / "systems.toml"
 
 
@@ -29,13 +39,23 @@ class System:
     loss: LossConfig = field(default_factory=LossConfig)
     presets_of: str = ""
     text_of: str = ""
+    block: str = ""
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    retired: Mapping[str, str] = field(default_factory=dict)
 
 
-def _system(row: Mapping[str, Any]) -> System:
+def _system(row: dict[str, Any]) -> System:
     correction = dict(row.get("correction", {}))
     rules = tuple(RejectionRule.named(**rule) for rule in correction.pop("rollout_rs", ()))
-    defaults = CorrectionConfig(rollout_rs=rules, **correction), LossConfig(**row.get("loss", {}))
-    return System(**(dict(row) | dict(zip(("correction", "loss"), defaults, strict=True))))
+    read: dict[str, Any] = {
+        "correction": CorrectionConfig(rollout_rs=rules, **correction),
+        "loss": LossConfig(**row.get("loss", {})),
+        "keys": {
+            name: Key(key) if isinstance(key, str) else Key(key["is"], key["if"])
+            for name, key in row.get("keys", {}).items()
+        },
+    }
+    return System(**(row | read))
 
 
 FACTS: dict[str, System] = {

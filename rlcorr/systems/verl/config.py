@@ -5,7 +5,6 @@ read, too. verl writes a bound as a number or as text (see `thresholds`). The bo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
@@ -13,10 +12,9 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.facts import FACTS
-from rlcorr.systems.mapping.keys import known_keys, options, switch
+from rlcorr.systems.mapping.keys import below, read_keys, switch
 from rlcorr.systems.mapping.serialize import as_yaml, commented, five_digits, short_number
-from rlcorr.systems.verl.block import CENTERING, HEAD, LOSS_MODE, block, split_block
-from rlcorr.systems.verl.retired import RETIRED, RETIRED_RULES
+from rlcorr.systems.verl.block import CENTERING, HEAD, block, check_needed
 from rlcorr.systems.verl.thresholds import (
     OPTIONS,
     RULES,
@@ -37,22 +35,19 @@ NOWHERE_IN_VERL = {
 """Losses that verl 0.9.1 does not have → the nearest setting."""
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The settings of verl as they were written; a key that is missing has the default of verl's YAML."""
-
-    rollout_is: Any = None
-    rollout_is_threshold: Any = 2.0
-    rollout_is_batch_normalize: Any = False
-    rollout_rs: Any = None
-    rollout_rs_threshold: Any = None
-    bypass_mode: Any = False
-    loss_type: Any = "ppo_clip"
-    score_centering: Any = False
-    """Only in main."""
-
-
-KEYS = tuple(f.name for f in fields(_Settings))
+DEFAULTS: dict[str, Any] = {
+    "rollout_is": None,
+    "rollout_is_threshold": 2.0,
+    "rollout_is_batch_normalize": False,
+    "rollout_rs": None,
+    "rollout_rs_threshold": None,
+    "bypass_mode": False,
+    "loss_type": "ppo_clip",
+    CENTERING: False,
+}
+"""verl's keys and the defaults of its YAML."""
+RETIRED_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+"""Values of rollout_rs in verl 0.7, with bounds on r → today's, with bounds on 1/r."""
 
 
 def from_verl(correction: Any) -> CorrectionConfig:
@@ -90,33 +85,44 @@ def from_verl_with_loss(correction: Any) -> tuple[CorrectionConfig, LossConfig]:
     >>> from_verl_with_loss(pasted)[1].score_centering
     True
     """
-    pasted = split_block(correction, RETIRED)
-    parents = ("algorithm", "rollout_correction")
-    mapping = _fields_of(options("verl's rollout correction", pasted.correction, parents, RETIRED))
-    known_keys("verl's rollout correction", mapping, KEYS)
-    settings = _Settings(**mapping)
+    keys = read_keys("verl", correction)
+    settings = DEFAULTS | _without_target(below(keys, FACTS["verl"].block))
+    level, bypass, loss = (settings[name] for name in ("rollout_is", "bypass_mode", "loss_type"))
     _check_switches(settings)
-    _check_names(settings.rollout_is, settings.bypass_mode, settings.loss_type)
-    if pasted.is_loss_set and settings.bypass_mode is not True:
-        raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
+    _check_names(level, bypass, loss)
+    head = check_needed(keys, is_bypass=bypass is True)
     try:
-        bounds, rules = _weight_bounds(settings), _rules(settings)
+        bounds, rules = _weight_bounds(level, settings["rollout_is_threshold"]), _rules(settings)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     config = CorrectionConfig(
-        rollout_is=settings.rollout_is,
+        rollout_is=level,
         **bounds.of_weights(),
-        rollout_is_batch_normalize=settings.rollout_is_batch_normalize,
+        rollout_is_batch_normalize=settings["rollout_is_batch_normalize"],
         rollout_rs=rules,
-        bypass_mode=settings.bypass_mode,
-        loss_type=settings.loss_type,
+        bypass_mode=bypass,
+        loss_type=loss,
     )
-    centered = switch(CENTERING, settings.score_centering)
+    centered = switch(CENTERING, settings[CENTERING])
     if centered:
         _check_centering(config)
-        if pasted.head == 0:
+        if head == 0:
             raise UsageError(f"{CENTERING} needs {HEAD}, the size of the sampler's head; got 0, nearest: 128.")
     return config, LossConfig(score_centering=centered)
+
+
+def _without_target(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings without the `_target_` of verl's class. Raises `UsageError` if it names another one."""
+    if "_target_" not in settings:
+        return settings
+    target = settings.pop("_target_")
+    if target != "" and str(target).rpartition(".")[2] != "RolloutCorrectionConfig":
+        raise UsageError(f"_target_ must be empty or name verl's RolloutCorrectionConfig; got {target!r}.")
+    if "rollout_is" not in settings:
+        raise UsageError(
+            "rollout_is is missing next to _target_: verl's class then has 'sequence', and its YAML null. Write it."
+        )
+    return settings
 
 
 def _check_centering(config: CorrectionConfig) -> None:
@@ -128,20 +134,19 @@ def _check_centering(config: CorrectionConfig) -> None:
     check_centering(config)
 
 
-def _weight_bounds(settings: _Settings) -> Bounds:
-    threshold = settings.rollout_is_threshold
-    if threshold is None and settings.rollout_is is not None:
+def _weight_bounds(level: Any, threshold: Any) -> Bounds:
+    if threshold is None and level is not None:
         raise UsageError(
-            f"rollout_is_threshold is null: verl then computes no weights, although rollout_is is "
-            f'{settings.rollout_is!r}. Give a number or "lower_upper".'
+            f"rollout_is_threshold is null: verl then computes no weights, although rollout_is is {level!r}. Give a "
+            f'number or "lower_upper".'
         )
-    threshold = _Settings.rollout_is_threshold if threshold is None else threshold
+    threshold = DEFAULTS["rollout_is_threshold"] if threshold is None else threshold
     _refuse_second_underscore("rollout_is_threshold", threshold)
     return parse_bounds("rollout_is_threshold", threshold)
 
 
-def _rules(settings: _Settings) -> tuple[RejectionRule, ...]:
-    rollout_rs, threshold = settings.rollout_rs, settings.rollout_rs_threshold
+def _rules(settings: Mapping[str, Any]) -> tuple[RejectionRule, ...]:
+    rollout_rs, threshold = settings["rollout_rs"], settings["rollout_rs_threshold"]
     if rollout_rs is None:
         return ()
     names = parse_options(rollout_rs)
@@ -167,33 +172,17 @@ def _refuse_second_underscore(name: str, threshold: Any) -> None:
             )
 
 
-def _fields_of(correction: Any) -> Any:
-    """Return the fields of verl's class without its `_target_`, and anything else unchanged: `known_keys` checks it."""
-    if is_dataclass(correction) and not isinstance(correction, type):
-        correction = {f.name: getattr(correction, f.name) for f in fields(correction)}
-    if not isinstance(correction, Mapping) or "_target_" not in correction:
-        return correction
-    target = correction["_target_"]
-    if target != "" and str(target).rpartition(".")[2] != "RolloutCorrectionConfig":
-        raise UsageError(f"_target_ must be empty or name verl's RolloutCorrectionConfig; got {target!r}.")
-    if "rollout_is" not in correction:
-        raise UsageError(
-            "rollout_is is missing next to _target_: verl's class then has 'sequence', and its YAML null. Write it."
-        )
-    return {key: correction[key] for key in correction if key != "_target_"}
-
-
-def _check_switches(settings: _Settings) -> None:
+def _check_switches(settings: Mapping[str, Any]) -> None:
     """Raise `UsageError` for a threshold whose switch is off, which verl ignores."""
-    level, threshold = settings.rollout_is, settings.rollout_is_threshold
+    level, threshold = settings["rollout_is"], settings["rollout_is_threshold"]
     if isinstance(level, bool):
         raise UsageError(f"rollout_is={level!r} is an older verl's; now it is token, sequence, or null for no weights.")
     if level is None and threshold not in (None, 2.0):  # 2.0 is in verl's YAML, next to rollout_is: null
         raise UsageError(
             f"verl ignores rollout_is_threshold={threshold!r} without rollout_is: leave it out, or give both."
         )
-    value = settings.rollout_rs_threshold
-    if settings.rollout_rs is None and value is not None:
+    value = settings["rollout_rs_threshold"]
+    if settings["rollout_rs"] is None and value is not None:
         raise UsageError(f"verl ignores rollout_rs_threshold={value!r} without rollout_rs: leave it out, or give both.")
 
 
