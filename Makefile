@@ -59,7 +59,7 @@ peers: $(READY) ## compare with the real verl 0.9.1 on random batches, and with 
 	@PYTHONPATH=tests/support:.venv/trl $(BIN)/python tests/peers/trl_recorded.py
 	@for system in verl SkyRL TRL OpenRLHF AReaL ms-swift torchtitan; do \
 		PYTHONPATH=tests/support $(BIN)/python tests/peers/real_systems.py $$system || exit 1; done
-	@for system in verl SkyRL TRL OpenRLHF; do \
+	@for system in verl SkyRL TRL; do \
 		PYTHONPATH=tests/support $(BIN)/python tests/peers/pasted_texts.py $$system || exit 1; done
 	@$(BIN)/python tests/peers/newest.py
 

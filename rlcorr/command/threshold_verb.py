@@ -56,8 +56,6 @@ class Threshold:
     whose weight is not truncated; a cap keeps every token, so the published caps of 2 to 5 are the better start."""
     system: str = "verl"
     """System for which the bounds are printed."""
-    version: str | None = None
-    """Version of that system; by default the newest known one."""
     top_p: float = 1.0
     """Top-p of your engine's sampling. If it cuts anything off, the text that lets the trainer compute over the same
     tokens (support replay) is printed as well, for the systems that have it."""
@@ -110,7 +108,7 @@ def run_threshold(request: Threshold) -> int:
     if request.per_turn:
         return 0
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
-    print(f"\n{export(config, request.system, loss, version=request.version)}", end="")
+    print(f"\n{export(config, request.system, loss)}", end="")
     print(f"\n{replay}" if replay else "", end="")
     return 0
 

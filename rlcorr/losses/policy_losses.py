@@ -173,7 +173,7 @@ def discounted(x: Tensor, gamma: float) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """What a policy loss is computed from, (B, T) each. Only log π_θ has a graph; old is π_old, keep the kept tokens."""
+    """What a policy loss is computed from, (B, T) each. Only log π_θ has a graph; old is log π_old."""
 
     log_probs: Tensor
     old: Tensor

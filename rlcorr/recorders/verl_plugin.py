@@ -1,6 +1,6 @@
 """The plugin that verl loads by the entry point `verl.plugins`. It does nothing unless RLCORR_VERL is set.
 
-    RLCORR_VERL=helper    `rlcorr.systems.verl.helper` replaces verl.trainer.ppo.rollout_corr_helper
+    RLCORR_VERL=helper    `rlcorr.recorders.verl_helper` replaces verl.trainer.ppo.rollout_corr_helper
     RLCORR_VERL=record    the pairs of every step are recorded (`rlcorr.recorders.verl`)
 
 Several words are separated by commas. verl loads plugins at the start of `import verl`, before it imports functions
@@ -11,8 +11,8 @@ import importlib
 import os
 import sys
 
-from rlcorr.systems.verl import helper
-from rlcorr.systems.verl.helper import HELPER
+from rlcorr.recorders import verl_helper
+from rlcorr.recorders.verl_helper import HELPER
 
 VARIABLE = "RLCORR_VERL"
 WORDS = ("helper", "record")
@@ -27,7 +27,7 @@ def install(words: str) -> list[str]:
     problems = []
     for word in sorted(filter(None, (part.strip() for part in words.split(",")))):  # helper comes before record
         if word == "helper":
-            sys.modules[HELPER] = helper
+            sys.modules[HELPER] = verl_helper
         elif word == "record":
             from rlcorr.recorders import verl
 

@@ -1,4 +1,4 @@
-"""AReaL's actor.rejection_sampling as ours and back, and its rollouts.
+"""AReaL's actor.rejection_sampling from ours, and its rollouts.
 
 Source: commit cbff54d6, areal/api/cli_args.py:1505-1668 and areal/utils/functional/functional.py:185-425. Release 1.0.4
 has the same fields.
@@ -8,16 +8,13 @@ its validator refuses it.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, settings, switch
-from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, only_rule, ratio_rule, require_plain
-from rlcorr.systems.mapping.serialize import as_yaml, commented
+from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, only_rule, require_plain
 
 ROLLOUTS = WithoutPair(frozenset({"prompt", "completion", "head_version"}), "AReaL's rollouts, which have only texts")
 
@@ -25,80 +22,9 @@ FIELDS: dict[str, Any] = {
     "level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None,
 }  # fmt: skip
 """Fields of `rejection_sampling`, with AReaL's defaults."""
-_NOW = (
-    "AReaL has rejection_sampling: {level: token, action: mask, metric: ratio, upper: cap} since pull request 1088; "
-    "*_truncate is action: clamp, and sequence_* is level: sequence"
-)
-RETIRED = {f"{name}_imp_weight_{part}": _NOW for name in ("behav", "behave") for part in ("cap", "mode")}
-"""Old keys → what to write now. AReaL itself refuses them, too (cli_args.py:3499-3531)."""
 AGGREGATIONS = ("sum", "mean", "max")
 RATIOS = {"token_k1": ("token", "mean"), **{f"seq_{agg}_k1": ("sequence", agg) for agg in AGGREGATIONS}}
 SQUARES = {"token_k2": ("token", "mean"), **{f"seq_{agg}_k2": ("sequence", agg) for agg in AGGREGATIONS}}
-
-
-def from_areal(source: Any) -> CorrectionConfig:
-    """Return the configuration of `actor`'s use_decoupled_loss and rejection_sampling.
-
-    `source` is a mapping, with or without `actor` around it, or AReaL's own RejectionSamplingConfig. It is translated
-    as follows:
-
-    - mask with metric ratio: a rule on r. The weight is r for tokens, and the geometric mean for sequences, whatever
-      `agg` is.
-    - mask with metric kl_k1 (log r) or kl_k2: a rule; the weight is the token's r.
-    - clamp: truncated weights.
-
-    Raises `UsageError` for unknown keys and names, for what AReaL ignores, and for what has no counterpart here.
-    """
-    source = options("AReaL's correction", source, ("actor",), RETIRED)
-    if isinstance(source, Mapping):
-        known_keys("AReaL's actor", source, ("use_decoupled_loss", "rejection_sampling"))
-        decoupled = switch("use_decoupled_loss", source.get("use_decoupled_loss", False))
-        source = source.get("rejection_sampling")
-        if source is not None and not decoupled:
-            raise UsageError("rejection_sampling does nothing in AReaL without use_decoupled_loss: true.")
-    if source is None:
-        return CorrectionConfig()
-    values = settings("AReaL's rejection_sampling", source, FIELDS)
-    level = choice("level", values["level"], ("token", "sequence"))
-    action = choice("action", values["action"], ("mask", "clamp"))
-    metric = choice("metric", values["metric"], ("ratio", "kl_k1", "kl_k2", "kl_k3"))
-    agg = choice("agg", values["agg"], AGGREGATIONS)
-    if level == "token":
-        refuse_ignored("AReaL", values, FIELDS, ["agg"], "with level: token")
-    lower, upper = optional("lower", values["lower"]), number("upper", values["upper"])
-    if action == "clamp":
-        return _clamped(level, metric, agg, lower, upper)
-    return _masked(level, metric, agg, lower, upper)
-
-
-def _clamped(level: str, metric: str, agg: str, lower: float | None, upper: float) -> CorrectionConfig:
-    if metric != "ratio" or (level == "sequence" and agg != "mean"):
-        raise UsageError(
-            f"AReaL's clamp of {level} with {metric} and agg {agg} has no counterpart; nearest: ratio, mean."
-        )
-    weights: Any = "token" if level == "token" else "geometric"
-    return CorrectionConfig(rollout_is=weights, rollout_is_threshold=upper, rollout_is_threshold_lower=lower or None)
-
-
-def _masked(level: str, metric: str, agg: str, lower: float | None, upper: float) -> CorrectionConfig:
-    prefix = "token" if level == "token" else f"seq_{agg}"
-    weights: Any = "geometric" if level == "sequence" and metric == "ratio" else "token"
-    if metric == "kl_k3":
-        raise UsageError(
-            "AReaL's kl_k3 is 1/r − 1 + log r, ours r − 1 − log r; nearest: kl_k2, the same on both sides."
-        )
-    if metric == "kl_k2":
-        if lower is not None:
-            raise UsageError(f"a lower bound of {lower:g} on kl_k2 has no counterpart; nearest: an upper bound alone.")
-        rule = RejectionRule.named(f"{prefix}_k2", upper=upper)
-    else:
-        logs = metric == "kl_k1"
-        rule = ratio_rule(f"{prefix}_k1", *((_exp(lower), math.exp(upper)) if logs else (lower, upper)))
-    return CorrectionConfig(rollout_is=weights, rollout_is_threshold=math.inf, rollout_rs=(rule,))
-
-
-def _exp(bound: float | None) -> float | None:
-    return None if bound is None else math.exp(bound)
 
 
 def to_areal(config: CorrectionConfig) -> dict[str, Any]:
@@ -153,8 +79,3 @@ def _above_one(upper: float) -> float:
     if not upper > 1:
         raise UsageError(f"AReaL wants an upper bound > 1 on ratios; got {upper:g}; nearest: 1.001.")
     return float(upper)
-
-
-def areal_text(config: CorrectionConfig) -> str:
-    """Return YAML under `actor`. Raises `UsageError` as `to_areal` does."""
-    return commented(as_yaml("actor", to_areal(config)), ["AReaL 1.0.4 and main (commit cbff54d6)"])

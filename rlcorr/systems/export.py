@@ -1,56 +1,34 @@
-"""The table of all systems, with how each is read, and the export of a configuration as text for each, or as Python."""
+"""The export of a configuration as text for each system, or as Python, and what a system does if nothing is set."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.systems import nemo_rl, prime_rl
-from rlcorr.systems.areal import areal_text, from_areal
-from rlcorr.systems.art import art_text, from_art
-from rlcorr.systems.axolotl import axolotl_text, from_axolotl
-from rlcorr.systems.mapping.refusals import refuse_centering
-from rlcorr.systems.mapping.serialize import five_digits
-from rlcorr.systems.miles import from_miles, miles_text
-from rlcorr.systems.ms_swift import from_ms_swift, ms_swift_text
-from rlcorr.systems.nemo_rl import from_nemo_rl, nemo_rl_text
-from rlcorr.systems.open_instruct import from_open_instruct, open_instruct_text
-from rlcorr.systems.openrlhf import from_openrlhf, openrlhf_text
-from rlcorr.systems.prime_rl import from_prime_rl, prime_rl_text
-from rlcorr.systems.rllm import from_rllm, rllm_text
-from rlcorr.systems.roll import from_roll, roll_text
-from rlcorr.systems.skyrl import from_skyrl, skyrl_text
-from rlcorr.systems.slime import from_slime, slime_text
-from rlcorr.systems.tinker import from_tinker, tinker_text
-from rlcorr.systems.torchtitan import from_torchtitan, torchtitan_text
-from rlcorr.systems.trl import from_trl, trl_text
-from rlcorr.systems.unsloth import from_unsloth, unsloth_text
-from rlcorr.systems.verl import config as verl
-from rlcorr.systems.verl.config import from_verl, verl_text
-from rlcorr.systems.xtuner import from_xtuner, xtuner_text
-
-
-@dataclass(frozen=True)
-class System:
-    """A system to which a configuration can be exported."""
-
-    text: Callable[..., str]
-    """Configuration → text. Raises `UsageError`, which names the nearest setting that the system has."""
-    read: Callable[..., Any]
-    """The system's own settings → configuration, or configuration and loss; an empty mapping gives its defaults."""
-    versions: tuple[str, ...] = ()
-    """Versions with different formats, the one that is written by default first; empty if there is one format."""
-    loss_too: bool = False
-    """True if the exporter takes the loss's numbers as well."""
-    rollout_kl: bool = False
-    """True if the exporter writes the rollout KL loss, or refuses it."""
-    score_centering: bool = False
-    """True if the exporter writes score centering. Otherwise `export` refuses it."""
-    centering_version: str | None = None
-    """The version that has score centering, if it is not the newest."""
+from rlcorr.systems.areal import to_areal
+from rlcorr.systems.art import to_art
+from rlcorr.systems.axolotl import to_axolotl
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.mapping.serialize import FORMS, commented, five_digits
+from rlcorr.systems.miles import miles_text
+from rlcorr.systems.ms_swift import to_ms_swift
+from rlcorr.systems.nemo_rl import to_nemo_rl
+from rlcorr.systems.open_instruct import to_open_instruct
+from rlcorr.systems.openrlhf import to_openrlhf
+from rlcorr.systems.prime_rl import to_prime_rl
+from rlcorr.systems.rllm import to_rllm
+from rlcorr.systems.roll import to_roll
+from rlcorr.systems.skyrl import skyrl_settings
+from rlcorr.systems.slime import slime_text
+from rlcorr.systems.tinker import to_tinker
+from rlcorr.systems.torchtitan import to_torchtitan
+from rlcorr.systems.trl import to_trl
+from rlcorr.systems.unsloth import to_unsloth
+from rlcorr.systems.verl.config import verl_text
+from rlcorr.systems.xtuner import to_xtuner
 
 
 def to_python(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
@@ -74,44 +52,41 @@ def to_python(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     return "\n".join([*imports, "", *body])
 
 
-SYSTEMS = {
-    "verl": System(
-        verl_text, from_verl, tuple(verl.VERSIONS), loss_too=True, score_centering=True, centering_version="main"
-    ),
-    "SkyRL": System(skyrl_text, from_skyrl, loss_too=True, score_centering=True),
-    "TRL": System(trl_text, from_trl, loss_too=True),
-    "OpenRLHF": System(openrlhf_text, from_openrlhf),
-    "prime-rl": System(
-        prime_rl_text, from_prime_rl, prime_rl.VERSIONS, loss_too=True, rollout_kl=True, score_centering=True,
-        centering_version="main",
-    ),
-    "AReaL": System(areal_text, from_areal),
-    "slime": System(slime_text, from_slime, loss_too=True, score_centering=True),
-    "NeMo RL": System(
-        nemo_rl_text, from_nemo_rl, nemo_rl.VERSIONS, loss_too=True, score_centering=True, centering_version="nightly"
-    ),
-    "ROLL": System(roll_text, from_roll),
-    "open-instruct": System(open_instruct_text, from_open_instruct),
-    "ms-swift": System(ms_swift_text, from_ms_swift),
-    "xtuner": System(xtuner_text, from_xtuner),
-    "torchtitan": System(torchtitan_text, from_torchtitan, loss_too=True),
-    "Unsloth": System(unsloth_text, from_unsloth, loss_too=True),
-    "axolotl": System(axolotl_text, from_axolotl),
-    "miles": System(miles_text, from_miles),
-    "rLLM": System(rllm_text, from_rllm),
-    "ART": System(art_text, from_art, loss_too=True),
-    "Tinker": System(tinker_text, from_tinker, loss_too=True),
-    "Python": System(to_python, lambda _: CorrectionConfig(), loss_too=True, score_centering=True),
-}  # fmt: skip
+SYSTEMS: dict[str, Callable[[CorrectionConfig, LossConfig], Mapping[str, Any] | str]] = {
+    "verl": verl_text,
+    "SkyRL": skyrl_settings,
+    "TRL": to_trl,
+    "OpenRLHF": lambda config, _: to_openrlhf(config),
+    "prime-rl": to_prime_rl,
+    "AReaL": lambda config, _: to_areal(config),
+    "slime": slime_text,
+    "NeMo RL": to_nemo_rl,
+    "ROLL": lambda config, _: to_roll(config),
+    "open-instruct": lambda config, _: to_open_instruct(config),
+    "ms-swift": lambda config, _: to_ms_swift(config),
+    "xtuner": lambda config, _: to_xtuner(config),
+    "torchtitan": to_torchtitan,
+    "Unsloth": to_unsloth,
+    "axolotl": lambda config, _: to_axolotl(config),
+    "miles": lambda config, _: miles_text(config),
+    "rLLM": lambda config, _: to_rllm(config),
+    "ART": to_art,
+    "Tinker": to_tinker,
+    "Python": to_python,
+}
+"""System → its function, which returns the settings, or the text itself if the form of its row in `FACTS` is "text".
+
+The functions raise `UsageError` for what the system cannot do; the message names the nearest setting that it has.
+"""
 
 
-def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None, *, version: str | None = None) -> str:
+def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> str:
     """Return the text to paste into the configuration of this system.
 
-    `version` None means the version of `version_for`; a comment of every text names its version. Numbers have five
-    significant digits, see `five_digits`. If the text cannot contain the rollout KL loss, a comment says so. Raises
-    `UsageError` for an unknown system or version, and for what this version cannot do: the message names the nearest
-    setting.
+    A comment names the version: the newest that was read, or the one that has score centering if the loss has it.
+    Numbers have five significant digits, see `five_digits`. If the loss has the rollout KL loss, which no text can
+    contain, a comment says so. Raises `UsageError` for an unknown system, and for what the system cannot do: the
+    message names the nearest setting.
 
     >>> print(export(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "slime"), end="")
     # slime v0.3.2
@@ -121,31 +96,35 @@ def export(config: CorrectionConfig, system: str, loss: LossConfig | None = None
     """
     if system not in SYSTEMS:
         raise unknown("system", system, SYSTEMS)
-    target = SYSTEMS[system]
-    if version is not None and not target.versions:
-        raise UsageError(f"{system} is written in one version only; got {version!r}.")
-    if not target.score_centering:
-        refuse_centering(system, loss)
-    version = version_for(system, loss) if version is None else version
-    numbers = (loss,) if target.loss_too else ()
-    text = five_digits(target.text(config, *numbers, **({} if version is None else {"version": version})))
-    if target.rollout_kl or loss is None or not loss.use_rollout_kl_loss:
+    loss, facts = loss or LossConfig(), FACTS[system]
+    if loss.score_centering and facts.centering is None:
+        reason = f" ({facts.centering_elsewhere})" if facts.centering_elsewhere else ""
+        systems = [title for title in SYSTEMS if FACTS[title].centering]
+        raise UsageError(
+            f"{system}'s text cannot contain score centering{reason}; nearest: {', '.join(systems)}, or "
+            f"score_centering=False."
+        )
+    written = SYSTEMS[system](config, loss)
+    if not isinstance(written, str):
+        text = FORMS[facts.form](facts.under, written)
+        version = facts.centering if loss.score_centering else facts.comment
+        written = commented(text, [version or "", *_notes(facts.notes, written, is_empty=not text)])
+    text = five_digits(written)
+    if not loss.use_rollout_kl_loss:
         return text
     return f"# The rollout KL loss (rollout_kl_loss_coef={loss.rollout_kl_loss_coef:g}) is not in this text.\n{text}"
 
 
-def version_for(system: str, loss: LossConfig | None) -> str | None:
-    """Return the version that `export` writes: the newest, or the one that has score centering if the loss has it.
+def _notes(notes: Mapping[str, str], settings: Mapping[str, Any], *, is_empty: bool) -> list[str]:
+    on = {"always", *(["nothing"] if is_empty else ()), *_settings_that_are_on(settings)}
+    return [sentence for name, sentence in notes.items() if name in on]
 
-    None if the system has only one.
 
-    >>> version_for("verl", None), version_for("verl", LossConfig(score_centering=True))
-    ('0.9.1', 'main')
-    """
-    target = SYSTEMS[system]
-    if target.centering_version is not None and loss is not None and loss.score_centering:
-        return target.centering_version
-    return next(iter(target.versions), None)
+def _settings_that_are_on(settings: Mapping[str, Any]) -> set[str]:
+    """Return the names, at any depth, whose value is not null, false or empty."""
+    inner = {name: _settings_that_are_on(value) for name, value in settings.items() if isinstance(value, Mapping)}
+    off = {name for name, value in settings.items() if value is None or value is False or value == []}
+    return {name for name in settings if name not in off and inner.get(name, True)}.union(*inner.values())
 
 
 def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:
@@ -172,25 +151,13 @@ def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | No
     >>> beyond_defaults(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0), "verl")[1]
     ['rollout_is: token']
     """
-    text = export(config, system, loss)
-    default_lines = set(default_text(system, version_for(system, loss)).splitlines())
+    text, default_lines = export(config, system, loss), set(default_text(system).splitlines())
     return text, [line.strip(" \\,") for line in text.splitlines() if line not in default_lines]
 
 
-def defaults_of(system: str, version: str | None = None) -> tuple[CorrectionConfig, LossConfig | None]:
-    """Return the correction that a system applies if nothing is set, and its loss if its own settings name one.
-
-    >>> defaults_of("TRL")[0].rollout_is_threshold
-    3.0
-    """
-    defaults = SYSTEMS[system].read({}, **({} if version is None else {"version": version}))
-    return defaults if isinstance(defaults, tuple) else (defaults, None)
-
-
-def default_text(system: str, version: str | None = None) -> str:
-    """Return the text of the system's own defaults."""
-    config, loss = defaults_of(system, version)
-    return export(config, system, loss, version=version)
+def default_text(system: str) -> str:
+    """Return the text of what the system does if nothing is set."""
+    return export(FACTS[system].correction, system, FACTS[system].loss)
 
 
 def _literal(value: Any) -> str:

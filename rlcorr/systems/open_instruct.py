@@ -1,4 +1,4 @@
-"""open-instruct's rho flags as ours and back, and its rollouts.
+"""open-instruct's rho flags from ours, and its rollouts.
 
 Source: commit e6c3044a, open_instruct/grpo_utils.py:110-135, 325-337, 372-463. 0 means "no bound". A token that a mask
 drops still counts in the denominator.
@@ -9,11 +9,8 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.keys import number, options, refuse_ignored, settings, switch
-from rlcorr.systems.mapping.refusals import bounds, no_rule, only_rule, ratio_rule, require_plain
-from rlcorr.systems.mapping.serialize import as_flags, commented
+from rlcorr.systems.mapping.refusals import bounds, no_rule, only_rule, require_plain
 
 ROLLOUTS = WithoutPair(
     frozenset({"response_tokens", "logprobs"}), "open-instruct's rollouts, which have only vLLM's log-probs"
@@ -29,63 +26,9 @@ FIELDS: dict[str, Any] = {
     "rho_mask_tv_divergence": False,
 }
 """The flags and their defaults."""
-RETIRED = {
-    "truncated_importance_sampling_ratio_cap": "it is now rho_clamp_upper_bound, and 0 is now use_rho_correction false "
-    "(pull request 1650)",
-    "use_icepop": "it is now rho_mask_lower_bound and rho_mask_upper_bound with rho_clamp_upper_bound 0 (pull "
-    "request 1650)",
-    "use_vllm_logprobs": "if it is true there is no correction: leave it out, and write use_rho_correction false",
-}
 RULES = {"token": "token_k1", "geometric": "seq_mean_k1"}
 VACO = "seq_mean_abs_ratio_error_outward"
 """The rule of rho_mask_tv_divergence."""
-
-
-def from_open_instruct(source: Any) -> CorrectionConfig:
-    """Return the configuration of the flags.
-
-    `source` is a mapping {flag: value} with or without `--`, or open-instruct's own object.
-
-    ρ is r, or with rho_mask_sequence_level the geometric mean. It is clamped, and set to 0 outside the mask's bounds.
-    With rho_mask_tv_divergence the mask's bounds are on the sequence's mean |r − 1|, and only tokens that the update
-    moves further away are masked. Raises `UsageError` for unknown keys and for bounds that open-instruct refuses or
-    ignores.
-    """
-    source = options("open-instruct's correction", source, retired=RETIRED)
-    values = settings("open-instruct's correction", source, FIELDS)
-    if not switch("use_rho_correction", values["use_rho_correction"]):
-        refuse_ignored("open-instruct", values, FIELDS, list(FIELDS)[1:], "without use_rho_correction")
-        return CorrectionConfig()
-    low, high = _sides("clamp", values)
-    mask_low, mask_high = _sides("mask", values)
-    level: Any = "geometric" if switch("rho_mask_sequence_level", values["rho_mask_sequence_level"]) else "token"
-    tv, masks = switch("rho_mask_tv_divergence", values["rho_mask_tv_divergence"]), mask_low or mask_high
-    if tv and not masks:
-        raise UsageError(
-            "open-instruct ignores rho_mask_tv_divergence without rho_mask_upper_bound: leave it out, or give it."
-        )
-    if not tv and masks and not low and not high:
-        upper = mask_high or math.inf
-        return CorrectionConfig(
-            rollout_is=level, rollout_is_mode="mask", rollout_is_threshold=upper, rollout_is_threshold_lower=mask_low
-        )
-    rules: tuple[RejectionRule, ...] = ()
-    if masks and tv:
-        if mask_low is not None:
-            raise UsageError("a lower bound on |r − 1| has no counterpart; nearest: rho_mask_lower_bound 0.")
-        rules = (RejectionRule.named(VACO, upper=mask_high or math.inf),)
-    elif masks:
-        rules = (ratio_rule(RULES[level], mask_low, mask_high),)
-    return CorrectionConfig(
-        rollout_is=level, rollout_is_threshold=high or math.inf, rollout_is_threshold_lower=low, rollout_rs=rules
-    )
-
-
-def _sides(kind: str, values: dict[str, Any]) -> tuple[float | None, float | None]:
-    low, high = (number(f"rho_{kind}_{side}_bound", values[f"rho_{kind}_{side}_bound"]) for side in ("lower", "upper"))
-    if not 0 <= low < 1 or not (high == 0 or high > 1):
-        raise UsageError(f"open-instruct wants 0 ≤ rho_{kind}_lower_bound < 1 and rho_{kind}_upper_bound 0 or > 1.")
-    return low or None, high or None
 
 
 def to_open_instruct(config: CorrectionConfig) -> dict[str, Any]:
@@ -125,9 +68,3 @@ def _bounds(low: float, high: float) -> tuple[float, float]:
             f"0.999 and 1.001."
         )
     return low, high
-
-
-def open_instruct_text(config: CorrectionConfig) -> str:
-    """Return the flags. Raises `UsageError` as `to_open_instruct` does."""
-    flags = {name: str(value).lower() for name, value in to_open_instruct(config).items()}
-    return commented(as_flags(flags), ["open-instruct (commit e6c3044a)"])

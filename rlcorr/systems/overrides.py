@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.systems.export import default_text, export, version_for
+from rlcorr.systems.export import default_text, export
+from rlcorr.systems.mapping.facts import FACTS
 
-ADDED = {"verl": "", "SkyRL": "", "NeMo RL": "++", "AReaL": "++", "rLLM": ""}
-"""System → what its overrides begin with. Hydra's ++ also sets a key that the person's file does not have."""
 NEW_IN_VERL = "actor_rollout_ref.actor.policy_loss.rollout_correction"
 """A key that verl's own files do not have, so that Hydra needs a + or ++."""
 NEEDED = (
@@ -29,15 +28,16 @@ def overrides(config: CorrectionConfig, system: str, loss: LossConfig | None = N
     # verl 0.9.1
     algorithm.rollout_correction.rollout_is=token actor_rollout_ref.rollout.calculate_log_probs=true
     """
-    if system not in ADDED:
+    added = FACTS[system].line
+    if added is None:
         return None
     text = export(config, system, loss)
-    defaults = dict(_leaves(default_text(system, version_for(system, loss))))
+    defaults = dict(_leaves(default_text(system)))
     changed = {
         key: value for key, value in _leaves(text) if key in NEEDED or key not in defaults or defaults[key] != value
     }
     infinite = {} if system == "SkyRL" else {".inf": "inf", "-.inf": "-inf"}  # OmegaConf reads YAML, Hydra its own
-    line = " ".join(_override(ADDED[system], key, infinite.get(value, value)) for key, value in changed.items())
+    line = " ".join(_override(added, key, infinite.get(value, value)) for key, value in changed.items())
     return f"{_version_comment(text, system)}\n{line}"
 
 

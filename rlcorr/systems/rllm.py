@@ -1,4 +1,4 @@
-"""rLLM's rllm.algorithm.rollout_correction as ours and back: three keys, which its verl backend copies into verl's.
+"""rLLM's rllm.algorithm.rollout_correction from ours: three keys, which its verl backend copies into verl's.
 
 Source: rllm/trainer/config/rllm/base.yaml (commit 06bffb24) and docs/training/configuration.mdx (commit 658b441e):
 bypass_mode, tis_mode → verl's rollout_is, tis_cap → verl's rollout_is_threshold. null for bypass_mode means the
@@ -11,35 +11,12 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.keys import choice, number, options, refuse_ignored, settings, switch
 from rlcorr.systems.mapping.refusals import no_rule, refuse_normalised, refuse_prefix
-from rlcorr.systems.mapping.serialize import as_yaml, commented
 
 FIELDS: dict[str, Any] = {"bypass_mode": None, "tis_mode": None, "tis_cap": 2.0}
 """The fields, with the values of base.yaml."""
 PARENT = ("rllm", "algorithm", "rollout_correction")
 BACKEND = "for the backend verl: the backend tinker ignores this block"
-
-
-def from_rllm(source: Any) -> CorrectionConfig:
-    """Return the configuration of rLLM's rollout_correction.
-
-    `source` is a mapping with or without its three parents. Raises `UsageError` for unknown keys and modes, for a cap
-    without a mode, and for weights in bypass mode, which verl computes for its metrics only.
-
-    >>> from_rllm({"rllm.algorithm.rollout_correction.tis_mode": "token"}).rollout_is_threshold
-    2.0
-    """
-    source = options("rLLM's rollout_correction", source, PARENT)
-    values = settings("rLLM's rollout_correction", source, FIELDS)
-    is_bypass = values["bypass_mode"] is not None and switch("bypass_mode", values["bypass_mode"])
-    if values["tis_mode"] is None:
-        refuse_ignored("rLLM", values, FIELDS, ["tis_cap"], "without tis_mode")
-        return CorrectionConfig(bypass_mode=is_bypass)
-    level = choice("tis_mode", values["tis_mode"], ("token", "sequence"))
-    if is_bypass:
-        raise UsageError("in bypass mode rLLM's weights reach verl's metrics only: leave out tis_mode or bypass_mode.")
-    return CorrectionConfig(rollout_is=level, rollout_is_threshold=number("tis_cap", values["tis_cap"]))
 
 
 def to_rllm(config: CorrectionConfig) -> dict[str, Any]:
@@ -64,8 +41,3 @@ def to_rllm(config: CorrectionConfig) -> dict[str, Any]:
         raise UsageError("rLLM's weights have a finite cap and are truncated at it; nearest: an upper bound of 1e9.")
     cap = FIELDS["tis_cap"] if config.rollout_is is None else float(upper)
     return {"bypass_mode": config.bypass_mode, "tis_mode": config.rollout_is, "tis_cap": cap}
-
-
-def rllm_text(config: CorrectionConfig) -> str:
-    """Return YAML under `rllm.algorithm.rollout_correction`. Raises `UsageError` as `to_rllm` does."""
-    return commented(as_yaml(".".join(PARENT), to_rllm(config)), ["rLLM, commit 06bffb24", BACKEND])

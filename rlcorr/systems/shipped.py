@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
-from rlcorr.systems.export import defaults_of, export
+from rlcorr.systems.export import export
+from rlcorr.systems.mapping.facts import FACTS
 
-FOREBEARS = {"Unsloth": "TRL", "axolotl": "TRL", "miles": "slime", "rLLM": "verl", "Python": "verl"}
-"""System without presets of its own → the system whose correction it runs, or whose names ours are."""
 WEIGHING_LOSSES = ("ppo_clip", "reinforce")
 """Losses that apply weights and rules as they are. The others have masks or weights of their own inside."""
 
@@ -18,7 +17,7 @@ class Shipped:
     """A correction with the numbers that a system ships."""
 
     config: CorrectionConfig
-    loss: LossConfig | None
+    loss: LossConfig
     preset: str | None = None
     """Name of the preset; None if only the system's default has these numbers."""
     is_default: bool = False
@@ -28,18 +27,16 @@ class Shipped:
 def shipped(system: str) -> list[Shipped]:
     """Return the system's default, and each of its presets that its text can express and that gives other weights.
 
-    Systems that neither have presets nor a forebear get the presets of all systems.
+    Systems without presets get those of the system whose correction they run, or else all.
 
     >>> [(one.preset, one.is_default) for one in shipped("open-instruct")]
     [('open_instruct_tis', True), ('open_instruct_vaco', False)]
     """
-    config, loss = defaults_of(system)
-    family = FOREBEARS.get(system, system)
-    names = [
-        name for name, preset in PRESETS.items() if preset.system == family and not preset.loss.score_centering
-    ] or list(PRESETS)
-    rows = {_effect(config): Shipped(config, loss, is_default=True)}
-    for name in names:
+    facts = FACTS[system]
+    family = facts.presets_of or system
+    names = [name for name, one in PRESETS.items() if one.system == family and not one.loss.score_centering]
+    rows = {_effect(facts.correction): Shipped(facts.correction, facts.loss, is_default=True)}
+    for name in names or PRESETS:
         preset = PRESETS[name]
         before = rows.get(_effect(preset.config))
         if before is not None:

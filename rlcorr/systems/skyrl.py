@@ -1,8 +1,12 @@
 """SkyRL's off_policy_correction as ours and back (0.4.0, the same as commit a9564572), and its dump of a batch (0.3.0).
 
 Whatever one side cannot express is refused, and the error names the nearest setting; nothing is approximated silently.
-Of 0.5.0 only the release notes were read: it has dppo and score centering by default. `skyrl_centering` writes the
-latter.
+
+SkyRL takes score centering with the loss reinforce, −A log π_θ, and with rollout_is, whose weight is π_θ/π_rollout
+inside a band and 0 outside; it refuses a weight of off_policy_correction next to it. The head is the sampler's top_k
+likeliest tokens. Source: pull request 2244 by SkyRL's maintainers at commit f16f5eae (skyrl/train/config/config.py,
+ScoreCenteringConfig, and skyrl/train/utils/utils.py, validate_score_centering_cfg), read on 27 November 2026. Of 0.5.0
+only the release notes were read: it has dppo and score centering by default, perhaps under other names.
 
 The dump is dumped_data/global_step_N_training_input.pkl (trainer.dump_data_batch=true): a TrainingInputBatch of arrays.
 Its response_mask covers the whole response, including the answers of tools; the loss runs over loss_mask. Responses are
@@ -11,17 +15,15 @@ skyrl/backends/skyrl_train/training_batch.py and skyrl/train/dataset/preprocess.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
+from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import known_keys, number, options, refuse_ignored, settings
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.mapping.keys import below, number, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import refuse_prefix
-from rlcorr.systems.mapping.serialize import as_yaml, commented
-from rlcorr.systems.skyrl_centering import refuse_centered, skyrl_centered_text
-from rlcorr.systems.skyrl_support import LOG_PROBS, split_support
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
 SEQUENCES = "sequences"
@@ -54,7 +56,11 @@ DEPRECATED = {"use_tis": False, "tis_imp_ratio_cap": -1.0}
 ALGORITHM = {**DEPRECATED, "policy_loss_type": "regular"}
 """Other keys of `trainer.algorithm` that act on the correction; regular was SkyRL's default up to 0.4.0."""
 PARENT = "off_policy_correction"
-NOTE = "without policy_loss_type, SkyRL 0.5.0 takes dppo, which counts the gap by itself; a weight would count it twice"
+CENTERING, CENTERING_FIELDS = "score_centering", {"enabled": False, "top_k": 32, "tail_eps": 1e-6}
+BAND = {"eps_clip_low": 0.2, "eps_clip_high": 0.2}
+"""Keys of `trainer.algorithm` that are the band of the loss rollout_is, with their defaults."""
+LOG_PROBS = "logprobs"
+"""Key of generator.sampling_params. SkyRL sets it to 1, with a warning, for weights and sequence masks only."""
 DPPO_TYPES = {"dppo_tv": "binary_tv", "dppo_kl": "binary_kl"}
 """Our losses → the values of SkyRL's dppo.dppo_type."""
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
@@ -73,24 +79,62 @@ def from_skyrl(source: Any) -> CorrectionConfig:
             `trainer.algorithm`, the mapping may have three keys next to off_policy_correction: the deprecated use_tis
             and tis_imp_ratio_cap, and policy_loss_type. The last must be regular, PPO's clip, which is assumed if it is
             missing. It was SkyRL's default up to 0.4.0; with dppo, 0.5.0's, a weight would count the gap twice.
-            The two switches of the sampler's support are accepted and not returned: `skyrl_support` reads them.
 
     Raises:
-        UsageError: for unknown keys, and for what SkyRL would ignore or invert silently.
+        UsageError: for unknown keys, for what SkyRL would ignore or invert silently, and for an enabled
+            score_centering, which `from_skyrl_with_loss` reads.
     """
-    source = options("SkyRL's off_policy_correction", split_support(source)[1], ("trainer", "algorithm"))
-    source = refuse_centered(source)
-    if isinstance(source, Mapping) and PARENT in source:
-        neighbours = {name: value for name, value in source.items() if name != PARENT}
-        known_keys("SkyRL's algorithm", neighbours, (PARENT, *ALGORITHM))
-        source = neighbours | dict(source[PARENT] or {})
-    allowed = FIELDS | ALGORITHM if isinstance(source, Mapping) else FIELDS
-    values = ALGORITHM | settings("SkyRL's off_policy_correction", source, allowed)
+    config, loss = from_skyrl_with_loss(source)
+    if loss.score_centering:
+        raise UsageError("score_centering belongs to the loss: leave it out, and set LossConfig(score_centering=True).")
+    return config
+
+
+def from_skyrl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
+    """Return the configuration and the loss, which has score centering if SkyRL's mapping enables it.
+
+    Arguments and errors are those of `from_skyrl`. With score centering, policy_loss_type is reinforce or rollout_is,
+    whose band may be next to it.
+
+    >>> pasted = {"algorithm": {"policy_loss_type": "reinforce", "score_centering": {"enabled": True}}}
+    >>> from_skyrl_with_loss(pasted)[1].score_centering
+    True
+    """
+    keys, block = read_keys("SkyRL", source), FACTS["SkyRL"].block
+    algorithm = block.rpartition(".")[0]
+    values = FIELDS | ALGORITHM | BAND | below(keys, algorithm) | below(keys, block)
+    log_probs = keys.get(f"generator.sampling_params.{LOG_PROBS}", 1)
+    if log_probs not in (0, 1):
+        raise UsageError(
+            f"generator.sampling_params.{LOG_PROBS} must be 1; got {log_probs!r}: without it there are no "
+            f"rollout_logprobs, and a token mask or an outlier mask alone does nothing."
+        )
+    if switch(f"{CENTERING}.enabled", below(keys, f"{algorithm}.{CENTERING}").get("enabled", False)):
+        return _from_centered(values), LossConfig(score_centering=True)
     _check_loss(values)
     _check_switches(values)
     level, cap = _weights(values)
     rules = (*_outliers(values), *_token_mask(values), *_sequence_mask(values))
-    return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules)
+    return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules), LossConfig()
+
+
+def _from_centered(values: dict[str, Any]) -> CorrectionConfig:
+    kind = values["policy_loss_type"]
+    if kind not in ("reinforce", "rollout_is"):
+        raise UsageError(f"SkyRL centers the scores of reinforce and rollout_is; got policy_loss_type: {kind}.")
+    if any(values[name] != default for name, default in (FIELDS | DEPRECATED).items()):
+        raise UsageError("SkyRL refuses a weight or a mask of off_policy_correction next to score_centering.")
+    if kind == "reinforce":
+        return CorrectionConfig(bypass_mode=True, loss_type="reinforce")
+    low, high = (number(name, values[name]) for name in BAND)
+    return CorrectionConfig(
+        rollout_is="token",
+        rollout_is_threshold=float(f"{1 + high:.12g}"),
+        rollout_is_threshold_lower=float(f"{1 - low:.12g}") or None,
+        rollout_is_mode="mask",
+        bypass_mode=True,
+        loss_type="reinforce",
+    )
 
 
 def _check_loss(values: dict[str, Any]) -> None:
@@ -186,8 +230,8 @@ def _ratio_rule(values: dict[str, Any], rule: str, prefix: str) -> RejectionRule
 def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
     """Return SkyRL's `off_policy_correction`, every field. Raises `UsageError` for what SkyRL cannot do.
 
-    It requires policy_loss_type: regular, which `skyrl_text` writes next to it. The default of 0.5.0, dppo, compares
-    π_θ with π_rollout itself, so a weight would count the gap twice.
+    It requires policy_loss_type: regular, which `skyrl_settings` writes next to it. The default of 0.5.0, dppo,
+    compares π_θ with π_rollout itself, so a weight would count the gap twice.
     """
     _refuse(config)
     fields = dict(FIELDS)
@@ -203,19 +247,36 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
     return fields
 
 
-def skyrl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
-    """Return YAML: off_policy_correction, the loss that it requires, and the key that records the engine's log-probs.
+def skyrl_settings(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
+    """Return off_policy_correction, the loss that it requires, and the key that records the engine's log-probs.
 
-    If the loss has score centering, return what `skyrl_centered_text` does.
-
-    Raises `UsageError` as `to_skyrl` does.
+    If the loss has score centering, return its keys and its loss. Raises `UsageError` as `to_skyrl` does.
     """
-    if loss is not None and loss.score_centering:
-        return skyrl_centered_text(config)
+    if loss.score_centering:
+        return {"trainer": {"algorithm": _to_centered(config)}}
     fields = {"policy_loss_type": ALGORITHM["policy_loss_type"], PARENT: to_skyrl(config)}
-    generator = {"sampling_params": {LOG_PROBS: 1}}
-    text = as_yaml("", {"trainer": {"algorithm": fields}, "generator": generator})
-    return commented(text, ["SkyRL 0.4.0", NOTE])
+    return {"trainer": {"algorithm": fields}, "generator": {"sampling_params": {LOG_PROBS: 1}}}
+
+
+def _to_centered(config: CorrectionConfig) -> dict[str, Any]:
+    """Return the keys of `trainer.algorithm` for a policy gradient with score centering."""
+    check_centering(config)
+    if not config.bypass_mode or config.loss_type != "reinforce":
+        raise UsageError(
+            "SkyRL centers the scores of its losses reinforce and rollout_is, next to which it refuses tis_ratio_type; "
+            "nearest: bypass_mode=True with loss_type='reinforce'."
+        )
+    centering = {PARENT: {"tis_ratio_type": None}, CENTERING: CENTERING_FIELDS | {"enabled": True}}
+    if config.rollout_is is None:
+        return {"policy_loss_type": "reinforce"} | centering
+    low, high = config.rollout_is_threshold_lower or 0.0, float(config.rollout_is_threshold)
+    if config.rollout_is_mode != "mask" or not 0 <= low < 1 < high < math.inf:
+        raise UsageError(
+            "SkyRL's rollout_is sets token weights outside a band around 1 to 0; nearest: rollout_is_mode='mask' with "
+            "a lower bound below 1 and a finite upper bound above 1, or rollout_is=None (reinforce)."
+        )
+    widths = (float(f"{1 - low:.12g}"), float(f"{high - 1:.12g}"))
+    return {"policy_loss_type": "rollout_is"} | dict(zip(BAND, widths, strict=True)) | centering
 
 
 def _refuse(config: CorrectionConfig) -> None:

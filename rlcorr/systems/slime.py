@@ -1,4 +1,4 @@
-"""slime's flags and its mis.yaml as ours and back, and its dumps.
+"""slime's flags and its mis.yaml from ours, and its dumps.
 
 Source: v0.3.2, slime/utils/arguments.py (add_algo_arguments) and slime/utils/score_centering.py (commit 2e5cd7cd);
 v0.3.1, commit 624b824a, slime/backends/megatron_utils/loss.py:884-931, and
@@ -11,15 +11,13 @@ A converted train_data/{id}.pt has lists over the response, under "samples". Its
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump, WithoutPair
-from rlcorr.systems.mapping.keys import choice, known_keys, number, optional, options, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, ratio_rule, refuse_prefix, require_plain
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, refuse_prefix, require_plain
 from rlcorr.systems.mapping.serialize import as_flags, as_yaml, commented
 
 DUMP = Dump(
@@ -37,18 +35,9 @@ FROM_PICKLE = (
 )
 """How to convert its pickle into a file that can be read."""
 
-FLAGS: dict[str, Any] = {
-    "use_tis": False, "tis_clip": 2.0, "tis_clip_low": 0.0, "custom_tis_function_path": None,
-    "use_rollout_logprobs": False, "use_opsm": False, "opsm_delta": 1e-4,
-}  # fmt: skip
-VERSION = "slime v0.3.2"
 PG_LOSS, CENTERING, HEAD = "pg_loss_type", "use_score_centering", "score_centering_top_k"
-GRADIENT_FLAGS: dict[str, Any] = {PG_LOSS: None, CENTERING: False, HEAD: 128}
-"""Flags that came with v0.3.2, which slime's dialect miles does not have."""
 CENTERING_NEEDS = "score centering needs Megatron, --rollout-top-p 1 --rollout-top-k -1 and a temperature above 0"
 ICEPOP = "slime.backends.megatron_utils.loss.icepop_function"
-VANILLA = "slime.backends.megatron_utils.loss.vanilla_tis_function"
-"""The function that --use-tis has without --custom-tis-function-path."""
 MIS_PATH = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 MIS: dict[str, Any] = {
     "use_tis": True, "tis_level": "token", "tis_mode": "truncate", "tis_lower_bound": 0.5, "tis_upper_bound": 2.0,
@@ -58,130 +47,6 @@ MIS: dict[str, Any] = {
 """The keys of mis.yaml, with the values that this file has."""
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 NORMALISES = "slime divides by the mean weight over all tokens, including the rejected ones"
-
-
-def from_slime(source: Mapping[str, Any]) -> CorrectionConfig:
-    """Return the configuration of slime's flags, or of the keys of mis.yaml.
-
-    `source` is a mapping {flag: value} with or without `--`, or the keys of mis.yaml.
-
-    - --use-tis clamps r; with icepop_function it sets r to 0 outside the bounds.
-    - --pg-loss-type reinforce is the bypass mode with loss_type='reinforce': r is then π_θ/π_rollout.
-    - --use-opsm with --use-rollout-logprobs rejects sequences with A < 0 and mean −log(π_θ/π_rollout) > delta.
-    - mis.yaml truncates, clips or rejects by one level, rejects by another, and rejects a sequence with one tiny ratio.
-      One difference remains: slime normalises before it rejects.
-
-    Raises `UsageError` for unknown keys, for what slime would ignore or refuse, and for --use-score-centering, which is
-    a part of our LossConfig.
-    """
-    source = options("slime's correction", source)
-    if isinstance(source, Mapping) and source.get("custom_tis_function_path") == VANILLA:
-        source = {**source, "custom_tis_function_path": None}
-    return read(source, FLAGS | GRADIENT_FLAGS)
-
-
-def read(source: Any, flags: Mapping[str, Any]) -> CorrectionConfig:
-    """Return the configuration of a mapping of these flags, or of the keys of mis.yaml, as `from_slime` does."""
-    if isinstance(source, Mapping) and source.keys() & (MIS.keys() - {"use_tis"}):
-        known_keys("slime's mis.yaml", source, MIS)
-        _check_mis(source)
-        return _from_mis(MIS | dict(source))
-    known_keys("slime's flags", source, flags)
-    return _from_flags(FLAGS | GRADIENT_FLAGS | dict(source))
-
-
-def _from_flags(values: dict[str, Any]) -> CorrectionConfig:
-    bypass, tis = switch("use_rollout_logprobs", values["use_rollout_logprobs"]), switch("use_tis", values["use_tis"])
-    if bypass and tis:
-        raise UsageError("slime refuses --use-tis with --use-rollout-logprobs, which would correct twice.")
-    gradient = _is_reinforce(values)
-    if not tis:
-        refuse_ignored(
-            "slime", values, FLAGS, ["tis_clip", "tis_clip_low", "custom_tis_function_path"], "without --use-tis"
-        )
-    if switch("use_opsm", values["use_opsm"]):
-        if gradient:
-            raise UsageError("--use-opsm is read with PPO's clip only; leave out --pg-loss-type reinforce.")
-        return _from_opsm(values, bypass)
-    refuse_ignored("slime", values, FLAGS, ["opsm_delta"], "without --use-opsm")
-    if values["custom_tis_function_path"] == MIS_PATH:
-        raise UsageError("this custom_tis_function_path reads its bounds from mis.yaml: give the keys of that file.")
-    custom = choice("custom_tis_function_path", values["custom_tis_function_path"] or "none", ("none", ICEPOP))
-    loss: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce"} if gradient else {"bypass_mode": bypass}
-    if not tis:
-        return CorrectionConfig(**loss)
-    return CorrectionConfig(
-        **loss,
-        rollout_is="token",
-        rollout_is_threshold=number("tis_clip", values["tis_clip"]),
-        rollout_is_threshold_lower=number("tis_clip_low", values["tis_clip_low"]) or None,
-        rollout_is_mode="truncate" if custom == "none" else "mask",
-    )
-
-
-def _is_reinforce(values: dict[str, Any]) -> bool:
-    """Return whether the loss is REINFORCE. Raises `UsageError` for score centering."""
-    centered = switch(CENTERING, values[CENTERING])
-    kind = choice(PG_LOSS, values[PG_LOSS] or ("reinforce" if centered else "ppo"), ("ppo", "reinforce"))
-    if centered and kind == "ppo":
-        raise UsageError("slime refuses --use-score-centering with --pg-loss-type ppo; write reinforce, or nothing.")
-    if centered:
-        raise UsageError(
-            "use_score_centering belongs to the loss: write --pg-loss-type reinforce for it, and set "
-            "LossConfig(score_centering=True)."
-        )
-    refuse_ignored("slime", values, GRADIENT_FLAGS, [HEAD], "without --use-score-centering")
-    return kind == "reinforce"
-
-
-def _from_opsm(values: dict[str, Any], bypass: bool) -> CorrectionConfig:
-    if not bypass:
-        raise UsageError("without --use-rollout-logprobs slime's OPSM compares π_θ with π_old, which is no mismatch.")
-    delta = number("opsm_delta", values["opsm_delta"])
-    rule = RejectionRule.named("seq_mean_k1_negative", lower=math.exp(-delta))
-    return CorrectionConfig(bypass_mode=True, rollout_rs=(rule,))
-
-
-def _check_mis(source: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for keys that mis.py (lines 119-307) ignores or refuses.
-
-    A key with the value of slime's own mis.yaml is accepted, also if it is ignored. With use_rs: false the veto is off.
-    """
-    values = MIS | {name: value for name, value in source.items() if value is not None}
-    if values["use_rs"] is False:
-        refuse_ignored("slime", values, MIS, [name for name in MIS if name.startswith("rs_")], "with use_rs: false")
-    # slime reads tis_lower_bound in the modes clip and mask, and if rs_lower_bound is null; 0 means no bound.
-    is_read = values["tis_mode"] != "truncate" or (values["use_rs"] and values["rs_lower_bound"] is None)
-    if not is_read and values["tis_lower_bound"] != 0:
-        refuse_ignored("slime", values, MIS, ["tis_lower_bound"], "with tis_mode: truncate")
-    if values["tis_level"] == "geometric" and values["tis_batch_normalize"]:
-        raise UsageError(
-            "slime refuses tis_batch_normalize with tis_level: geometric; write tis_batch_normalize: false."
-        )
-
-
-def _from_mis(values: dict[str, Any]) -> CorrectionConfig:
-    if not switch("use_tis", values["use_tis"]):
-        raise UsageError("mis.yaml does nothing without use_tis: true; its rejection and its veto are off, too.")
-    level = choice("tis_level", values["tis_level"], LEVELS)
-    mode = choice("tis_mode", values["tis_mode"], ("truncate", "clip", "mask"))
-    high = number("tis_upper_bound", values["tis_upper_bound"])
-    low = optional("tis_lower_bound", values["tis_lower_bound"])
-    low = 1 / high if low is None else low
-    rules = [ratio_rule(LEVELS[level], low, high)] if mode == "mask" else []
-    if switch("use_rs", values["use_rs"]):
-        lower, upper = (optional(f"rs_{side}_bound", values[f"rs_{side}_bound"]) for side in ("lower", "upper"))
-        name = LEVELS[choice("rs_level", values["rs_level"], LEVELS)]
-        rules.append(ratio_rule(name, low if lower is None else lower, high if upper is None else upper))
-        veto = optional("rs_veto_threshold", values["rs_veto_threshold"])
-        rules += [] if veto is None else [RejectionRule.named("seq_min_k1", lower=veto)]
-    return CorrectionConfig(
-        rollout_is=level,
-        rollout_is_threshold=math.inf if mode == "mask" else high,
-        rollout_is_threshold_lower=(low or None) if mode == "clip" else None,
-        rollout_is_batch_normalize=switch("tis_batch_normalize", values["tis_batch_normalize"]),
-        rollout_rs=tuple(rules),
-    )
 
 
 def to_slime(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
@@ -230,7 +95,7 @@ def _gradient(config: CorrectionConfig, centered: bool) -> dict[str, Any]:
         raise UsageError("slime divides by all response tokens; nearest: denominator='fixed'.")
     if config.rollout_is is not None and config.rollout_is_threshold == math.inf:
         raise UsageError("slime's --tis-clip is finite; nearest: rollout_is_threshold=1e9.")
-    centering = {CENTERING: True, HEAD: GRADIENT_FLAGS[HEAD]} if centered else {}
+    centering = {CENTERING: True, HEAD: 128} if centered else {}  # slime's default
     return {PG_LOSS: "reinforce"} | centering | ({} if config.rollout_is is None else _flags(config))
 
 
@@ -275,13 +140,13 @@ def _mis(config: CorrectionConfig) -> dict[str, Any]:
 
 def slime_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return the flags, and mis.yaml if it is needed. Raises `UsageError` as `to_slime` does."""
-    return flags_text(to_slime(config, loss))
+    return flags_text(to_slime(config, loss), FACTS["slime"].comment)
 
 
-def flags_text(fields: dict[str, Any]) -> str:
-    """Return flags, or the keys of mis.yaml, as text with the version."""
+def flags_text(fields: dict[str, Any], version: str) -> str:
+    """Return flags, or the keys of mis.yaml, as text below a comment with the version."""
     if "tis_level" not in fields:
-        return commented(as_flags(fields, hyphens=True), [VERSION, *[CENTERING_NEEDS] * (CENTERING in fields)])
+        return commented(as_flags("--", fields, hyphens=True), [version, *[CENTERING_NEEDS] * (CENTERING in fields)])
     notes = [f"--use-tis --custom-config-path mis.yaml --custom-tis-function-path {MIS_PATH}"]
     notes += [NORMALISES] if fields["tis_batch_normalize"] and fields["use_rs"] else []
-    return commented(as_yaml("", fields), [f"{VERSION}, mis.yaml; on the command line:", *notes])
+    return commented(as_yaml("", fields), [f"{version}, mis.yaml; on the command line:", *notes])

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.serialize import as_call, as_flags, as_toml, as_yaml, commented
-from rlcorr.systems.skyrl_support import CAPTURE, LOG_PROBS, REPLAY
 
 PRIME_RL_TOP_K = 512
 """The largest top_k of prime-rl, and the one that it takes if top_p is set alone."""
@@ -45,9 +44,12 @@ def support_replay_text(system: str, *, top_p: float = 1.0, top_k: int = -1) -> 
 
 
 def _skyrl(top_p: float, top_k: int) -> str:
-    sampling = {"top_p": top_p, "top_k": top_k, LOG_PROBS: 1}
-    generator = {"sampling_params": sampling, "inference_engine": {CAPTURE: True}}
-    return commented(as_yaml("", {"trainer": {"algorithm": {REPLAY: True}}, "generator": generator}), ["SkyRL 0.4.0"])
+    sampling = {"top_p": top_p, "top_k": top_k, "logprobs": 1}
+    generator = {"sampling_params": sampling, "inference_engine": {"enable_return_sample_support_set": True}}
+    return commented(
+        as_yaml("", {"trainer": {"algorithm": {"enable_sample_support_replay": True}}, "generator": generator}),
+        ["SkyRL 0.4.0"],
+    )
 
 
 def _prime_rl(top_p: float, top_k: int) -> str:
@@ -61,7 +63,7 @@ def _prime_rl(top_p: float, top_k: int) -> str:
 def _slime(top_p: float, top_k: int) -> str:
     if top_k != -1:
         raise UsageError("slime replays top-p only; nearest: top_k -1.")
-    return commented(as_flags({"rollout_top_p": top_p}, hyphens=True), ["slime v0.3.2: top-p is always replayed"])
+    return commented(as_flags("--", {"rollout_top_p": top_p}, hyphens=True), ["slime v0.3.2: top-p is always replayed"])
 
 
 def _miles(top_p: float, top_k: int) -> str:
@@ -69,7 +71,7 @@ def _miles(top_p: float, top_k: int) -> str:
         raise UsageError("miles needs a positive top_k next to top_p, which bounds what it stores; nearest: 64.")
     fields = {"rollout_top_p": top_p, "rollout_top_k": top_k, "use_miles_router": True}
     note = "miles, guide Sampling-Support Replay: a cut is always replayed, without a KL to the reference"
-    return commented(as_flags(fields, hyphens=True), [note])
+    return commented(as_flags("--", fields, hyphens=True), [note])
 
 
 def _trl(top_p: float, top_k: int) -> str:

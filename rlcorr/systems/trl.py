@@ -5,20 +5,18 @@ min-p leave (issue 6789), by itself. Its package was not on the index, and no re
 """
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.keys import choice, number, optional, options, refuse_ignored, settings, switch
-from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse_centering, require_plain
-from rlcorr.systems.mapping.serialize import as_call, commented
+from rlcorr.systems.mapping.keys import choice, number, optional, read_keys, refuse_ignored, switch
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, require_plain
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
 
-VERSION = "1.16"
 _IS = "vllm_importance_sampling"
 FIELDS: dict[str, Any] = {
     "use_vllm": True,  # GRPOConfig's default is False, and without vLLM nothing is corrected
@@ -30,13 +28,8 @@ FIELDS: dict[str, Any] = {
     "loss_type": "dapo",
 }
 """TRL's fields and defaults."""
-RETIRED = {
-    "importance_sampling_level": "it chooses the loss (sequence is GSPO), not the correction, so leave it out",
-    f"{_IS}_cap": f"TRL before 1.6 had it; it is now {_IS}_clip_max",
-}
 PPO_CLIPS = ("dapo", "grpo", "bnpo", "dr_grpo")
 """Losses that are PPO's clip. They differ in the divisor of the sum, which is not a part of the correction."""
-OPSM = "off_policy_mask_threshold compares π_θ with π_rollout: the same as π_old in a batch's first update only"
 
 VESPO = {"loss_type": "vespo", f"{_IS}_correction": True, f"{_IS}_mode": "token_mask", f"{_IS}_clip_max": None,
          f"{_IS}_clip_min": None}  # fmt: skip
@@ -58,37 +51,25 @@ def from_trl(source: Any) -> CorrectionConfig:
     Unsloth has another default for one field: write vllm_importance_sampling_correction=False. Raises `UsageError` for
     unknown keys and modes, for other losses, and for bounds that TRL ignores.
     """
-    source = options("TRL's GRPOConfig", source, retired=RETIRED)
-    if isinstance(source, Mapping) and source.get("loss_type") == "vespo":
-        source = {name: value for name, value in source.items() if name not in VESPO_NUMBERS}
-    values = settings("TRL's GRPOConfig", source, FIELDS)
+    return from_trl_with_loss(source)[0]
+
+
+def from_trl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
+    """Return the configuration and the loss, which has VESPO's numbers if TRL's loss is VESPO.
+
+    Arguments and errors are those of `from_trl`.
+    """
+    values = FIELDS | read_keys("TRL", source)
     if values["loss_type"] == "vespo":
-        return _from_vespo(values)
+        numbers = {name: number(name, values[name]) for name in VESPO_NUMBERS if name in values}
+        return _from_vespo(values), replace(LossConfig(), **numbers)
     _check_loss(values)
     rules = _opsm(values)
     if not (switch("use_vllm", values["use_vllm"]) and switch(f"{_IS}_correction", values[f"{_IS}_correction"])):
         bounds = [name for name in FIELDS if name.startswith(_IS) and name != f"{_IS}_correction"]
         refuse_ignored("TRL", values, FIELDS, bounds, f"without use_vllm and {_IS}_correction")
-        return CorrectionConfig(rollout_rs=rules)
-    return _weights(values, rules)
-
-
-def cap_as_clip_max(system: str, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the deprecated vllm_importance_sampling_cap as vllm_importance_sampling_clip_max.
-
-    TRL copies one to the other until 2.0, and dialects of TRL still have the old name. Raises `UsageError` if both are
-    given, because the cap then wins.
-
-    >>> cap_as_clip_max("axolotl", {"vllm_importance_sampling_cap": 2.0})
-    {'vllm_importance_sampling_clip_max': 2.0}
-    """
-    arguments = dict(source)
-    cap = arguments.pop(f"{_IS}_cap", None)
-    if cap is None:
-        return arguments
-    if f"{_IS}_clip_max" in arguments:
-        raise UsageError(f"{system} ignores {_IS}_clip_max next to {_IS}_cap, its old name: give one of them.")
-    return {**arguments, f"{_IS}_clip_max": cap}
+        return CorrectionConfig(rollout_rs=rules), LossConfig()
+    return _weights(values, rules), LossConfig()
 
 
 def _check_loss(values: dict[str, Any]) -> None:
@@ -140,11 +121,7 @@ def _from_vespo(values: dict[str, Any]) -> CorrectionConfig:
 
 
 def to_trl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
-    """Return the arguments of GRPOConfig; `loss` has the numbers of VESPO.
-
-    Raises `UsageError` for what TRL cannot do. `trl_text` notes a difference.
-    """
-    refuse_centering("TRL", loss)
+    """Return the arguments of GRPOConfig; `loss` has the numbers of VESPO. Raises `UsageError` for the rest."""
     if config.loss_type == "vespo":
         return _to_vespo(config, loss or LossConfig())
     require_plain("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
@@ -174,10 +151,3 @@ def _to_vespo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
             "bypass_mode=True without rollout_rs."
         )
     return {"use_vllm": True, **VESPO, **{name: getattr(loss, name) for name in VESPO_NUMBERS}}
-
-
-def trl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
-    """Return the call of GRPOConfig. Raises `UsageError` as `to_trl` does."""
-    fields = to_trl(config, loss)
-    notes = [OPSM] if "off_policy_mask_threshold" in fields else []
-    return commented(as_call("GRPOConfig", fields), [f"TRL {VERSION}", *notes])

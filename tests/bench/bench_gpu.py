@@ -1,7 +1,6 @@
 """`make bench ARGS=gpu`: the whole correction with its metrics on a GPU, beside verl's own helper in the same process.
 
-plain: our correction without a compiler; helper: our drop-in for verl's, the whole call; helper plain: it without a
-compiler.
+plain: our correction without a compiler; helper: our drop-in for verl's, the whole call.
 """
 
 import statistics
@@ -11,7 +10,7 @@ from functools import partial
 
 import torch
 import verl_peer
-from bench_library import VERL, batch, helper, helper_plain
+from bench_library import VERL, batch, helper
 
 from rlcorr import TokenBatch, evaluate, preset
 from rlcorr.correction import old_log_probs
@@ -25,9 +24,9 @@ def bench_gpu() -> None:
         print("torch sees no GPU on this machine.")
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: milliseconds, medians of {TIMES} [extremes]")
-    columns = ("batch", "preset", "verl", "plain", "helper", "helper plain")
-    print(f"| {' | '.join((*columns, 'helper/verl', 'helper plain/verl', 'seconds to compile'))} |")
-    print("|---" * (len(columns) + 3) + "|", flush=True)
+    columns = ("batch", "preset", "verl", "plain", "helper")
+    print(f"| {' | '.join((*columns, 'helper/verl'))} |")
+    print("|---" * (len(columns) + 1) + "|", flush=True)
     for rows, tokens in SHAPES:
         on_gpu = TokenBatch(**{name: tensor.cuda() for name, tensor in batch(rows, tokens).tensors().items()})
         for name, options in VERL.items():
@@ -35,20 +34,18 @@ def bench_gpu() -> None:
 
 
 def measure(label: str, given: TokenBatch, name: str, options: dict[str, str]) -> None:
-    """Print one line of the table. The first call of the helper compiles."""
+    """Print one line of the table."""
     mask = given.response_mask.long()
     runs: dict[str, Callable[[], object]] = {
         "verl": partial(verl_peer.verl_correction, old_log_probs(given), given.rollout_log_probs, mask, **options),
         "plain": partial(evaluate, given, preset(name)),
         "helper": partial(helper, given, mask, options),
-        "helper plain": partial(helper_plain, given, mask, options),
     }
-    first = {run: timed(runs[run]) for run in runs}
     seconds = {run: [timed(runs[run]) for _ in range(WARM_UP + TIMES)][WARM_UP:] for run in runs}
     middle = {run: statistics.median(times) for run, times in seconds.items()}
     cells = [f"{1e3 * middle[run]:.1f} [{1e3 * min(seconds[run]):.1f}, {1e3 * max(seconds[run]):.1f}]" for run in runs]
-    cells += [f"{middle['verl'] / middle[run]:.1f}×" for run in ("helper", "helper plain")]
-    print(f"| {label} | {' | '.join(cells)} | {first['helper']:.0f} |", flush=True)
+    cells.append(f"{middle['verl'] / middle['helper']:.1f}×")
+    print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -5,23 +5,20 @@ Each setting of the allocator is a process of its own: by default glibc gives la
 are freed, and every new one is zeroed page by page; "kept" holds on to them, as a long training does.
 """
 
-import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import verl_peer
-from rlcorr.measuring.compiled import correct_and_measure
 
 from rlcorr import TokenBatch, evaluate, metrics, preset
 from rlcorr.correction import old_log_probs
-from rlcorr.systems.verl import helper as verl_helper
-from rlcorr.systems.verl import helper_measured
+from rlcorr.measuring.measure import FUSE, correct_and_measure
+from rlcorr.recorders import verl_helper
 
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "64000000"}
 ALLOCATORS = {"default": {}, "kept": KEPT}
@@ -37,6 +34,9 @@ VERL = {
 }
 # The same work at the least: 9 bytes read (two floats, a mask), 10 written (log-ratio, weight, keep, rule).
 BYTES = 19
+
+
+FUSED = torch.compile(correct_and_measure, options=FUSE)
 
 
 def batch(rows: int, columns: int) -> TokenBatch:
@@ -70,12 +70,6 @@ def helper(given: TokenBatch, mask: torch.Tensor, options: dict[str, Any]) -> di
     return of(old_log_probs(given), given.rollout_log_probs, mask, **options)[2]
 
 
-def helper_plain(given: TokenBatch, mask: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
-    """The same as on a machine without a compiler."""
-    with patch.object(helper_measured, "COMPILED_FROM", math.inf):
-        return helper(given, mask, options)
-
-
 def measure_all(allocator: str) -> None:
     for rows, columns in SHAPES:
         given, positions = batch(rows, columns), rows * columns
@@ -88,9 +82,8 @@ def measure_all(allocator: str) -> None:
                     old_log_probs(given), given.rollout_log_probs, mask, **options
                 ),
                 "plain": lambda given=given, config=config: evaluate(given, config)[1],
-                "compiled": lambda given=given, config=config: metrics(correct_and_measure(given, config)[1]),
+                "compiled": lambda given=given, config=config: metrics(FUSED(given, config)[1]),
                 "helper": lambda given=given, mask=mask, options=options: helper(given, mask, options),
-                "helper_plain": lambda given=given, mask=mask, options=options: helper_plain(given, mask, options),
             }
             rate = {label: positions / best(run, times) / 1e6 for label, run in runs.items()}
             rates = " | ".join(f"{rate[label]:.0f}" for label in runs)
@@ -101,9 +94,9 @@ def measure_all(allocator: str) -> None:
 
 def main() -> None:
     print(f"million positions per second, {torch.get_num_threads()} threads, float32, every metric as a number")
-    print("helper: our drop-in for verl's, the whole call; plain: without a compiler; the goals are 5× and 1.5× verl")
-    columns = ("allocator", "batch", "preset", "verl", "plain", "compiled", "helper", "helper plain")
-    columns += ("compiled/verl", "helper/verl", "helper plain/verl", "memory floor/compiled")
+    print("helper: our drop-in for verl's, the whole call, without a compiler; the goals are 5× and 1.5× verl")
+    columns = ("allocator", "batch", "preset", "verl", "plain", "compiled", "helper", "compiled/verl", "helper/verl")
+    columns += ("memory floor/compiled",)
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|", flush=True)
     for allocator, settings in ALLOCATORS.items():

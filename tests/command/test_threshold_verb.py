@@ -132,7 +132,6 @@ def test_a_cut_of_the_sampler_gets_the_text_that_replays_it(local: Path, capsys:
         (["--preset", "disabled"], "neither weights nor rejection rules"),
         (["--preset", "geo"], "unknown preset 'geo'"),
         (["--system", "Verl"], "unknown system 'Verl'"),
-        (["--version", "0.8"], "unknown version of verl '0.8'"),
         (["--top-p", "0.9"], "verl has no replay of the sampler's support that was read"),
         (["--system", "SkyRL", "--top-p", "0"], "top_p must be above 0 and at most 1"),
         (

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from verl_peer import load
 
-from rlcorr.systems.verl import helper as verl_helper
-from rlcorr.systems.verl.options import SUPPORTED_ROLLOUT_RS_OPTIONS
+from rlcorr.recorders import verl_helper
+from rlcorr.systems.verl.thresholds import SUPPORTED_ROLLOUT_RS_OPTIONS
 
 ABSOLUTE, RELATIVE, SHARE = 1e-5, 2e-4, 0.999
 AT_A_BOUND = 2e-6

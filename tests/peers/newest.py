@@ -8,7 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from rlcorr.systems.versions import packages, unlisted
+from rlcorr.systems.mapping.facts import FACTS
+
+
+def packages() -> dict[str, str]:
+    """Return {package: version that was read} of the systems on the Python package index."""
+    return {facts.package: facts.version for facts in FACTS.values() if facts.package is not None}
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -36,7 +41,7 @@ def unread(names: Iterable[str]) -> list[str]:
     for name in names:
         was_read, newest = packages()[name], newest_in(ask(name), name)
         if numbers(newest) > numbers(was_read):
-            lines.append(f"{name} {newest} was not read: read it, and write it in rlcorr/systems/versions.py")
+            lines.append(f"{name} {newest} was not read: read it, and write it in rlcorr/systems/systems.toml")
     return lines
 
 
@@ -44,6 +49,7 @@ if __name__ == "__main__":
     asked = sys.argv[1:] or list(packages())
     behind = unread(asked)
     print("\n".join(behind) or f"{len(asked)} packages: none is newer than what was read")
-    print(f"not on the index, so a newer version is not noticed here: {', '.join(unlisted())}")
+    unlisted = [title for title, facts in FACTS.items() if facts.version and facts.package is None]
+    print(f"not on the index, so a newer version is not noticed here: {', '.join(unlisted)}")
     print("nor is a release on GitHub that has not reached the index")
     sys.exit(bool(behind))

@@ -1,14 +1,12 @@
-"""Every preset's text and override line, pasted into the real configuration of verl, SkyRL, TRL and OpenRLHF.
+"""Every preset's text and override line, pasted into the real configuration of verl, SkyRL and TRL.
 
 verl: Hydra composes verl's own ppo_trainer.yaml with the line, or merges the text into it, and verl's class is built
 from the result. SkyRL: its own parser of a command line, and its typed configuration. TRL: the call is executed.
-OpenRLHF: its flags. One process for each: `pasted_texts.py verl`.
+One process for each: `pasted_texts.py verl`.
 
 Texts of score centering are for verl main and SkyRL 0.5.0, which are not installed, so they are counted apart.
 """
 
-import argparse
-import ast
 import importlib
 import shlex
 import sys
@@ -23,7 +21,6 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
 from rlcorr.systems.export import default_text, export
-from rlcorr.systems.openrlhf import from_openrlhf
 from rlcorr.systems.overrides import overrides
 from rlcorr.systems.skyrl import from_skyrl
 from rlcorr.systems.trl import from_trl
@@ -48,7 +45,7 @@ def read_verl(text: str, line: str) -> Iterator[CorrectionConfig]:
         if correction["loss_type"] == "reinforce":
             workers = omegaconf.OmegaConf.to_container(loss.rollout_correction, resolve=True)
             assert (loss.loss_mode, workers) == ("bypass_mode", correction)
-        yield from_verl(real(**correction), version="0.9.1")
+        yield from_verl(real(**correction))
 
 
 def read_skyrl(text: str, line: str) -> Iterator[CorrectionConfig]:
@@ -68,17 +65,6 @@ def read_trl(text: str, line: str) -> Iterator[CorrectionConfig]:
         yield from_trl(eval(text, {"GRPOConfig": lambda **fields: config(output_dir=folder, bf16=False, **fields)}))
 
 
-def read_openrlhf(text: str, line: str) -> Iterator[CorrectionConfig]:
-    """Parse the flags with the add_argument calls of its command line alone: the module imports deepspeed."""
-    del line  # the text is the command line
-    path = FOLDER / "openrlhf" / "openrlhf" / "cli" / "train_ppo_ray.py"
-    parser = argparse.ArgumentParser()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node).startswith("parser.add_argument('--algo.advantage.is_corr"):
-            eval(ast.unparse(node), {"parser": parser})
-    yield from_openrlhf(vars(parser.parse_args(shlex.split(text.replace("\\\n", " "), comments=True))))
-
-
 def of_verl() -> Read:
     find("peers")
     importlib.import_module("verl_peer").load()
@@ -92,7 +78,6 @@ def started(start: Callable[[], Any], read: Read) -> Callable[[], Read]:
 
 SYSTEMS: dict[str, Callable[[], Read]] = {
     "verl": of_verl, "SkyRL": started(of_skyrl, read_skyrl), "TRL": started(of_trl, read_trl),
-    "OpenRLHF": lambda: read_openrlhf,
 }  # fmt: skip
 
 

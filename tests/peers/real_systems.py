@@ -1,4 +1,6 @@
-"""Texts of the presets into the systems' real configuration objects and back, and their real code on random batches.
+"""Texts of the presets into the systems' real configuration objects, and their real code on random batches.
+
+The objects of verl, SkyRL and TRL are read back.
 
 One process for each, because each package brings its own neighbours: `real_systems.py TRL`. `make peers` runs them all.
 Where a package imports what weighs more than it and does nothing here, a stand-in takes its place, and says so.
@@ -33,6 +35,7 @@ from rlcorr.types import TokenBatch
 FOLDER = Path(os.environ.get("RLCORR_PEERS", Path(__file__).resolve().parent.parent.parent / ".venv"))
 BATCHES = 20
 Weigh = Callable[[Any, TokenBatch], Tensor]
+Back = Callable[..., Any] | None
 
 
 def batch(seed: int) -> TokenBatch:
@@ -131,7 +134,7 @@ def of_trl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
     return (lambda c, loss: config(output_dir=folder, bf16=False, **trl.to_trl(c, loss))), trl.from_trl, weigh
 
 
-def of_openrlhf() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
+def of_openrlhf() -> tuple[Callable[..., Any], Back, Weigh]:
     """Its loss.py alone: the package wants deepspeed and flash_attn. Where π_θ = π_old and A = 1, −∂L/∂log π_θ is w.
 
     In float64: in float32 its KL of nearly equal coins falls below 0, and its gate, which starts at 0, then drops the
@@ -154,10 +157,10 @@ def of_openrlhf() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
         value = made(theta, old, torch.ones_like(mask), mask, rollout, batch_num_tokens=1.0)[0]
         return -torch.autograd.grad(value, theta)[0]
 
-    return (lambda c, _: loss(**openrlhf.to_openrlhf(c))), openrlhf.from_openrlhf, weigh
+    return (lambda c, _: loss(**openrlhf.to_openrlhf(c))), None, weigh
 
 
-def of_areal() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
+def of_areal() -> tuple[Callable[..., Any], Back, Weigh]:
     find("peers", "areal")
     config = importlib.import_module("areal.api.cli_args").RejectionSamplingConfig
     code = importlib.import_module("areal.utils.functional.functional")
@@ -174,10 +177,10 @@ def of_areal() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
         )
         return result.behave_imp_weight
 
-    return build, areal.from_areal, weigh
+    return build, None, weigh
 
 
-def of_ms_swift() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
+def of_ms_swift() -> tuple[Callable[..., Any], Back, Weigh]:
     """Its arguments are the real class; its trainer wants another TRL, so the two methods come from its file alone."""
     find("ms_swift")
     config = importlib.import_module("swift.rlhf_trainers.args_mixin").GRPOArgumentsMixin
@@ -195,10 +198,10 @@ def of_ms_swift() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
         me._compute_sequence_level_ratios = functools.partial(code["_compute_sequence_level_ratios"], me)
         return code["_apply_rollout_importance_sampling"](me, given.old_log_probs - given.rollout_log_probs, mask)
 
-    return (lambda c, loss: config(**ms_swift.to_ms_swift(c))), ms_swift.from_ms_swift, weigh
+    return (lambda c, loss: config(**ms_swift.to_ms_swift(c))), None, weigh
 
 
-def of_torchtitan() -> tuple[Callable[..., Any], Callable[..., Any], None]:
+def of_torchtitan() -> tuple[Callable[..., Any], Back, None]:
     """Its losses alone, on a stand-in for the class above them: the package imports kernels for GPUs."""
     folder = FOLDER / "torchtitan" / "torchtitan" / "experiments" / "rl" / "losses"
 
@@ -213,7 +216,7 @@ def of_torchtitan() -> tuple[Callable[..., Any], Callable[..., Any], None]:
         stand_in(name, __path__=[])
     stand_in("torchtitan.experiments.rl.losses", __path__=[str(folder)])
     config = importlib.import_module("torchtitan.experiments.rl.losses.dapo").DAPOLoss.Config
-    return (lambda c, loss: config(**torchtitan.to_torchtitan(c, loss))), torchtitan.from_torchtitan, None
+    return (lambda c, loss: config(**torchtitan.to_torchtitan(c, loss))), None, None
 
 
 SYSTEMS = {
@@ -221,7 +224,7 @@ SYSTEMS = {
     "ms-swift": of_ms_swift, "torchtitan": of_torchtitan,
 }  # fmt: skip
 OPSM = "seq_mean_k1_negative"
-"""TRL and ms-swift ask π_θ, in the loss: read back, but not compared on a batch."""
+"""TRL and ms-swift ask π_θ, in the loss: not compared on a batch."""
 
 
 def compare(system: str) -> list[str]:
@@ -236,16 +239,15 @@ def compare(system: str) -> list[str]:
             refused += 1
             continue
         told += 1
-        got = back(made)
-        config = got[0] if isinstance(got, tuple) else got
-        if _plain(config) != _plain(preset.config):
-            wrong.append(f"{name} comes back as {config}")
+        if back is not None and _plain(back(made)) != _plain(preset.config):
+            wrong.append(f"{name} comes back as {back(made)}")
         if weigh is None:
             continue
         for seed in range(BATCHES):
             batches += 1
             wrong += _weights(name, preset.config, weigh, made, batch(seed), seed)
-    print(f"{system}: {told} presets in its real object and back, {refused} refused; {batches} batches weighed")
+    way = "in its real object" if back is None else "in its real object and back"
+    print(f"{system}: {told} presets {way}, {refused} refused; {batches} batches weighed")
     return wrong
 
 

@@ -69,7 +69,7 @@ def main() -> None:
     # Ratios 1 and e², capped at 2; 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1.
     expected = {
         None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0",
-        "helper": "rlcorr.systems.verl.helper [[1.0, 2.0]] [[1, 0]] -1.0",
+        "helper": "rlcorr.recorders.verl_helper [[1.0, 2.0]] [[1, 0]] -1.0",
     }
     for value, wanted in expected.items():
         assert said(value) == wanted, said(value)

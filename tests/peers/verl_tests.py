@@ -1,4 +1,4 @@
-"""verl's own tests of its helper, from its wheel, with ours (rlcorr/systems/verl/helper.py) in the helper's place."""
+"""verl's own tests of its helper, from its wheel, with ours (rlcorr/recorders/verl_helper.py) in the helper's place."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 from verl_peer import PEERS, load
 
-from rlcorr.systems.verl import helper as verl_helper
+from rlcorr.recorders import verl_helper
 
 FOLDER = PEERS / "tests" / "trainer" / "ppo"
 TESTS = [str(FOLDER / f"test_rollout_corr{part}.py") for part in ("", "_integration")]

@@ -14,14 +14,12 @@ from rlcorr.losses.score_centering import centering_terms
 from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.export import SYSTEMS, export, exports
-from rlcorr.systems.miles import from_miles
-from rlcorr.systems.nemo_rl import NEEDS, from_nemo_rl, nemo_rl_text, to_nemo_rl
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.nemo_rl import to_nemo_rl
 from rlcorr.systems.overrides import overrides
-from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
-from rlcorr.systems.skyrl import from_skyrl, skyrl_text
-from rlcorr.systems.slime import from_slime, to_slime
-from rlcorr.systems.torchtitan import to_torchtitan
-from rlcorr.systems.trl import to_trl
+from rlcorr.systems.prime_rl import to_prime_rl
+from rlcorr.systems.skyrl import from_skyrl, from_skyrl_with_loss
+from rlcorr.systems.slime import to_slime
 from rlcorr.systems.verl import from_verl, from_verl_with_loss, to_verl
 
 CENTERED = LossConfig(score_centering=True)
@@ -35,37 +33,17 @@ BAND = CorrectionConfig(
 )  # fmt: skip
 
 
-def text_or_refusal(config: CorrectionConfig, system: str, version: str | None) -> str:
-    """Return the text, or the message of the error."""
-    try:
-        return export(config, system, CENTERED, version=version)
-    except UsageError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("config", [TOKEN, BYPASS, GRADIENT, CAPPED, BAND], ids=["decoupled", *"BGCM"])
 def test_a_text_has_it_or_is_refused(system: str, config: CorrectionConfig) -> None:
-    """Check every version of every system: a text without the name must not be written."""
-    for version in SYSTEMS[system].versions or (None,):
-        text = text_or_refusal(config, system, version)
-        assert "score_centering" in text.replace("-", "_") or "nearest: " in text, (system, version)
-
-
-def test_the_functions_that_take_a_loss_refuse_it_too() -> None:
-    for translate, config in ((to_trl, TOKEN), (to_prime_rl, BYPASS), (to_torchtitan, BYPASS), (to_nemo_rl, TOKEN)):
-        with pytest.raises(
-            UsageError, match=r"cannot contain score centering.*nearest: verl with version='main', slime, NeMo RL with"
-        ):
-            translate(config, CENTERED)
+    text = exports(config, CENTERED)[system]
+    assert "score_centering" in text.replace("-", "_") or "nearest: " in text
 
 
 def test_what_is_known_about_a_system_is_said() -> None:
     texts = exports(TOKEN, CENTERED)
     assert "SkyRL centers the scores of its losses reinforce and rollout_is" in texts["SkyRL"]
-    assert "pull request, 3317" in texts["miles"]
-    with pytest.raises(UsageError, match=r"version='main' has trainer\.loss\.score_centering"):
-        export(GRADIENT, "prime-rl", CENTERED, version="2026-09")
+    assert "pull request, 3317); nearest: verl, SkyRL, prime-rl, slime, NeMo RL, or score_centering=F" in texts["miles"]
     assert texts["NeMo RL"].startswith("# NeMo RL nightly\n")
     assert texts["Python"].endswith("\nloss = LossConfig(score_centering=True)")
 
@@ -85,7 +63,6 @@ def test_verl_main_writes_both_places_and_the_head() -> None:
         "actor": {"policy_loss": {"loss_mode": "bypass_mode", "rollout_correction": "${algorithm.rollout_correction}"}},
     }
     assert from_verl_with_loss(content) == (preset.config, CENTERED)
-    assert from_verl_with_loss(content, version="main") == (preset.config, CENTERED)
     with pytest.raises(UsageError, match="belongs to the loss: read both with from_verl_with_loss"):
         from_verl(content)
     line = overrides(preset.config, "verl", preset.loss)
@@ -95,13 +72,8 @@ def test_verl_main_writes_both_places_and_the_head() -> None:
     assert " actor_rollout_ref.rollout.topk_log_probs=128 " in line
 
 
-def test_verls_own_default_mapping_is_read_in_main_alone() -> None:
-    assert from_verl({"score_centering": False}) == from_verl({"score_centering": False}, version="main")
-    with pytest.raises(UsageError, match="unknown key of verl's rollout correction 'score_centering'"):
-        from_verl({"score_centering": False}, version="0.9.1")
-    with pytest.raises(UsageError, match=r"verl 0\.9\.1's text cannot contain score centering \(version='main' has it"):
-        to_verl(GRADIENT, CENTERED)
-    assert to_verl(GRADIENT, version="main")["score_centering"] is False
+def test_verls_own_default_mapping_is_read_and_the_switch_is_written_only_if_it_is_on() -> None:
+    assert from_verl({"score_centering": False}) == CorrectionConfig()
     assert "score_centering" not in to_verl(GRADIENT)
 
 
@@ -178,92 +150,72 @@ def test_slime_writes_reinforce_with_its_flags() -> None:
 
 def test_slimes_use_tis_means_another_ratio_with_reinforce() -> None:
     """PPO's clip, the default, weighs by π_old/π_rollout; REINFORCE by π_θ/π_rollout, which is our bypass mode."""
-    assert from_slime({"--use-tis": True}) == TOKEN
-    assert from_slime({"--use-tis": True, "--pg-loss-type": "ppo", "--use-score-centering": False}) == TOKEN
-    assert from_slime({"--use-tis": True, "--pg-loss-type": "reinforce"}) == CAPPED
-    assert from_slime({"--pg-loss-type": "reinforce", "--custom-tis-function-path": None}) == GRADIENT
-    vanilla = "slime.backends.megatron_utils.loss.vanilla_tis_function"
-    assert from_slime({"--use-tis": True, "--custom-tis-function-path": vanilla}) == TOKEN
-    assert from_slime(to_slime(BAND)) == BAND
-    for given, message in (
-        ({"--use-score-centering": True}, "belongs to the loss: write --pg-loss-type reinforce for it"),
-        ({"--use-score-centering": True, "--pg-loss-type": "ppo"}, "slime refuses --use-score-centering with"),
-        ({"--score-centering-top-k": 64}, "slime ignores score_centering_top_k=64 without --use-score-centering"),
-        ({"--pg-loss-type": "cispo"}, "unknown pg_loss_type 'cispo'"),
-        ({"--pg-loss-type": "reinforce", "--use-opsm": True}, "read with PPO's clip only"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            from_slime(given)
-    with pytest.raises(UsageError, match="unknown key of miles's flags 'pg_loss_type'"):
-        from_miles({"--pg-loss-type": "reinforce"})
+    assert to_slime(TOKEN) == {"use_tis": True, "tis_clip": 2.0, "tis_clip_low": 0.0}
+    assert to_slime(CAPPED) == {"pg_loss_type": "reinforce"} | to_slime(TOKEN)
+    assert to_slime(GRADIENT) == {"pg_loss_type": "reinforce"}
 
 
 def test_nemo_rl_nightly_writes_the_key_and_what_it_needs() -> None:
     """Check the key and the requirements of the guide "Score Centering", nightly documentation of November 2026."""
-    text = nemo_rl_text(TOKEN, CENTERED, version="nightly")
-    assert text.splitlines()[:2] == ["# NeMo RL nightly", f"# {NEEDS}"]
-    assert to_nemo_rl(TOKEN, CENTERED, version="nightly")["loss_fn"]["score_centering"] is True
-    assert "score_centering" not in to_nemo_rl(TOKEN, version="nightly")["loss_fn"]
+    text = export(TOKEN, "NeMo RL", CENTERED)
+    assert text.splitlines()[:2] == ["# NeMo RL nightly", f"# {FACTS['NeMo RL'].notes['score_centering']}"]
+    assert to_nemo_rl(TOKEN, CENTERED)["loss_fn"]["score_centering"] is True
+    assert "score_centering" not in to_nemo_rl(TOKEN)["loss_fn"]
     rules = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_mult_error", upper=1.5),))
     with pytest.raises(UsageError, match="score centering uses one position"):
-        to_nemo_rl(rules, CENTERED, version="nightly")
-
-
-def test_nemo_rl_reads_the_key_as_a_part_of_the_loss() -> None:
-    with pytest.raises(UsageError, match="it is of NeMo RL nightly: read it with version='nightly'"):
-        from_nemo_rl({"loss_fn": {"score_centering": False}})
-    assert from_nemo_rl({"loss_fn": {"score_centering": False}}, version="nightly") == CorrectionConfig()
-    with pytest.raises(UsageError, match="belongs to the loss: leave it out, and set LossConfig"):
-        from_nemo_rl({"score_centering": True}, version="nightly")
+        to_nemo_rl(rules, CENTERED)
 
 
 def test_skyrl_writes_the_loss_that_it_centers() -> None:
     """Check the keys of pull request 2244: reinforce without weights, rollout_is with a band, and nothing else."""
-    text = skyrl_text(GRADIENT, CENTERED)
+    text = export(GRADIENT, "SkyRL", CENTERED)
     assert text.startswith("# SkyRL 0.5.0\n# names of pull request 2244 (commit f16f5eae)")
     assert yaml.safe_load(text) == {"trainer": {"algorithm": {
         "policy_loss_type": "reinforce",
         "off_policy_correction": {"tis_ratio_type": None},
         "score_centering": {"enabled": True, "top_k": 32, "tail_eps": 1e-6},
     }}}  # fmt: skip
-    band = yaml.safe_load(skyrl_text(BAND, CENTERED))["trainer"]["algorithm"]
+    band = yaml.safe_load(export(BAND, "SkyRL", CENTERED))["trainer"]["algorithm"]
     assert (band["policy_loss_type"], band["eps_clip_low"], band["eps_clip_high"]) == ("rollout_is", 0.5, 4.0)
     for config, why in ((TOKEN, "it refuses tis_ratio_type"), (CAPPED, "outside a band around 1 to 0")):
         with pytest.raises(UsageError, match=rf"{why}; nearest: "):
-            skyrl_text(config, CENTERED)
-    assert "score_centering" not in skyrl_text(TOKEN, LossConfig())
+            export(config, "SkyRL", CENTERED)
+    assert "score_centering" not in export(TOKEN, "SkyRL", LossConfig())
 
 
 def test_skyrl_reads_the_switch_as_a_part_of_the_loss() -> None:
     with pytest.raises(UsageError, match="belongs to the loss: leave it out, and set LossConfig"):
-        from_skyrl(yaml.safe_load(skyrl_text(GRADIENT, CENTERED)))
+        from_skyrl(yaml.safe_load(export(GRADIENT, "SkyRL", CENTERED)))
+    for config in (GRADIENT, BAND):
+        assert from_skyrl_with_loss(yaml.safe_load(export(config, "SkyRL", CENTERED))) == (config, CENTERED)
+    for other, message in (
+        ({"policy_loss_type": "regular"}, "SkyRL centers the scores of reinforce and rollout_is"),
+        ({"policy_loss_type": "reinforce", "tis_ratio_type": "token"}, "refuses a weight or a mask"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            from_skyrl_with_loss({"score_centering": {"enabled": True}, **other})
     off = {"algorithm": {"score_centering": {"enabled": False, "top_k": 64}, "use_tis": False}}
     assert from_skyrl(off) == CorrectionConfig()
-    with pytest.raises(UsageError, match="unknown key of SkyRL's score_centering 'k'"):
+    with pytest.raises(UsageError, match="unknown key of SkyRL's off_policy_correction 'k'"):
         from_skyrl({"algorithm": {"score_centering": {"enabled": True, "k": 64}}})
 
 
 def test_prime_rl_main_centers_the_scores_of_ipo() -> None:
     """Check configs/trainer.py of the main branch: a switch of IPO, whose eps 1 keeps every token."""
-    text = export(CAPPED, "prime-rl", CENTERED, version="main")
+    text = export(CAPPED, "prime-rl", CENTERED)
     assert text.splitlines()[0] == "# prime-rl main"
     assert text.splitlines()[1].startswith("# score_centering needs truncated sampling: orchestrator.train.sampling")
     table = tomllib.loads(text)["trainer"]["loss"]
     assert table == {"type": "ipo", "eps": 1.0, "max_importance_ratio": 2.0, "score_centering": True}
-    config, loss = from_prime_rl(table, version="main")
-    assert (config, loss.score_centering) == (CAPPED, True)
     rule = RejectionRule.named("token_prob_diff", lower=-0.3, upper=0.3)
     ipo = CorrectionConfig(
         bypass_mode=True, loss_type="reinforce", rollout_is="token", rollout_is_threshold=1e4, rollout_rs=(rule,)
     )
-    assert to_prime_rl(ipo, CENTERED, version="main")["eps"] == 0.3
-    assert exports(CAPPED, CENTERED)["prime-rl"] == text
+    assert to_prime_rl(ipo, CENTERED)["eps"] == 0.3
     with pytest.raises(
         UsageError, match="centers the scores of its ipo, not of icepop; nearest: rollout_is_mode='trun"
     ):
-        to_prime_rl(BAND, CENTERED, version="main")
-    with pytest.raises(UsageError, match="it is of prime-rl main: read it with version='main'"):
-        from_prime_rl(table)
+        to_prime_rl(BAND, CENTERED)
 
 
 def test_our_term_is_prime_rls_if_the_head_is_all_that_can_be_drawn() -> None:

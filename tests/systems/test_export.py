@@ -1,6 +1,7 @@
 import math
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,11 @@ from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import trl
-from rlcorr.systems.export import SYSTEMS, beyond_defaults, default_text, export, exports, to_python, version_for
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, default_text, export, exports, to_python
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.serialize import as_yaml, short_number
-from rlcorr.systems.overrides import ADDED, overrides
-from rlcorr.systems.skyrl import from_skyrl, skyrl_text
+from rlcorr.systems.overrides import overrides
+from rlcorr.systems.skyrl import from_skyrl
 from rlcorr.systems.verl.config import from_verl, verl_text
 
 
@@ -45,7 +47,7 @@ def test_yaml_is_read_back() -> None:
     content = yaml.safe_load(verl_text(config))
     assert from_verl(content["algorithm"]["rollout_correction"]) == config
     config = preset("skyrl_geo_mask")
-    content = yaml.safe_load(skyrl_text(config))
+    content = yaml.safe_load(export(config, "SkyRL"))
     assert from_skyrl(content["trainer"]["algorithm"]["off_policy_correction"]) == config
 
 
@@ -123,12 +125,12 @@ def test_overrides_of_a_command_line(name: str, system: str, line: str | None) -
 
 def test_overrides_say_what_the_text_says() -> None:
     """Put each line over the system's own defaults, and compare with the text."""
-    for system in ADDED:
+    for system in [title for title, facts in FACTS.items() if facts.line is not None]:
         for name, entry in PRESETS.items():
             text = exports(entry.config, entry.loss)[system]
             if text.startswith("# cannot"):
                 continue
-            default = default_text(system, version_for(system, entry.loss))
+            default = default_text(system)
             wanted, given = leaves(yaml.safe_load(text)), leaves(yaml.safe_load(default))
             line = overrides(entry.config, system, entry.loss)
             assert line is not None
@@ -158,7 +160,7 @@ def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
     config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(vespo_lambda_neg=1.5)
     fields = trl.to_trl(config, loss)
     assert (fields["vespo_k_pos"], fields["vespo_lambda_neg"]) == (2.0, 1.5)
-    assert trl.from_trl(fields) == config
+    assert trl.from_trl_with_loss(fields) == (config, loss)
     with pytest.raises(UsageError, match="bounded π_old/π_rollout is not known"):
         trl.from_trl({"loss_type": "vespo"})  # TRL's defaults mask the product at 3
     with pytest.raises(UsageError, match="nearest: bypass_mode=True without rollout_rs"):
@@ -203,20 +205,21 @@ def test_lines_that_are_not_the_systems_defaults(name: str, system: str, lines: 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_systems_own_defaults_are_nothing_beyond_them(system: str) -> None:
-    given = SYSTEMS[system].read({})
-    config, loss = given if isinstance(given, tuple) else (given, None)
-    assert beyond_defaults(config, system, loss)[1] == []
+    assert beyond_defaults(FACTS[system].correction, system, FACTS[system].loss)[1] == []
+
+
+@pytest.mark.parametrize(("system", "read"), [("verl", from_verl), ("SkyRL", from_skyrl), ("TRL", trl.from_trl)])
+def test_the_table_has_the_defaults_of_the_readers(system: str, read: Callable[[Any], CorrectionConfig]) -> None:
+    assert read({}) == FACTS[system].correction
 
 
 SAYABLE = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
 
 
 def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
-    """Check that prime-rl 2026-08 has the term as kl_tau, half the coefficient of k2; other texts say it is missing."""
     loss = PRESETS["prime_rl_ipo_2026_08"].loss
-    assert "kl_tau = 0.001" in export(PRESETS["prime_rl_ipo_2026_08"].config, "prime-rl", loss, version="2026-08")
-    for system in set(SYSTEMS) - {"prime-rl"}:
-        plain = CorrectionConfig(bypass_mode=True) if system in ("torchtitan", "Tinker") else SAYABLE
+    for system in SYSTEMS:
+        plain = FACTS[system].correction if FACTS[system].correction.bypass_mode else SAYABLE
         named, *rest = export(plain, system, loss).splitlines()
         assert named == "# The rollout KL loss (rollout_kl_loss_coef=0.002) is not in this text.", system
         assert rest == export(plain, system, LossConfig()).splitlines(), system

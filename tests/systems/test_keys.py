@@ -1,4 +1,4 @@
-"""Checks of all translators: the mapping, its keys, and its numbers."""
+"""Checks of all readers: the mapping, its keys, and its numbers."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.keys import known_keys, number, options
+from rlcorr.systems.mapping.keys import number, read_keys, sort_keys
 
 
 @pytest.mark.parametrize(("value", "expected"), [(2, 2.0), (0.5, 0.5), ("inf", math.inf), ("-inf", -math.inf)])
@@ -37,58 +37,51 @@ def test_what_is_no_number_is_named(value: Any, message: str) -> None:
         number("upper", value)
 
 
-def test_keys_that_exist_may_be_left_out() -> None:
-    known_keys("a rule", {"upper": 2}, ("lower", "upper"))
-    known_keys("a rule", {}, iter(["lower", "upper"]))
+TIS = "algorithm.rollout_correction.rollout_is"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"algorithm": {"rollout_correction": {"rollout_is": "token"}}},
+        {"rollout_correction": {"rollout_is": "token"}},
+        {"rollout_is": "token"},
+        {TIS: "token"},
+        {"++algorithm.rollout_correction": {"rollout_is": "token"}},
+        {"--algorithm.rollout-correction.rollout-is": "token"},
+    ],
+    ids=str,
+)
+def test_keys_are_placed_as_in_the_systems_own_file_however_they_are_typed(given: dict[str, Any]) -> None:
+    before = repr(given)
+    assert read_keys("verl", given) == {TIS: "token"}
+    assert repr(given) == before
+
+
+@pytest.mark.parametrize("nothing", [{}, {"algorithm": None}, {"algorithm": {"rollout_correction": None}}], ids=str)
+def test_an_empty_block_has_no_keys(nothing: dict[str, Any]) -> None:
+    assert read_keys("verl", nothing).get(TIS) is None
+
+
+def test_a_key_that_depends_on_another_counts_only_with_it() -> None:
+    rollout = {"actor_rollout_ref.rollout.top_p": 0.9}
+    assert sort_keys("verl", rollout).others == rollout
+    assert not sort_keys("verl", rollout | {"actor_rollout_ref.rollout.topk_log_probs": 128}).others
+    assert list(sort_keys("TRL", {"vespo_k_pos": 1.0, "loss_type": "dapo"}).others) == ["vespo_k_pos"]
 
 
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"uper": 2}, "unknown key of a rule 'uper'. Did you mean 'upper'"),
-        (None, "a rule must be a mapping of names to values; got None"),
-        ([], "a rule must be a mapping"),
+        ({"rollout_iss": 2}, "unknown key of verl's rollout_correction 'rollout_iss'. Did you mean 'rollout_is'"),
+        ({"algorithm": {"rollout_correction": {}, "lr": 1.0}}, "'lr'.*What is not about the correction is not read"),
+        (None, "verl's rollout_correction must be a mapping of names to values; got None"),
+        ({"algorithm": {"rollout_correction": 3}}, "must be a mapping of names to values; got 3"),
+        ({"rollout_is": "token", "--rollout-is": 2.0}, "'--rollout-is' is given twice, in two spellings"),
+        ({"algorithm": 1.0, "algorithm.gamma": 2.0}, "algorithm has a value and options below it: 'algorithm.gamma'"),
+        ({"a": {"tis_imp_ratio_cap": 2.0}}, "tis_imp_ratio_cap is not read: an older verl capped"),
     ],
 )
-def test_other_keys_are_refused(mapping: Any, message: str) -> None:
+def test_keys_that_would_be_lost_are_refused(mapping: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        known_keys("a rule", mapping, ("lower", "upper"))
-
-
-def test_options_are_found_below_the_places_of_a_file_and_as_they_are_typed() -> None:
-    place = ("trainer", "loss")
-    for given in (
-        {"trainer": {"loss": {"kl_tau": 0.5}}},
-        {"loss": {"kl_tau": 0.5}},
-        {"kl_tau": 0.5},
-        {"trainer.loss.kl_tau": 0.5},
-        {"+trainer.loss": {"kl_tau": 0.5}},
-        {"--trainer.loss.kl-tau": 0.5},
-    ):
-        assert options("a loss", given, place) == {"kl_tau": 0.5}, given
-    for nothing in ({}, {"trainer": None}, {"trainer": {"loss": None}}, {"trainer": {}}):
-        assert options("a loss", nothing, place) == {}, nothing
-    assert options("a loss", [1], place) == [1]
-    assert options("a loss", {"trainer": 3}, place) == 3
-
-
-def test_what_was_given_is_not_changed() -> None:
-    given = {"trainer": {"loss": {}}, "trainer.loss.kl_tau": 0.5}
-    assert options("a loss", given, ("trainer", "loss")) == {"kl_tau": 0.5}
-    assert given == {"trainer": {"loss": {}}, "trainer.loss.kl_tau": 0.5}
-
-
-def test_pasted_keys_that_would_be_lost_are_refused() -> None:
-    for given, message in (
-        ({"trainer": {"loss": {}, "lr": 1.0}}, "a loss is read from trainer.loss, and 'lr' next to loss is not"),
-        (
-            {"trainer": {"kl_tau": 1.0}},
-            "read from trainer.loss, and 'kl_tau' next to loss is not: leave it out, or move",
-        ),
-        ({"loss": {}, "lr": 1.0}, "'lr' next to loss is not"),
-        ({"kl_tau": 1.0, "--kl-tau": 2.0}, "'--kl-tau' is given twice, in two spellings"),
-        ({"loss": 1.0, "loss.kl_tau": 2.0}, "loss has a value and options below it: 'loss.kl_tau'"),
-        ({"trainer": {"loss": {"tau": 1.0}}}, "tau is not read: it is now kl_tau."),
-    ):
-        with pytest.raises(UsageError, match=message):
-            options("a loss", given, ("trainer", "loss"), {"tau": "it is now kl_tau"})
+        read_keys("verl", mapping)

@@ -6,6 +6,7 @@ c is log π_θ, q the engine's. keep drops tokens whose probability the update m
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from rlcorr import TokenBatch, correct
 from rlcorr.config import LossConfig
-from rlcorr.errors import UsageError
 from rlcorr.losses.objective import policy_loss
-from rlcorr.systems.prime_rl import from_prime_rl, to_prime_rl
+from rlcorr.presets import PRESETS
+from rlcorr.rules import RejectionRule
 
 TAU = 0.5  # large, so that a difference is visible
-TABLES = ({"type": "default", "kl_tau": TAU}, {"type": "ipo", "ipo_threshold": 0.2, "kl_tau": TAU})
+PRESETS_OF = {"default": "prime_rl_dppo", "ipo": "prime_rl_ipo_2026_08"}
 # Probabilities under the engine and under π_θ, and advantages, of each token; 0: padding.
 CASES: dict[str, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {
     "nothing is rejected": ([[0.4, 0.4]], [[0.5, 0.5]], [[1.0, -1.0]]),
@@ -46,14 +47,16 @@ def theirs(kind: str, q: Tensor, c: Tensor, mask: Tensor, advantages: Tensor) ->
     return kl.detach(), torch.autograd.grad(policy / mask.sum() + kl, theta)[0]
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table["type"])
-def test_the_loss_and_its_gradient_are_prime_rls(table: dict[str, object]) -> None:
+@pytest.mark.parametrize("kind", PRESETS_OF)
+def test_the_loss_and_its_gradient_are_prime_rls(kind: str) -> None:
     """Check the loss of the whole batch, and of its rows as micro-batches with the totals of the whole batch."""
-    config, loss = from_prime_rl(table, version="2026-08")
+    preset = PRESETS[PRESETS_OF[kind]]
+    rule = RejectionRule.named(preset.config.rollout_rs[0].name, lower=-0.2, upper=0.2)
+    config, loss = replace(preset.config, rollout_rs=(rule,)), replace(preset.loss, rollout_kl_loss_coef=2 * TAU)
     for name, (engine, trainer, pushes) in CASES.items():
         mask, advantages = torch.tensor(engine) > 0, torch.tensor(pushes, dtype=torch.float64)
         q, c = log(engine, mask), log(trainer, mask)
-        kl, gradient = theirs(str(table["type"]), q, c, mask, advantages)
+        kl, gradient = theirs(kind, q, c, mask, advantages)
         batch = TokenBatch(mask, q, c.clone(), advantages=advantages)
         totals: dict[str, Any] = {"tokens": float(mask.sum()), "sequences": float(mask.any(-1).sum())}
         whole: dict[str, Any] = {}
@@ -70,21 +73,3 @@ def test_the_loss_and_its_gradient_are_prime_rls(table: dict[str, object]) -> No
             assert sum(values) == pytest.approx(float(kl)), name
             assert theta.grad is not None
             torch.testing.assert_close(theta.grad, gradient, msg=f"{name}, {len(parts)} parts: {theta.grad}")
-
-
-def test_what_we_write_is_what_we_read() -> None:
-    for table in TABLES:
-        config, loss = from_prime_rl(table, version="2026-08")
-        assert from_prime_rl(to_prime_rl(config, loss, version="2026-08"), version="2026-08") == (config, loss), table
-
-
-def test_a_term_that_prime_rl_does_not_have_is_refused() -> None:
-    config, loss = from_prime_rl(TABLES[0], version="2026-08")
-    by_row = LossConfig(use_rollout_kl_loss=True, rollout_kl_loss_coef=2 * TAU)
-    with pytest.raises(UsageError, match=r"divides its KL term by the tokens of the batch; nearest: .*'token-mean'"):
-        to_prime_rl(config, by_row, version="2026-08")
-    for version in ("2026-08", "2026-09"):
-        with pytest.raises(UsageError, match="has no KL to a reference; nearest: use_kl_loss=False"):
-            to_prime_rl(config, LossConfig(use_kl_loss=True), version=version)
-    with pytest.raises(UsageError, match="no KL term since pull request 3586"):
-        to_prime_rl(config, loss, version="2026-09")

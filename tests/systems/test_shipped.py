@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from rlcorr.presets import PRESETS
-from rlcorr.systems.export import SYSTEMS, defaults_of, export
+from rlcorr.systems.export import SYSTEMS, export
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.shipped import shipped
 
 
@@ -19,7 +20,7 @@ def test_a_system_ships_its_presets_with_their_numbers() -> None:
 def test_the_default_is_first_and_every_row_can_be_exported() -> None:
     for system in SYSTEMS:
         first, *others = shipped(system)
-        assert (first.is_default, first.config) == (True, defaults_of(system)[0]), system
+        assert (first.is_default, first.config) == (True, FACTS[system].correction), system
         assert not any(one.is_default for one in others), system
         for one in others:
             assert one.preset is not None, system

@@ -283,7 +283,6 @@ def test_verl_pull_request_6800() -> None:
     fields = PR6800["presets"]["decoupled_token_kpop"]
     config = from_verl(fields)
     assert assert_as_verl_did(config, PR6800["pipeline"]["decoupled_token_kpop"]) >= 20
-    assert to_verl(config, version="pull request 6800") == fields
     for chain in PR6800["rs"].values():
         assert assert_as_verl_did(from_verl(chain["config"]), chain["cases"]) >= 20
 
@@ -293,11 +292,6 @@ def test_k1_bounds_act_on_the_inverse_ratio() -> None:
     config = from_verl({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.4"})
     assert (config.rollout_rs[0].lower, config.rollout_rs[0].upper) == pytest.approx((0.7142857, 1.6666667))
     assert correct(row(1.5, 0.65), config).keep_mask.tolist() == [[True, False]]
-
-
-def test_the_version_of_verl_can_be_told() -> None:
-    with pytest.raises(UsageError, match=r"unknown version of verl '0.8'.*Known: 0.9.1, main, pull request 6800"):
-        from_verl({}, version="0.8")
 
 
 # --- verl: written ---
@@ -344,36 +338,27 @@ def test_verl_text() -> None:
             rule("token_k1", 0.8, 2.0),
             rule("seq_sum_k1", upper=4.0),
             rule("seq_mean_k3", upper=0.01),
-            rule("token_binary_kl", upper=2.0),
         ),
     )
-    assert to_verl(config, version="pull request 6800") == {
+    assert to_verl(config) == {
         "rollout_is": "token",
         "rollout_is_threshold": "1.0e-05_5.0",
         "rollout_is_batch_normalize": False,
-        "rollout_rs": "token_k1,seq_sum_k1,seq_mean_k3,binary_kl",
-        "rollout_rs_threshold": "0.5_1.25,0.25_inf,0.01,2.0",
+        "rollout_rs": "token_k1,seq_sum_k1,seq_mean_k3",
+        "rollout_rs_threshold": "0.5_1.25,0.25_inf,0.01",
         "bypass_mode": False,
         "loss_type": "ppo_clip",
     }
-    assert from_verl(to_verl(config, version="pull request 6800")) == config
+    assert from_verl(to_verl(config)) == config
     unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
     assert to_verl(unbounded)["rollout_is_threshold"] == "inf"
     assert from_verl(to_verl(unbounded)) == unbounded
 
 
-KPOP = CorrectionConfig(rollout_rs=(rule("token_binary_kl", upper=2.0),))
-
-
-@pytest.mark.parametrize("version", ["0.9.1", "main"])
-def test_no_release_of_verl_has_kpop(version: str) -> None:
+def test_no_release_of_verl_has_kpop() -> None:
     """Check that we refuse binary_kl, which is not in verl's SUPPORTED_ROLLOUT_RS_OPTIONS (rollout_corr_helper.py)."""
-    for translate in (
-        lambda: to_verl(KPOP, version=version),
-        lambda: from_verl({"rollout_rs": "binary_kl", "rollout_rs_threshold": 2.0}, version=version),
-    ):
-        with pytest.raises(UsageError, match=r"no release has it: .*nearest: version='pull request 6800'"):
-            translate()
+    with pytest.raises(UsageError, match=r"no release has it: .*nearest: seq_mean_k3"):
+        to_verl(CorrectionConfig(rollout_rs=(rule("token_binary_kl", upper=2.0),)))
 
 
 BOUND = st.integers(1, 10**6).map(lambda k: k / 1000)
@@ -381,7 +366,7 @@ BOUND = st.integers(1, 10**6).map(lambda k: k / 1000)
 
 @st.composite
 def what_verl_can_do(draw: st.DrawFn) -> CorrectionConfig:
-    names = draw(st.lists(st.sampled_from(sorted(RULES.values())), unique=True, max_size=3))
+    names = draw(st.lists(st.sampled_from(sorted(set(RULES.values()) - {"token_binary_kl"})), unique=True, max_size=3))
     rules = []
     for name in names:
         lower, upper = sorted([draw(BOUND), draw(BOUND)])
@@ -405,7 +390,7 @@ def what_verl_can_do(draw: st.DrawFn) -> CorrectionConfig:
 @oracle.examples(300)
 @given(what_verl_can_do())
 def test_verl_there_and_back(config: CorrectionConfig) -> None:
-    written = to_verl(config, version="pull request 6800")
+    written = to_verl(config)
     assert from_verl(written) == config
     unquoted = "\n".join(f"{key}: {'null' if value is None else value}" for key, value in written.items())
     assert yaml.safe_load(unquoted) == written, "bounds survive YAML even without quotes"

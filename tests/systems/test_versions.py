@@ -7,7 +7,7 @@ import pytest
 
 from rlcorr.records.runs import ROOT
 from rlcorr.systems.export import SYSTEMS
-from rlcorr.systems.versions import READ, packages
+from rlcorr.systems.mapping.facts import FACTS
 
 
 def newest() -> Any:
@@ -21,15 +21,19 @@ def newest() -> Any:
 
 
 def test_every_system_has_a_version() -> None:
-    """Check the table against the one of the exporters; Agent Lightning has the text of verl."""
-    assert [*READ] == [*(title for title in SYSTEMS if title != "Python"), "Agent Lightning"]
-    assert len(packages()) == sum(read.package is not None for read in READ.values())
+    """Check the table against the one of the writers; Agent Lightning has the text of verl."""
+    assert [*FACTS] == [*SYSTEMS, "Agent Lightning"]
+    assert [title for title, facts in FACTS.items() if not facts.version] == ["Python"]
+    assert all(facts.version in facts.comment for title, facts in FACTS.items() if title in WRITTEN_AS_READ)
+
+
+WRITTEN_AS_READ = ("verl", "SkyRL", "OpenRLHF", "prime-rl", "AReaL", "slime", "xtuner", "Unsloth", "axolotl", "Tinker")
 
 
 def test_the_pinned_packages_were_read() -> None:
     """Compare with the packages that `make peers` installs: it must run the version that the table names."""
     pins = ROOT.parent / "requirements" / "peers"
-    for package, version in packages().items():
+    for package, version in newest().packages().items():
         path = pins / f"{package.replace('-', '_')}.txt"
         if path.is_file():
             pinned = path.read_text(encoding="utf-8").split(f"{package}==")[1].split()[0]
@@ -41,7 +45,7 @@ def test_a_newer_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module = newest()
     answers = {"trl": "trl (1.16.0)\nAvailable versions: 1.16.0", "skyrl": "skyrl (0.5.0)", "verl": "verl (0.9.0)"}
     monkeypatch.setattr(module, "ask", answers.__getitem__)
-    assert module.unread(answers) == ["skyrl 0.5.0 was not read: read it, and write it in rlcorr/systems/versions.py"]
+    assert module.unread(answers) == ["skyrl 0.5.0 was not read: read it, and write it in rlcorr/systems/systems.toml"]
     assert module.numbers("2026.10.10") > module.numbers("2026.10.9")
     with pytest.raises(SystemExit, match="does not name the newest version of trl"):
         module.newest_in("ERROR: no such package", "trl")

@@ -1,45 +1,110 @@
-"""Checks of the keys, numbers and versions of other systems' configurations."""
+"""The keys of a pasted configuration, sorted by the table of a system's keys, and checks of their values."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rlcorr.errors import UsageError, unknown
+from rlcorr.systems.mapping.facts import FACTS
 
 
-def options(kind: str, source: Any, parents: tuple[str, ...] = (), retired: Mapping[str, str] | None = None) -> Any:
-    """Return the options of a pasted mapping with plain names. Anything that is not a mapping is returned unchanged.
+@dataclass(frozen=True)
+class Keys:
+    """The settings of a pasted mapping."""
+
+    read: dict[str, Any]
+    """Full key, as in the system's own file → value, of the keys in the table of the system."""
+    others: dict[str, Any]
+    """Full key → value, of all other keys."""
+
+
+def sort_keys(system: str, source: Mapping[Any, Any]) -> Keys:
+    """Sort the keys of a pasted mapping into those that are in the system's table and others.
 
     Args:
-        source: {name: value} of a YAML file, a TOML table, a command line or a Python call. A name may start with `--`
-            (flags) or `+` (Hydra) and have hyphens for underscores. A dotted name means a mapping in a mapping.
-        parents: the keys above the options in the system's own file. `source` may start at any of them, or below all.
-        retired: {old name: sentence about its successor}. It is searched at every depth.
+        system: a system with a table of keys.
+        source: {name: value} of a YAML file, a command line or a Python call. A name may start with `--` (flags) or `+`
+            (Hydra) and have hyphens for underscores. A dotted name means a mapping in a mapping. The names above the
+            correction may be left out, from the top: a mapping begins where most of its keys are in the table.
 
     Raises:
-        UsageError: for a retired name, for a name given twice, and for a key next to a parent, which would be ignored.
+        UsageError: for a name that is given twice.
 
-    >>> options("a loss", {"--trainer.loss.kl-tau": 0.0}, ("trainer", "loss"))
-    {'kl_tau': 0.0}
+    >>> sort_keys("verl", {"+algorithm.rollout_correction.rollout_is": "token", "trainer.lr": 1e-6}).others
+    {'trainer.lr': 1e-06}
     """
+    facts, leaves = FACTS[system], dict(_leaves(_nested(source)))
+    block = facts.block.split(".") if facts.block else []
+    starts = [".".join([*block[:depth], ""]) if depth else "" for depth in range(len(block) + 1)]
+    starts.sort(key=lambda above: -sum(f"{above}{name}" in facts.keys for name in leaves))
+    places = {name: [f"{above}{name}" for above in starts] for name in leaves}
+    full = {next(filter(facts.keys.__contains__, where), where[0]): leaves[name] for name, where in places.items()}
+    read = {name: value for name, value in full.items() if name in facts.keys and _counts(system, name, full)}
+    empty = {name for name, value in full.items() if not value and f"{facts.block}.".startswith(f"{name}.")}
+    return Keys(read, {name: value for name, value in full.items() if name not in read and name not in empty})
+
+
+def _counts(system: str, name: str, full: Mapping[str, Any]) -> bool:
+    condition = FACTS[system].keys[name].condition
+    other, _, required = condition.partition("=")
+    return not condition or (full.get(other) == required if required else bool(full.get(other)))
+
+
+def read_keys(system: str, source: Any) -> dict[str, Any]:
+    """Return {full key: value} of a pasted mapping, or of the system's own object, with nothing else in it.
+
+    Raises `UsageError` for a retired key, with its successor, and for every other key that is not in the table.
+    """
+    facts = FACTS[system]
+    if is_dataclass(source) and not isinstance(source, type):  # the system's own object, which may have other fields
+        above = f"{facts.block}.".lstrip(".")
+        values = {f"{above}{f.name}": getattr(source, f.name) for f in fields(source)}
+        source = {name: x for name, x in values.items() if name in facts.keys and _counts(system, name, values)}
     if not isinstance(source, Mapping):
-        return source
-    inner = _nested(source)
-    for name in _names(inner):
-        if retired and name in retired:
-            raise UsageError(f"{name} is not read: {retired[name]}.")
-    start = next((depth for depth, name in enumerate(parents) if name in inner), len(parents))
-    for name in parents[start:]:
-        neighbours = [key for key in inner if key != name]
-        if neighbours:
-            raise UsageError(
-                f"{kind} is read from {'.'.join(parents)}, and {neighbours[0]!r} next to {name} is not: leave it out, "
-                f"or move it there."
-            )
-        inner = {} if inner.get(name) is None else inner[name]
-        if not isinstance(inner, Mapping):
-            return inner
-    return inner
+        raise UsageError(f"{_kind(system)} must be a mapping of names to values; got {source!r}.")
+    keys = sort_keys(system, source)
+    refuse_retired(system, keys.others)
+    for name in keys.others:
+        raise UsageError(f"{wrong_key(system, name)} What is not about the correction is not read: leave it out.")
+    if keys.read.get(facts.block):
+        raise UsageError(f"{_kind(system)} must be a mapping of names to values; got {keys.read[facts.block]!r}.")
+    return keys.read
+
+
+def refuse_retired(system: str, names: Iterable[str]) -> None:
+    """Raise `UsageError` for a key that older versions of the system have, with what to write now."""
+    for name in names:
+        for part in name.split("."):
+            if part in FACTS[system].retired:
+                raise UsageError(f"{part} is not read: {FACTS[system].retired[part]}.")
+
+
+def wrong_key(system: str, name: str) -> UsageError:
+    """Return the error for a key that is not in the system's table. Its message has the nearest key."""
+    return unknown(f"key of {_kind(system)}", name.rpartition(".")[2], last_names(system))
+
+
+def last_names(system: str) -> set[str]:
+    """Return the last names of the keys of a system.
+
+    >>> "rollout_rs" in last_names("verl")
+    True
+    """
+    return {name.rpartition(".")[2] for name in FACTS[system].keys}
+
+
+def _kind(system: str) -> str:
+    return f"{system}'s {FACTS[system].block.rpartition('.')[2] or FACTS[system].under}"
+
+
+def below(values: Mapping[str, Any], parent: str) -> dict[str, Any]:
+    """Return {last name: value} of the keys directly below a parent.
+
+    >>> below({"a.b": 1, "a.c.d": 2}, "a")
+    {'b': 1}
+    """
+    return {name.rpartition(".")[2]: value for name, value in values.items() if name.rpartition(".")[0] == parent}
 
 
 def _nested(source: Mapping[Any, Any]) -> dict[str, Any]:
@@ -52,33 +117,21 @@ def _nested(source: Mapping[Any, Any]) -> dict[str, Any]:
             holder = holder.setdefault(parent, {})
             if not isinstance(holder, dict):
                 raise UsageError(f"{parent} has a value and options below it: {str(key)!r}; give one of them.")
+        if isinstance(value, Mapping) and isinstance(holder.get(name), dict):
+            holder[name] = _nested(value) | holder[name]
+            continue
         if name in holder:
             raise UsageError(f"{str(key)!r} is given twice, in two spellings; give it once.")
         holder[name] = _nested(value) if isinstance(value, Mapping) else value
     return nested
 
 
-def _names(source: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in source.items():
-        yield name
-        if isinstance(value, Mapping):
-            yield from _names(value)
-
-
-def names_of_other_versions(system: str, version: str, names: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return {name: sentence} of the names that other versions of the system have and this one lacks.
-
-    >>> names_of_other_versions("TRL", "1.16", {"1.16": ["clip_max"], "1.5": ["cap"]})
-    {'cap': "it is of TRL 1.5: read it with version='1.5', or write the names of 1.16, clip_max"}
-    """
-    current = tuple(names[version])
-    return {
-        name: f"it is of {system} {other}: read it with version={other!r}, or write the names of {version}, "
-        f"{', '.join(current)}"
-        for other in names
-        for name in names[other]
-        if name not in current
-    }
+def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in nested.items():
+        if isinstance(value, Mapping) and value:
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value))
+        else:
+            yield name, value
 
 
 def refuse_ignored(
@@ -89,50 +142,13 @@ def refuse_ignored(
     A threshold without its switch is a mistake that the system itself does not report. `why` is a part of the message:
     the condition under which these options are ignored.
 
-    >>> refuse_ignored("slime", {"tis_clip": 5.0}, {"tis_clip": 2.0}, ["tis_clip"], "without --use-tis")
+    >>> refuse_ignored("TRL", {"clip_max": 5.0}, {"clip_max": 2.0}, ["clip_max"], "without use_vllm")
     Traceback (most recent call last):
-    rlcorr.errors.UsageError: slime ignores tis_clip=5.0 without --use-tis: change that, or leave tis_clip out.
+    rlcorr.errors.UsageError: TRL ignores clip_max=5.0 without use_vllm: change that, or leave clip_max out.
     """
     for name in names:
-        value = tuple(values[name]) if isinstance(values[name], list) else values[name]
-        if value != defaults[name]:
-            raise UsageError(f"{system} ignores {name}={value!r} {why}: change that, or leave {name} out.")
-
-
-def known_keys(kind: str, mapping: Any, allowed: Iterable[str]) -> None:
-    """Raise `UsageError` unless this is a mapping whose keys are all allowed."""
-    if not isinstance(mapping, Mapping):
-        raise UsageError(f"{kind} must be a mapping of names to values; got {mapping!r}.")
-    allowed = tuple(allowed)
-    for key in mapping:
-        if key not in allowed:
-            raise UsageError(
-                f"{unknown(f'key of {kind}', str(key), allowed)} What is not about the correction is not read: "
-                f"leave it out."
-            )
-
-
-def settings(kind: str, source: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of these fields from a mapping, or from the system's own object.
-
-    A mapping may lack fields, which then have their default, but it must not have other keys. An object may have other
-    attributes, but it must have all fields. Raises `UsageError` otherwise.
-    """
-    if isinstance(source, Mapping):
-        known_keys(kind, source, defaults)
-        return dict(defaults) | dict(source)
-    try:
-        return {name: getattr(source, name) for name in defaults}
-    except AttributeError as missing:
-        fields = ", ".join(defaults)
-        raise UsageError(f"{kind} must be a mapping, or an object with {fields}; got {source!r}.") from missing
-
-
-def version_of(system: str, version: str, allowed: Iterable[str]) -> str:
-    """Return the version. Raises `UsageError` for a version that is not supported."""
-    if version not in (allowed := tuple(allowed)):
-        raise unknown(f"version of {system}", str(version), allowed)
-    return version
+        if values[name] != defaults[name]:
+            raise UsageError(f"{system} ignores {name}={values[name]!r} {why}: change that, or leave {name} out.")
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> Any:
@@ -175,10 +191,3 @@ def _looks_like_a_number(text: str) -> bool:
 def optional(name: str, value: Any) -> float | None:
     """Return a number, or None. Raises `UsageError` as `number` does."""
     return None if value is None else number(name, value)
-
-
-def pair(name: str, value: Any) -> tuple[float, float]:
-    """Return two numbers in the order in which they are written. Raises `UsageError` for anything else."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise UsageError(f"{name} must be two numbers; got {value!r}.")
-    return number(name, value[0]), number(name, value[1])

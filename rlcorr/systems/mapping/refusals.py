@@ -4,32 +4,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-
-CENTERING = {
-    "prime-rl": "version='main' has trainer.loss.score_centering, for its loss ipo",
-    "verl": "version='main' has it, for its policy gradient",
-    "NeMo RL": "version='nightly' has loss_fn.score_centering",
-    "miles": "it is in an open pull request, 3317",
-}
-"""System whose text cannot contain score centering, in this version at least → a sentence about its own."""
-
-
-def refuse_centering(system: str, loss: LossConfig | None, version: str = "") -> None:
-    """Raise `UsageError` if the loss has score centering, which the text of this system and version cannot contain.
-
-    >>> refuse_centering("TRL", LossConfig(score_centering=True))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    rlcorr.errors.UsageError: TRL's text cannot contain score centering; nearest: verl with version='main', slime, ...
-    """
-    if loss is not None and loss.score_centering:
-        reason = f" ({CENTERING[system]})" if system in CENTERING else ""
-        raise UsageError(
-            f"{f'{system} {version}'.rstrip()}'s text cannot contain score centering{reason}; nearest: verl with "
-            f"version='main', slime, NeMo RL with version='nightly', or score_centering=False."
-        )
 
 
 @contextmanager
@@ -130,15 +107,6 @@ def bounds(rule: RejectionRule) -> tuple[float, float]:
     (0.0, 2.0)
     """
     return rule.lower or 0.0, float(rule.upper)
-
-
-def ratio_rule(name: str, lower: float | None, upper: float | None) -> RejectionRule:
-    """Return a rule on ratios. A lower bound of 0 and an upper bound of infinity or None mean no bound.
-
-    >>> ratio_rule("token_k1", 0.0, 2.0)  # doctest: +ELLIPSIS
-    RejectionRule(level='token', divergence='k1', upper=2.0, lower=None, ...)
-    """
-    return RejectionRule.named(name, lower=lower or None, upper=math.inf if upper is None else upper)
 
 
 def only_rule(

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*|-?\d[\w.+]*|\$\{[\w.]+\}")
@@ -40,12 +40,12 @@ def as_toml(table: str, fields: Mapping[str, Any]) -> str:
     return "\n".join([f"[{table}]", *lines, ""])
 
 
-def as_flags(fields: Mapping[str, Any], prefix: str = "--", *, hyphens: bool = False) -> str:
+def as_flags(prefix: str, fields: Mapping[str, Any], *, hyphens: bool = False) -> str:
     """Return flags of a command line, one per line.
 
     True gives the flag without a value, False and None give nothing, a tuple gives several values.
 
-    >>> print(as_flags({"use_tis": True, "tis_clip": 2.0, "off": None, "pair": (0.5, 5.0)}, hyphens=True), end="")
+    >>> print(as_flags("--", {"use_tis": True, "tis_clip": 2.0, "off": None, "pair": (0.5, 5.0)}, hyphens=True), end="")
     --use-tis \\
     --tis-clip 2.0 \\
     --pair 0.5 5.0
@@ -71,6 +71,17 @@ def as_call(name: str, fields: Mapping[str, Any]) -> str:
     """
     lines = [f"    {field}={_python(value)}," for field, value in fields.items()]
     return "\n".join([f"{name}(", *lines, ")", ""])
+
+
+Form = Callable[[str, Mapping[str, Any]], str]
+FORMS: dict[str, Form] = {
+    "yaml": as_yaml,
+    "toml": as_toml,
+    "call": as_call,
+    "flags": as_flags,
+    "spelled flags": lambda prefix, fields: as_flags(prefix, {k: str(value).lower() for k, value in fields.items()}),
+}
+"""Form of a system's text → its writer, which takes what is above the settings: a key, a table, a name or a prefix."""
 
 
 def five_digits(text: str) -> str:

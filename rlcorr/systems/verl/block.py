@@ -8,11 +8,11 @@ Score centering (pull request 8010, read at commit c6236f51) also needs topk_log
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.keys import known_keys, number, options
+from rlcorr.systems.mapping.keys import below, number
 
 KEY, LOG_PROBS, LOSS_MODE = "actor_rollout_ref", "calculate_log_probs", "bypass_mode"
 REFERENCE = "${algorithm.rollout_correction}"
@@ -22,14 +22,6 @@ HEAD_SIZE = 128
 """The size of the head in verl's example; its default, 0, records none."""
 FULL_SUPPORT = {"name": "vllm", "top_p": 1.0, "top_k": -1, "logprobs_mode": "processed_logprobs"}
 """Keys next to topk_log_probs → the only value with which verl accepts it."""
-
-
-class Pasted(NamedTuple):
-    """What was pasted: the correction, whether the keys set the loss of bypass mode, and the size of the head."""
-
-    correction: Any
-    is_loss_set: bool = False
-    head: int | None = None
 
 
 def block(correction: Mapping[str, Any], config: CorrectionConfig) -> dict[str, Any]:
@@ -42,48 +34,28 @@ def block(correction: Mapping[str, Any], config: CorrectionConfig) -> dict[str, 
     return {"algorithm": {"rollout_correction": correction}, KEY: needed}
 
 
-def split_block(source: Any, retired: Mapping[str, str] | None = None) -> Pasted:
-    """Return the configuration without these keys, and what the keys say.
+def check_needed(keys: Mapping[str, Any], *, is_bypass: bool) -> int | None:
+    """Return topk_log_probs, None if it is missing.
 
-    `retired` are the names of older versions, as in `options`. Raises `UsageError` for values with which verl would
-    ignore the correction, or refuse it, and for other keys below the same name.
-
-    >>> split_block({"actor_rollout_ref.rollout.calculate_log_probs": True, "algorithm.rollout_correction": {}})
-    Pasted(correction={'algorithm': {'rollout_correction': {}}}, is_loss_set=False, head=None)
+    `keys` are full keys with their values. Raises `UsageError` for values with which verl would ignore the correction,
+    or refuse it.
     """
-    if not isinstance(source, Mapping) or not any(str(key).lstrip("+").startswith(KEY) for key in source):
-        return Pasted(source)
-    rest = options("verl's configuration", source, retired=retired)
-    needed = rest.pop(KEY)
-    known_keys(f"verl's {KEY}", needed, ("rollout", "actor"))
-    head = _head(needed.get("rollout", {LOG_PROBS: True}))
-    return Pasted(rest, "actor" in needed and _is_bypass(needed["actor"]), head)
-
-
-def _head(rollout: Mapping[str, Any]) -> int | None:
-    """Return topk_log_probs. Raises `UsageError` for settings with which verl ignores or refuses the log-probs."""
+    rollout, loss = below(keys, f"{KEY}.rollout"), below(keys, f"{KEY}.actor.policy_loss")
+    if rollout.get(LOG_PROBS, True) is not True:
+        raise UsageError(
+            f"{LOG_PROBS} is {rollout[LOG_PROBS]!r}: verl then has no rollout_log_probs and skips the correction "
+            f"without a message. Write true."
+        )
+    if loss and not is_bypass:
+        raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
+    if loss and loss.get("rollout_correction") != REFERENCE:
+        raise UsageError(
+            f"policy_loss is read with loss_mode: {LOSS_MODE} and rollout_correction: {REFERENCE} only; got {loss!r}."
+        )
     size = int(number(HEAD, rollout[HEAD])) if HEAD in rollout else None
     if size is not None and size < 0:
         raise UsageError(f"{HEAD} must be ≥ 0; got {size}.")
-    known_keys(f"verl's {KEY}.rollout", rollout, (LOG_PROBS, HEAD, *(FULL_SUPPORT if size else ())))
-    if rollout.get(LOG_PROBS) is not True:
-        raise UsageError(
-            f"{LOG_PROBS} is {rollout.get(LOG_PROBS)!r}: verl then has no rollout_log_probs and skips the correction "
-            f"without a message. Write true."
-        )
     for name, required in FULL_SUPPORT.items():
         if rollout.get(name, required) != required:
             raise UsageError(f"verl refuses {HEAD} with {name}: {rollout[name]}; write {name}: {required}.")
     return size
-
-
-def _is_bypass(actor: Any) -> bool:
-    known_keys(f"verl's {KEY}.actor", actor, ("policy_loss",))
-    policy_loss = actor["policy_loss"]
-    known_keys("verl's policy_loss", policy_loss, ("loss_mode", "rollout_correction"))
-    if policy_loss.get("loss_mode") != LOSS_MODE or policy_loss.get("rollout_correction") != REFERENCE:
-        raise UsageError(
-            f"policy_loss is read with loss_mode: {LOSS_MODE} and rollout_correction: {REFERENCE} only; got "
-            f"{policy_loss!r}."
-        )
-    return True

@@ -1,27 +1,24 @@
-"""verl's RolloutCorrectionConfig as ours and back: 0.9.1 (as commit 1dda039b), and two versions without a release.
+"""verl's RolloutCorrectionConfig as ours and back: 0.9.1 (as commit 1dda039b), and main's score centering.
 
-They are main, with score centering (pull request 8010, read at commit c6236f51), and pull request 6800, with KPop's
-binary_kl. verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r.
+Score centering is from pull request 8010, read at commit c6236f51. KPop's binary_kl, of the open pull request 6800, is
+read, too. verl writes a bound as a number or as text (see `thresholds`). The bounds of k1 act on 1/r.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.keys import known_keys, options, switch, version_of
-from rlcorr.systems.mapping.refusals import refuse_centering
+from rlcorr.systems.mapping.facts import FACTS
+from rlcorr.systems.mapping.keys import below, read_keys, switch
 from rlcorr.systems.mapping.serialize import as_yaml, commented, five_digits, short_number
-from rlcorr.systems.verl.block import CENTERING, HEAD, LOSS_MODE, block, split_block
-from rlcorr.systems.verl.retired import RETIRED, RETIRED_RULES
+from rlcorr.systems.verl.block import CENTERING, HEAD, block, check_needed
 from rlcorr.systems.verl.thresholds import (
     OPTIONS,
     RULES,
     Bounds,
-    ThresholdError,
     parse_bounds,
     parse_options,
     parse_rule_bounds,
@@ -29,12 +26,6 @@ from rlcorr.systems.verl.thresholds import (
     weight_text,
 )
 
-VERSIONS = {
-    "0.9.1": "verl 0.9.1",
-    "main": "verl main with pull request 8010; no release has it",
-    "pull request 6800": "verl with pull request 6800; no release has it",
-}
-"""Version → how its texts name it. Pull request 6800 was open in October 2026."""
 CENTERING_NEEDS = "score_centering needs the vLLM rollout with top_p 1 and top_k -1, and FSDP without fused kernels"
 LOSSES = ("ppo_clip", "reinforce")
 NOWHERE_IN_VERL = {
@@ -44,25 +35,22 @@ NOWHERE_IN_VERL = {
 """Losses that verl 0.9.1 does not have → the nearest setting."""
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The settings of verl as they were written; a key that is missing has the default of verl's YAML."""
-
-    rollout_is: Any = None
-    rollout_is_threshold: Any = 2.0
-    rollout_is_batch_normalize: Any = False
-    rollout_rs: Any = None
-    rollout_rs_threshold: Any = None
-    bypass_mode: Any = False
-    loss_type: Any = "ppo_clip"
-    score_centering: Any = False
-    """Only in main."""
-
-
-KEYS = tuple(f.name for f in fields(_Settings))
+DEFAULTS: dict[str, Any] = {
+    "rollout_is": None,
+    "rollout_is_threshold": 2.0,
+    "rollout_is_batch_normalize": False,
+    "rollout_rs": None,
+    "rollout_rs_threshold": None,
+    "bypass_mode": False,
+    "loss_type": "ppo_clip",
+    CENTERING: False,
+}
+"""verl's keys and the defaults of its YAML."""
+RETIRED_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+"""Values of rollout_rs in verl 0.7, with bounds on r → today's, with bounds on 1/r."""
 
 
-def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfig:
+def from_verl(correction: Any) -> CorrectionConfig:
     """Return the configuration of verl's `algorithm.rollout_correction`.
 
     Two differences remain: we normalise weights after rejection, and verl's ppo_clip is our dual_clip with c = 3.
@@ -73,13 +61,12 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
             have the keys of `block` next to it. A key that is missing has the default of verl's YAML. Next to a
             `_target_`, with which Hydra builds verl's class, rollout_is is required, because the class has another
             default for it.
-        version: one of `VERSIONS`. None reads what any of them has.
 
     Raises:
         UsageError: for unknown keys, for numbers that verl would misread, for settings that verl would ignore silently,
             or accept and then fail on, and for score_centering: true, which `from_verl_with_loss` reads.
     """
-    config, loss = from_verl_with_loss(correction, version=version)
+    config, loss = from_verl_with_loss(correction)
     if loss.score_centering:
         raise UsageError(
             "score_centering belongs to the loss: read both with from_verl_with_loss, or leave it out, and set "
@@ -88,7 +75,7 @@ def from_verl(correction: Any, *, version: str | None = None) -> CorrectionConfi
     return config
 
 
-def from_verl_with_loss(correction: Any, *, version: str | None = None) -> tuple[CorrectionConfig, LossConfig]:
+def from_verl_with_loss(correction: Any) -> tuple[CorrectionConfig, LossConfig]:
     """Return the configuration and the loss, which has score centering if verl's mapping has it.
 
     Arguments and errors are those of `from_verl`. Raises `UsageError` also where verl refuses score centering: without
@@ -98,36 +85,44 @@ def from_verl_with_loss(correction: Any, *, version: str | None = None) -> tuple
     >>> from_verl_with_loss(pasted)[1].score_centering
     True
     """
-    pasted = split_block(correction, RETIRED)
-    parents = ("algorithm", "rollout_correction")
-    mapping = _fields_of(options("verl's rollout correction", pasted.correction, parents, RETIRED))
-    version = version if version is None else version_of("verl", version, VERSIONS)
-    known_keys("verl's rollout correction", mapping, [k for k in KEYS if k != CENTERING or version in (None, "main")])
-    settings = _Settings(**mapping)
+    keys = read_keys("verl", correction)
+    settings = DEFAULTS | _without_target(below(keys, FACTS["verl"].block))
+    level, bypass, loss = (settings[name] for name in ("rollout_is", "bypass_mode", "loss_type"))
     _check_switches(settings)
-    _check_names(settings.rollout_is, settings.bypass_mode, settings.loss_type)
-    if pasted.is_loss_set and settings.bypass_mode is not True:
-        raise UsageError(f"loss_mode: {LOSS_MODE} needs bypass_mode: true in the rollout correction.")
+    _check_names(level, bypass, loss)
+    head = check_needed(keys, is_bypass=bypass is True)
     try:
-        bounds, rules = _weight_bounds(settings), _rules(settings, version)
-    except ThresholdError as error:
+        bounds, rules = _weight_bounds(level, settings["rollout_is_threshold"]), _rules(settings)
+    except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     config = CorrectionConfig(
-        rollout_is=settings.rollout_is,
-        rollout_is_threshold=bounds.upper,
-        rollout_is_threshold_lower=bounds.lower,
-        rollout_is_mode="truncate" if bounds.lower is None else "mask",
-        rollout_is_batch_normalize=settings.rollout_is_batch_normalize,
+        rollout_is=level,
+        **bounds.of_weights(),
+        rollout_is_batch_normalize=settings["rollout_is_batch_normalize"],
         rollout_rs=rules,
-        bypass_mode=settings.bypass_mode,
-        loss_type=settings.loss_type,
+        bypass_mode=bypass,
+        loss_type=loss,
     )
-    centered = switch(CENTERING, settings.score_centering)
+    centered = switch(CENTERING, settings[CENTERING])
     if centered:
         _check_centering(config)
-        if pasted.head == 0:
+        if head == 0:
             raise UsageError(f"{CENTERING} needs {HEAD}, the size of the sampler's head; got 0, nearest: 128.")
     return config, LossConfig(score_centering=centered)
+
+
+def _without_target(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings without the `_target_` of verl's class. Raises `UsageError` if it names another one."""
+    if "_target_" not in settings:
+        return settings
+    target = settings.pop("_target_")
+    if target != "" and str(target).rpartition(".")[2] != "RolloutCorrectionConfig":
+        raise UsageError(f"_target_ must be empty or name verl's RolloutCorrectionConfig; got {target!r}.")
+    if "rollout_is" not in settings:
+        raise UsageError(
+            "rollout_is is missing next to _target_: verl's class then has 'sequence', and its YAML null. Write it."
+        )
+    return settings
 
 
 def _check_centering(config: CorrectionConfig) -> None:
@@ -139,20 +134,19 @@ def _check_centering(config: CorrectionConfig) -> None:
     check_centering(config)
 
 
-def _weight_bounds(settings: _Settings) -> Bounds:
-    threshold = settings.rollout_is_threshold
-    if threshold is None and settings.rollout_is is not None:
+def _weight_bounds(level: Any, threshold: Any) -> Bounds:
+    if threshold is None and level is not None:
         raise UsageError(
-            f"rollout_is_threshold is null: verl then computes no weights, although rollout_is is "
-            f'{settings.rollout_is!r}. Give a number or "lower_upper".'
+            f"rollout_is_threshold is null: verl then computes no weights, although rollout_is is {level!r}. Give a "
+            f'number or "lower_upper".'
         )
-    threshold = _Settings.rollout_is_threshold if threshold is None else threshold
+    threshold = DEFAULTS["rollout_is_threshold"] if threshold is None else threshold
     _refuse_second_underscore("rollout_is_threshold", threshold)
     return parse_bounds("rollout_is_threshold", threshold)
 
 
-def _rules(settings: _Settings, version: str | None) -> tuple[RejectionRule, ...]:
-    rollout_rs, threshold = settings.rollout_rs, settings.rollout_rs_threshold
+def _rules(settings: Mapping[str, Any]) -> tuple[RejectionRule, ...]:
+    rollout_rs, threshold = settings["rollout_rs"], settings["rollout_rs_threshold"]
     if rollout_rs is None:
         return ()
     names = parse_options(rollout_rs)
@@ -166,8 +160,7 @@ def _rules(settings: _Settings, version: str | None) -> tuple[RejectionRule, ...
             raise unknown("rollout_rs of verl", name, RULES)
     _refuse_second_underscore("rollout_rs_threshold", threshold)
     parsed = parse_rule_bounds(rollout_rs, names, threshold)
-    rules = tuple(RejectionRule.named(rule, lower=bounds.lower, upper=bounds.upper) for rule, bounds in parsed)
-    return rules if version is None else _check_binary_kl(rules, version)
+    return tuple(RejectionRule.named(rule, lower=bounds.lower, upper=bounds.upper) for rule, bounds in parsed)
 
 
 def _refuse_second_underscore(name: str, threshold: Any) -> None:
@@ -179,43 +172,17 @@ def _refuse_second_underscore(name: str, threshold: Any) -> None:
             )
 
 
-def _fields_of(correction: Any) -> Any:
-    """Return the fields of verl's class without its `_target_`, and anything else unchanged: `known_keys` checks it."""
-    if is_dataclass(correction) and not isinstance(correction, type):
-        correction = {f.name: getattr(correction, f.name) for f in fields(correction)}
-    if not isinstance(correction, Mapping) or "_target_" not in correction:
-        return correction
-    target = correction["_target_"]
-    if target != "" and str(target).rpartition(".")[2] != "RolloutCorrectionConfig":
-        raise UsageError(f"_target_ must be empty or name verl's RolloutCorrectionConfig; got {target!r}.")
-    if "rollout_is" not in correction:
-        raise UsageError(
-            "rollout_is is missing next to _target_: verl's class then has 'sequence', and its YAML null. Write it."
-        )
-    return {key: correction[key] for key in correction if key != "_target_"}
-
-
-def _check_binary_kl(rules: tuple[RejectionRule, ...], version: str) -> tuple[RejectionRule, ...]:
-    """Return the rules. Raises `UsageError` for binary_kl in a version without it."""
-    if version != "pull request 6800" and any(rule.name == "token_binary_kl" for rule in rules):
-        raise UsageError(
-            f"verl {version} takes rollout_rs='binary_kl' and raises when it first runs, and no release has it: it is "
-            f"KPop's rule in pull request 6800; nearest: version='pull request 6800', or seq_mean_k3."
-        )
-    return rules
-
-
-def _check_switches(settings: _Settings) -> None:
+def _check_switches(settings: Mapping[str, Any]) -> None:
     """Raise `UsageError` for a threshold whose switch is off, which verl ignores."""
-    level, threshold = settings.rollout_is, settings.rollout_is_threshold
+    level, threshold = settings["rollout_is"], settings["rollout_is_threshold"]
     if isinstance(level, bool):
         raise UsageError(f"rollout_is={level!r} is an older verl's; now it is token, sequence, or null for no weights.")
     if level is None and threshold not in (None, 2.0):  # 2.0 is in verl's YAML, next to rollout_is: null
         raise UsageError(
             f"verl ignores rollout_is_threshold={threshold!r} without rollout_is: leave it out, or give both."
         )
-    value = settings.rollout_rs_threshold
-    if settings.rollout_rs is None and value is not None:
+    value = settings["rollout_rs_threshold"]
+    if settings["rollout_rs"] is None and value is not None:
         raise UsageError(f"verl ignores rollout_rs_threshold={value!r} without rollout_rs: leave it out, or give both.")
 
 
@@ -232,20 +199,22 @@ def _check_names(level: Any, bypass: Any, loss: Any) -> None:
         )
 
 
-def to_verl(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "0.9.1") -> dict[str, Any]:
+def to_verl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
     """Return verl's `algorithm.rollout_correction`, every field. Raises `UsageError` for what verl cannot do.
 
     Pairs of bounds are text with dots, "0.5_5.0", which YAML does not read as a number. From `loss` comes
-    score_centering, in the version main.
+    score_centering, which only main has.
     """
-    version_of("verl", version, VERSIONS)
     _refuse_loss(config)
     centered = loss is not None and loss.score_centering
-    if centered and version != "main":
-        refuse_centering("verl", loss, version)
     if centered:
         _check_centering(config)
-    rules = _check_binary_kl(config.rollout_rs, version)
+    rules = config.rollout_rs
+    if any(rule.name == "token_binary_kl" for rule in rules):
+        raise UsageError(
+            "verl takes rollout_rs='binary_kl' and raises when it first runs, because no release has it: it is KPop's "
+            "rule, from the open pull request 6800; nearest: seq_mean_k3."
+        )
     thresholds = [rule_text(rule) for rule in rules]
     one_number = len(rules) == 1 and rules[0].divergence != "k1"
     return {
@@ -256,14 +225,14 @@ def to_verl(config: CorrectionConfig, loss: LossConfig | None = None, *, version
         "rollout_rs_threshold": float(rules[0].upper) if one_number else ",".join(thresholds) or None,
         "bypass_mode": config.bypass_mode,
         "loss_type": config.loss_type,
-    } | ({CENTERING: centered} if version == "main" else {})
+    } | ({CENTERING: True} if centered else {})
 
 
-def verl_text(config: CorrectionConfig, loss: LossConfig | None = None, *, version: str = "0.9.1") -> str:
+def verl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return YAML: `algorithm.rollout_correction` and the keys that it needs. Raises `UsageError` as `to_verl` does."""
-    correction = to_verl(config, loss, version=version)
-    needs = [CENTERING_NEEDS] if correction.get(CENTERING) else []
-    return commented(as_yaml("", block(correction, config)), [VERSIONS[version], *needs, *inverted_notes(config)])
+    correction, facts = to_verl(config, loss), FACTS["verl"]
+    notes = [facts.centering or "", CENTERING_NEEDS] if CENTERING in correction else [facts.comment]
+    return commented(as_yaml("", block(correction, config)), [*notes, *inverted_notes(config)])
 
 
 def inverted_notes(config: CorrectionConfig) -> list[str]:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from reference import GOLDEN, VERL, tensor
+from reference import VERL, tensor
 from torch import Tensor
 
-from rlcorr.recorders import verl_plugin
-from rlcorr.systems.verl import helper as verl_helper
-from rlcorr.systems.verl.options import NO_BOUND, rejection_rules
+from rlcorr.recorders import verl_helper, verl_plugin
+from rlcorr.systems.verl.thresholds import NO_BOUND, rejection_rules
 
 ABSOLUTE, RELATIVE = 1e-5, 2e-4
 # We convert bfloat16 to float32 and a mask of fractions to bools, and raise for a batch without rows.
@@ -115,12 +114,12 @@ def test_weights_alone(options: str) -> None:
         old, rollout, mask = given(case)
         if "error" in golden or not mask.any():
             continue
-        weights, report = verl_helper.compute_rollout_correction_weights(old - rollout, mask, **config)
-        real = mask.bool()
+        weights, _, report = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **config)
+        real, got = mask.bool(), weights.batch["rollout_is_weights"]
         torch.testing.assert_close(
-            weights[real], tensor(golden["weights"])[real], rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True
+            got[real], tensor(golden["weights"])[real], rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True
         )
-        assert unlike(report, golden["metrics"]) == {}, case
+        assert unlike(starting_with("rollout_is_", report), golden["metrics"]) == {}, case
 
 
 @pytest.mark.parametrize("options", VERL["rs"])
@@ -131,9 +130,14 @@ def test_rejection_alone(options: str) -> None:
         old, rollout, mask = given(case)
         if "error" in golden or not mask.any():
             continue
-        kept, report = verl_helper.compute_rollout_rejection_mask(old - rollout, mask, **config)
+        _, kept, report = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **config)
         assert kept.tolist() == golden["mask"], case
-        assert unlike(report, golden["metrics"]) == {}, case
+        assert unlike(starting_with("rollout_rs_", report), golden["metrics"]) == {}, case
+
+
+def starting_with(start: str, report: dict[str, float]) -> dict[str, float]:
+    """Return the metrics of the weights, or of the rules."""
+    return {key: value for key, value in report.items() if key.startswith(f"rollout_corr/{start}")}
 
 
 @pytest.mark.parametrize("case", sorted(set(CASES) & set(VERL["offpolicy_metrics"])))
@@ -173,8 +177,9 @@ def test_wrong_options_raise_what_verl_raises(entry: dict[str, Any]) -> None:
 def test_a_threshold_of_nan_is_refused_where_verl_makes_every_weight_nan() -> None:
     golden = next(e for e in VERL["entry_errors"] if "'nan'" in repr(e.get("kwargs")))
     assert golden["weights_nan"]
+    zeros = torch.zeros(1, 1)
     with pytest.raises(ValueError, match="must be positive"):
-        verl_helper.compute_rollout_correction_weights(torch.zeros(1, 1), torch.ones(1, 1), **golden["kwargs"])
+        verl_helper.compute_rollout_correction_and_rejection_mask(zeros, zeros, torch.ones(1, 1), **golden["kwargs"])
 
 
 def test_shapes_and_empty_masks_raise() -> None:
@@ -184,9 +189,7 @@ def test_shapes_and_empty_masks_raise() -> None:
     with pytest.raises(ValueError, match=r"\(2, 3\), another \(2, 4\)"):
         verl_helper.compute_rollout_correction_and_rejection_mask(x, torch.zeros(2, 4), torch.ones(2, 3))
     with pytest.raises(TypeError, match="not a boolean"):
-        verl_helper.compute_rollout_correction_weights(x, torch.ones(2, 3), rollout_is_threshold=True)
-    mask = torch.ones(0, 3)
-    assert verl_helper.compute_rollout_rejection_mask(torch.zeros(0, 3), mask, "token_k2", 1.0) == (mask, {})
+        verl_helper.compute_rollout_correction_and_rejection_mask(x, x, torch.ones(2, 3), "token", True)
 
 
 def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
@@ -205,33 +208,9 @@ def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
 def test_an_infinite_bound_rejects_nothing() -> None:
     assert rejection_rules("token_k2", "inf")[0].upper == NO_BOUND
     log_ratio, mask = torch.tensor([[0.0, 30.0]]), torch.ones(1, 2)
-    assert verl_helper.compute_rollout_rejection_mask(log_ratio, mask, "token_k1", "0.5_inf")[0].tolist() == [[1, 0]]
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
-def test_the_compiled_pass_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlcorr.systems.verl import helper_measured
-
-    old, rollout, mask = given("moderate2_5x9")
-    options: dict[str, Any] = {
-        "rollout_is": "token",
-        "rollout_rs": "seq_mean_k1,token_k3",
-        "rollout_rs_threshold": "0.9_1.2,0.5",
-    }
-    plain = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
-    monkeypatch.setattr(helper_measured, "COMPILED_FROM", 1)
-    compiled = verl_helper.compute_rollout_correction_and_rejection_mask(old, rollout, mask, **options)
-    assert compiled[1].equal(plain[1])
-    assert unlike(compiled[2], plain[2]) == {}
-
-
-def test_a_function_for_each_of_verls() -> None:
-    theirs = {"compute_rollout_rejection_mask", "compute_rs_metrics", "compute_rollout_correction_weights",
-              "compute_is_metrics", "compute_rollout_correction_and_rejection_mask", "compute_offpolicy_metrics",
-              "compute_rollout_correction_and_add_to_batch", "compute_rollout_corr_metrics_from_logprobs",
-              "apply_bypass_mode"}  # fmt: skip
-    assert theirs <= set(verl_helper.__all__)
-    assert GOLDEN["meta"]
+    options: Any = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_inf"}
+    correct = verl_helper.compute_rollout_correction_and_rejection_mask
+    assert correct(log_ratio, torch.zeros(1, 2), mask, **options)[1].tolist() == [[1, 0]]
 
 
 def test_the_plugin_does_nothing_until_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
