@@ -226,14 +226,14 @@ def line_count(path: Path) -> int:
 
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_950,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_820,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_785,
     ("rlcorr/foreign",): 3_788,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 6_454,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_527,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,
-    ("app",): 10_500,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_856,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_389,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_087,
+    ("app",): 10_470,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 52_657,
+    ("tests",): 51_950,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

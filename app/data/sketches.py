@@ -16,7 +16,7 @@ from rlcorr.gradients.comparison import GradientComparison, compare_gradients
 from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.report import GradientReport, Ranking, compare, report_of, samples_of
-from rlcorr.gradients.sketch import ExactSketch, NextTokens, Sketch
+from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
 from rlcorr.gradients.toy import small_world
 from rlcorr.presets import RANKED, preset
@@ -128,18 +128,11 @@ def toy(measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds
 
 
 def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:
-    # Only sampled answers have sums of their own to start from. In an exact sketch prompts share the scores of a tree.
-    base = None if isinstance(measured.sketch, ExactSketch) else _base(measured, contributions.base_correction(config))
-    (contribution,) = contributions.contributions(measured.batch, measured.sketch, [config], base=base)
+    (contribution,) = contributions.contributions(measured.batch, measured.sketch, [config])
     return contribution
 
 
 _contribution = cached(128, _of_config)(_contribution_anew)
-
-
-@cached(8, _of_config)
-def _base(measured: Sketched, config: CorrectionConfig) -> contributions.BaseContributions | None:
-    return contributions.base_contributions(measured.batch, measured.sketch, config)
 
 
 @cached(8, lambda measured: measured.identity)

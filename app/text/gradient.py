@@ -128,7 +128,7 @@ NO_DISTRIBUTION = (
 )
 NOISE_REFERENCE = (
     "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "
-    "it. Record more of it with --sketch.reference-prompts."
+    "it. Record more answers with --prompts-per-step."
 )
 GO = "Show step {step}"
 

@@ -2,7 +2,7 @@
 
 import math
 
-from rlcorr.analysis.digits import digits
+from rlcorr.analysis.token_formulas import digits
 from rlcorr.analysis.token_story import RowOrder, TokenStory
 from rlcorr.records.token_texts import END, NEW_LINE, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define

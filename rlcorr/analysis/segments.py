@@ -76,26 +76,6 @@ def without_older(batch: TokenBatch, step: int, max_lag: int) -> TokenBatch:
     return batch.replace(response_mask=batch.response_mask & (token_lags(batch, step) <= max_lag))
 
 
-def exact_on_policy(batch: TokenBatch, step: int) -> TokenBatch:
-    """Return the batch with ratio 1 on the tokens that the newest weights have sampled.
-
-    π_rollout becomes π_old on tokens of lag 0 (`token_lags`), and stays what the engine reported on all others. Every
-    correction of this batch treats the engine's arithmetic as exact on fresh tokens, and corrects stale tokens only
-    (prime-rl's option exact_on_policy_ratio, pull request 3555, open). It fails if the engine's distribution differs
-    from the trainer's for another reason than rounding, such as top-p: that gap is then no longer corrected. Lists of
-    likeliest tokens are left as they are. Measure the gap before, not on this batch.
-
-    Raises `UsageError` without policy_versions or old_log_probs.
-
-    >>> batch = TokenBatch.from_log_probs(torch.full((1, 2), -1.0), torch.full((1, 2), -1.5), torch.ones(1, 2))
-    >>> batch = batch.replace(policy_versions=torch.tensor([[6, 7]]))
-    >>> exact_on_policy(batch, step=8).rollout_log_probs.tolist()  # version 7 scores step 8
-    [[-1.5, -1.0]]
-    """
-    old = old_log_probs(batch)
-    return batch.replace(rollout_log_probs=torch.where(token_lags(batch, step) == 0, old, batch.rollout_log_probs))
-
-
 def by_lag(batch: TokenBatch, step: int) -> tuple[Segment, ...]:
     """Measure the tokens of each lag, the smallest lag first. Raises as `token_lags` does."""
     return _measured(batch, token_lags(batch, step))

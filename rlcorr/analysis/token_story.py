@@ -9,12 +9,10 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import old_log_probs, require_fields
-from rlcorr.divergences import DIVERGENCES, PROBABILITY_FLOOR, SIGNED_KL_FLOOR, bernoulli_terms
 from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.masked import masked_mean
-from rlcorr.prefix_gap import prefix_parts
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
 from rlcorr.rules import RejectionRule
@@ -40,10 +38,6 @@ class RuleStory:
     inside: bool
     passes: bool
     """Whether the token is inside, or the rule does not apply to it."""
-    coins: tuple[float, float, float, float] | None
-    """For a binary KL: p, q, log p/q and log (1−p)/(1−q). p is π_old and q is π_rollout, clamped away from 0 and 1."""
-    prefix: tuple[float, float] | None
-    """For prefix_gap: w, and what the tokens before this one have overspent."""
 
 
 @dataclass(frozen=True)
@@ -161,25 +155,7 @@ def _rule_story(rule: RejectionRule, one: TokenBatch, d: Tensor, column: int) ->
         upper=upper,
         inside=bool(inside(rule, statistic)[0, column]),
         passes=bool(passes(rule, statistic, one, d)[0, column]),
-        coins=_coins(rule, one, column),
-        prefix=_prefix(rule, one, column),
     )
-
-
-def _prefix(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float] | None:
-    if DIVERGENCES[rule.divergence].of_answer is None or one.old_log_probs is None:
-        return None
-    w, _, overspent = prefix_parts(one.old_log_probs, one.rollout_log_probs, one.response_mask)
-    return float(w[0, column]), float(overspent[0, column])
-
-
-def _coins(rule: RejectionRule, one: TokenBatch, column: int) -> tuple[float, float, float, float] | None:
-    floors = {"binary_kl": PROBABILITY_FLOOR, "forward_kl": PROBABILITY_FLOOR, "signed_kl": SIGNED_KL_FLOOR}
-    if rule.divergence not in floors or one.old_log_probs is None:
-        return None
-    pair = one.old_log_probs[0, column], one.rollout_log_probs[0, column]
-    p, q, token, rest = (float(x) for x in bernoulli_terms(*pair, floors[rule.divergence]))
-    return p, q, token, rest
 
 
 def _contribution(

@@ -136,7 +136,7 @@ def _header(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: Gra
     """Return the lines about the data. Raises `UsageError` if the reference gradient, the unit, is only noise."""
     length, exact = report.reference_length, isinstance(sketch, ExactSketch)
     if not length.value > 0:
-        more = "--sketch.exact-prompts" if exact else "--sketch.reference-prompts"
+        more = "--sketch.exact-prompts" if exact else "--prompts-per-step"
         raise UsageError(
             f"step {step} of {run.name}: the on-policy gradient cannot be distinguished from its noise, so it cannot "
             f"serve as the unit; record more of it with {more}."
@@ -164,6 +164,8 @@ def _data_description(batch: TokenBatch, sketch: Sketch) -> str:
     if isinstance(sketch, ExactSketch):
         answers = f"every likely answer to {sketch.answers.prompt_count} prompts, {rows} in all, {size}"
         return f"{answers}; the on-policy gradient is exact on these prompts"
+    if sketch.reference is None:
+        return f"{rows} sequences, {size}; the reference is their gradient with exact sequence weights"
     responses = int(sketch.reference.sequences.sum())
     return f"{rows} sequences, {size}; the reference is the mean of {responses} on-policy responses"
 

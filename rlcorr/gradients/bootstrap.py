@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.contributions import Contributions, contributions, on_policy
-from rlcorr.gradients.estimates import blocks_of, covariances, mean_gradients
+from rlcorr.gradients.estimates import answer_variances, blocks_of, covariances, difference_noise, mean_gradients
 from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.types import TokenBatch
 
@@ -47,18 +47,38 @@ class BootstrapSamples:
     directions: Tensor  # (1 + R, K) how often each direction is drawn
     reference: Tensor  # (1 + R, K) the on-policy gradient
     reference_noise: Tensor  # (K,) what noise adds to its squares
+    reference_is_target: bool
+    """Whether the reference is the mean gradient of the target. If not, it comes from other answers."""
     target: Contributions
     """The contributions whose gradient a correction should have, from the same units, so that most of their noise
     cancels in the difference. With all answers present this is the on-policy gradient itself, otherwise the gradient of
     unbounded sequence weights."""
     exact: bool
-    """Whether the units are prompts with all their answers. Then the reference is the target."""
+    """Whether the units are prompts with all their answers."""
     finite_population_factor: float
     """How much the choice of prompts adds to a variance, compared with prompts from an endless supply.
 
     This is the correction for a finite population, 1 − P/N for P of the run's N prompts (Cochran, Sampling Techniques,
     §2.6). It is 0 if all prompts of the run are present; then the prompts are not resampled.
     """
+
+    def gradient(self, parts: Contributions) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mean gradient, (1 + R, K), and what noise adds to its squares and to its products with the
+        reference, (K,) each.
+
+        If the reference comes from other answers, the gradient is the reference plus the difference to the target: most
+        noise of the answers cancels in it.
+        """
+        g = mean_gradients(parts, self.units)
+        if self.reference_is_target:
+            return g, covariances(parts, parts), covariances(parts, self.target)
+        difference = g - mean_gradients(self.target, self.units)
+        noise = self.reference_noise + difference_noise(parts, self.target)
+        return self.reference + difference, noise, self.reference_noise
+
+    def variance(self, parts: Contributions) -> Tensor:
+        """Return V, the variance of one answer's contribution, (1 + R,)."""
+        return (self.directions * answer_variances(parts, self.units, sampled=not self.exact)).sum(-1)
 
     def without_noise(self, products: Tensor, noise: Tensor) -> Tensor:
         """Sum x·y over the directions and subtract what the noise of the units adds.
@@ -85,22 +105,22 @@ class BootstrapSamples:
 
 
 def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> BootstrapSamples:
-    """Draw bootstrap samples of the units, of the blocks of a sampled reference, and of the directions."""
+    """Draw bootstrap samples of the units, of the directions, and of the blocks of a reference if there are any."""
     directions = resampled(sketch.directions, replicates, seed + 2).to(sketch.scores)
-    if isinstance(sketch, ExactSketch):
+    exact, factor = isinstance(sketch, ExactSketch), sketch.finite_population_factor
+    if exact:
         target = on_policy(batch, sketch, loss)
-        factor = sketch.finite_population_factor
-        # The counts keep their mean of 1; their variance is multiplied by the factor.
-        units = (1 + factor**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
+    else:
+        (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], replace(loss, score_centering=False))
+    # The counts keep their mean of 1; their variance is multiplied by the factor.
+    units = (1 + factor**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
+    blocks = None if exact or sketch.reference is None else blocks_of(sketch.reference, loss, batch.response_mask)
+    if blocks is None:
         reference, noise = mean_gradients(target, units), covariances(target, target)
     else:
-        factor = 1.0
-        (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], replace(loss, score_centering=False))
-        units = resampled(len(target.n), replicates, seed).to(sketch.scores)
-        blocks = blocks_of(sketch.reference, loss, batch.response_mask)
         counts = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
         reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, counts), covariances(blocks, blocks)))
-    return BootstrapSamples(units, directions, reference, noise, target, isinstance(sketch, ExactSketch), factor)
+    return BootstrapSamples(units, directions, reference, noise, blocks is None, target, exact, factor)
 
 
 def length_of(squares: Tensor) -> Tensor:

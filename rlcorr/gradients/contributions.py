@@ -11,31 +11,17 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.errors import UsageError
 from rlcorr.gradients.mean_scores import mean_scores
-from rlcorr.gradients.sketch import ExactSketch, Sketch
+from rlcorr.gradients.sketch import ExactSketch, Sketch, bags
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.masked import masked_mean
 from rlcorr.types import TokenBatch
-
-ROWS_AT_ONCE = 64
-"""Number of sequences whose scores are padded together to one length. It bounds the memory."""
-ONE_BY_ONE = 16
-"""Up to this many sets of coefficients, reading the scores once per set is faster than padding them once for all."""
-BASE_BOUND = 10.0
-"""Bound on the weights of the base correction. In a usable batch few tokens are above it, or above a usual bound."""
-LARGEST_COEFFICIENT = 1000.0
-"""Largest coefficient of the base correction, in units of the largest advantage.
-
-Subtracting a coefficient from a sum leaves its rounding error in the sum: 6e-5 of an advantage in float32, for a
-coefficient that is 1000 times as large.
-"""
 
 
 @dataclass(frozen=True)
@@ -68,34 +54,17 @@ class _AnswerNumbers:
     count: Tensor
 
 
-@dataclass(frozen=True)
-class BaseContributions:
-    """The coefficients c of a correction without rules and with a loose bound, and their sums u over the scores.
-
-    Another bound or rule changes the coefficients of few tokens, so only the scores of these tokens must be read.
-    """
-
-    c: Tensor  # (B, T)
-    u: Tensor  # (B, K)
-
-
 def contributions(
     batch: TokenBatch,
     sketch: Sketch,
     corrections: Sequence[CorrectionConfig],
     loss: LossConfig | None = None,
-    *,
-    base: BaseContributions | None = None,
 ) -> list[Contributions]:
     """Compute what each sequence adds to the gradient of the policy loss, for every correction.
 
     KL terms are left out. With `loss.score_centering`, the sampler's mean score is subtracted at every position, which
     needs an exact sketch. A token-sum loss counts as a mean over sequences, so that batches of different sizes compare.
     π_θ is π_old, as in the first optimizer step after sampling. Results have the dtype of the scores.
-
-    Args:
-        base: `base_contributions` of the same batch, sketch and loss. With it, only the scores of tokens whose
-            coefficient differs from the base are read.
 
     Raises `UsageError` without old_log_probs or advantages, for losses that compare tokens of a batch (clip_cov,
     kl_cov), and if sketch and batch differ in size.
@@ -104,12 +73,10 @@ def contributions(
     for correction in corrections:
         _check(batch, sketch, correction)
     c, rows = zip(*(_coefficients(batch, correction, loss) for correction in corrections), strict=True)
-    if base is None:
-        sums = per_sequence(torch.stack(c), batch.response_mask, sketch)
-    else:
-        sums = [base.u + _sparse_sums(one - base.c, batch.response_mask, sketch) for one in c]
+    sums = per_sequence(torch.stack(c), batch.response_mask, sketch)
     if centered:
-        sums = [one - _mean_sums(batch, sketch, of, loss) for one, of in zip(sums, corrections, strict=True)]
+        centres = [_mean_sums(batch, sketch, correction, loss) for correction in corrections]
+        sums = sums - torch.stack(centres)
     return [_contributions_of_units(u, numbers, sketch) for u, numbers in zip(sums, rows, strict=True)]
 
 
@@ -121,7 +88,7 @@ def on_policy(batch: TokenBatch, sketch: ExactSketch, loss: LossConfig) -> Contr
     c, rows = _coefficients(batch, CorrectionConfig(), _policy_only(loss))
     (u,) = per_sequence(c[None], batch.response_mask, sketch)
     sampled = _contributions_of_units(u, rows, sketch)
-    return replace(sampled, u=_expected(u, sketch.answers.trained, sketch))
+    return replace(sampled, u=sketch.over_units(u, sketch.answers.trained))
 
 
 def _mean_sums(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
@@ -132,7 +99,7 @@ def _mean_sums(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, 
     c, _ = _coefficients(batch, replace(correction, rollout_is=None), loss)
     table, places = mean_scores(sketch, correction)
     mask = batch.response_mask
-    return _bags(places, c.masked_select(mask), mask.sum(-1), table)
+    return bags(places, c.masked_select(mask), mask.sum(-1), table)
 
 
 def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> Contributions:
@@ -142,33 +109,7 @@ def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> 
         "u": u, "u_square": u.square(), "u_n": u * n[:, None], "n_square": n.square(),
         "weight_square": weight.square(), "probability": torch.ones_like(n),
     }  # fmt: skip
-    if isinstance(sketch, ExactSketch):
-        numbers = {name: _expected(values, sketch.answers.sampled, sketch) for name, values in numbers.items()}
-    return Contributions(**numbers)
-
-
-def _expected(values: Tensor, probability: Tensor, sketch: ExactSketch) -> Tensor:
-    """Sum the numbers of the answers to each prompt, weighted by probability: (A,) or (A, K) → (P,) or (P, K)."""
-    answers = torch.arange(len(probability), device=probability.device)
-    columns = values if values.dim() == 2 else values[:, None]
-    return _bags(answers, probability, sketch.answers.per_prompt, columns).view(-1, *values.shape[1:])
-
-
-def base_contributions(
-    batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, loss: LossConfig | None = None
-) -> BaseContributions | None:
-    """Return the base of this correction, which is the same for all its bounds.
-
-    Return None if a coefficient is above `LARGEST_COEFFICIENT`: subtracting it would leave too large a rounding error.
-    """
-    loss = _policy_only(loss)
-    _check(batch, sketch, correction)
-    c, _ = _coefficients(batch, base_correction(correction), loss)
-    assert batch.advantages is not None
-    size, unit = (x.masked_select(batch.response_mask).abs().amax() for x in (c, batch.advantages))
-    if not size <= LARGEST_COEFFICIENT * unit:
-        return None
-    return BaseContributions(c, per_sequence(c[None], batch.response_mask, sketch)[0])
+    return Contributions(**{name: sketch.over_units(values) for name, values in numbers.items()})
 
 
 def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
@@ -178,19 +119,6 @@ def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
 
 def _policy_only(loss: LossConfig | None) -> LossConfig:
     return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False, score_centering=False)
-
-
-def base_correction(correction: CorrectionConfig) -> CorrectionConfig:
-    """Return the correction without its rules and with its weights capped at 10.
-
-    Corrections that differ only in bounds and rules have the same base correction.
-    """
-    without = without_rules(correction)
-    if correction.rollout_is is None:
-        return without
-    return replace(
-        without, rollout_is_threshold=BASE_BOUND, rollout_is_threshold_lower=None, rollout_is_mode="truncate"
-    )
 
 
 def _coefficients(batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> tuple[Tensor, _AnswerNumbers]:
@@ -211,42 +139,8 @@ def _coefficients(batch: TokenBatch, correction: CorrectionConfig, loss: LossCon
 
 def per_sequence(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
     """Sum c_t s_t over each sequence, for C sets of coefficients: (C, B, T), (B, T) → (C, B, K)."""
-    scores = sketch.scores
-    if len(c) <= ONE_BY_ONE or isinstance(sketch, ExactSketch):
-        numbers = rows_of_scores(sketch)
-        return torch.stack([_bags(numbers, one.masked_select(mask), mask.sum(-1), scores) for one in c])
-    sums, rest = [], scores
-    for rows, c_of_rows in zip(mask.split(ROWS_AT_ONCE), c.split(ROWS_AT_ONCE, 1), strict=True):
-        used = rows.any(0)  # columns with at least one token
-        real = rows[:, used]
-        padded = scores.new_zeros(*real.shape, scores.shape[1])
-        padded[real], rest = rest[: real.sum()], rest[real.sum() :]
-        sums.append(torch.where(real, c_of_rows[:, :, used], 0).to(scores).transpose(0, 1) @ padded)
-    return torch.cat(sums).transpose(0, 1)
-
-
-def rows_of_scores(sketch: Sketch) -> Tensor:
-    """Return the row in `sketch.scores` of each response token, (N,), in row order.
-
-    In an exact sketch the answers to one prompt share the scores of their tree.
-    """
-    if isinstance(sketch, ExactSketch):
-        return sketch.answers.nodes
-    return torch.arange(len(sketch.scores), device=sketch.scores.device)
-
-
-def _sparse_sums(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:
-    """Sum c_t s_t over each sequence, (B, T) → (B, K), reading only the scores of tokens with c ≠ 0."""
-    coefficients = c.masked_select(mask)
-    positions = coefficients.nonzero()[:, 0]
-    sizes = (mask & (c != 0)).sum(-1)
-    return _bags(rows_of_scores(sketch)[positions], coefficients[positions], sizes, sketch.scores)
-
-
-def _bags(numbers: Tensor, c: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
-    """Sum c s over bags of scores: M row numbers and coefficients in B consecutive bags of these sizes → (B, K)."""
-    starts = sizes.cumsum(0) - sizes
-    return embedding_bag(numbers, scores, starts, mode="sum", per_sample_weights=c.to(scores))
+    sizes = mask.sum(-1)
+    return torch.stack([bags(sketch.rows, one.masked_select(mask), sizes, sketch.scores) for one in c])
 
 
 def _check(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig) -> None:
@@ -254,6 +148,6 @@ def _check(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig) -> N
         raise UsageError(f"{correction.loss_type} compares the tokens of a batch: it has no gradient per token.")
     if batch.old_log_probs is None or batch.advantages is None:
         raise UsageError("a gradient needs old_log_probs and advantages; the recorded batch lacks one of them.")
-    sketched, tokens = len(rows_of_scores(sketch)), int(batch.response_mask.sum())
+    sketched, tokens = len(sketch.rows), int(batch.response_mask.sum())
     if sketched != tokens:
         raise UsageError(f"the sketch has {sketched} tokens, the batch {tokens}: it is of another step.")

@@ -23,7 +23,7 @@ from rlcorr.gradients.bootstrap import (
     reference_noise,
 )
 from rlcorr.gradients.contributions import Contributions, contributions
-from rlcorr.gradients.estimates import answer_variances, covariances, difference_noise, mean_gradients
+from rlcorr.gradients.estimates import difference_noise, mean_gradients
 from rlcorr.gradients.progress import Choice, choices, progress
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
@@ -135,17 +135,12 @@ def compare(
 def samples_of(parts: Contributions, samples: BootstrapSamples, batch_sizes: Sequence[int]) -> ReportSamples:
     """Compute the numbers of a report in every bootstrap sample."""
     counts, reference, target = samples.units, samples.reference, samples.target
-    g = mean_gradients(parts, counts)
-    difference, difference_variance = g - mean_gradients(target, counts), difference_noise(parts, target)
-    if samples.exact:
-        g_noise, inner_noise = covariances(parts, parts), covariances(parts, target)
-    else:  # E[g] = reference + difference. Most noise of the answers cancels in the difference.
-        g, g_noise = reference + difference, samples.reference_noise + difference_variance
-        inner_noise = samples.reference_noise
+    difference = mean_gradients(parts, counts) - mean_gradients(target, counts)
+    g, g_noise, inner_noise = samples.gradient(parts)
     g2 = samples.without_noise(g.square(), g_noise)
-    bias2 = samples.without_noise(difference.square(), difference_variance)
+    bias2 = samples.without_noise(difference.square(), difference_noise(parts, target))
     inner = samples.without_noise(g * reference, inner_noise)
-    variance = (samples.directions * answer_variances(parts, counts, sampled=not samples.exact)).sum(-1)
+    variance = samples.variance(parts)
     length, unit = length_of(g2), reference_lengths(samples)
     sizes = torch.tensor(batch_sizes).to(g)[:, None]
     return ReportSamples(

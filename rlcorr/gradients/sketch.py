@@ -1,7 +1,8 @@
 """What a recorded step stores of its gradients: K random projections of the score of every token.
 
 The tokens are those of sampled answers (`SampledSketch`), or of every likely answer to some prompts (`ExactSketch`).
-For a step with few answers, further ones are sampled for the sketch (`DrawnAnswers`).
+Both have the row of the scores of each token (`rows`), the sum over the answers of a unit (`over_units`), and how much
+the choice of the units adds to a variance (`finite_population_factor`).
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from rlcorr.gradients.answers import Answers, AnswerTree, answers_of
 from rlcorr.types import TokenBatch
@@ -17,24 +19,16 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class Reference:
-    """The gradient at the trainer's own weights, in M blocks of responses that were sampled with these weights."""
+    """The on-policy gradient, in M blocks of responses that the trainer's own weights have sampled.
+
+    Sketches that were recorded before version 0.2 have one. Without it, the target is the gradient of exact sequence
+    weights on the answers of the step.
+    """
 
     by_token: Tensor  # (M, K) Σ over the block of advantage · score
     by_sequence: Tensor  # (M, K) the same, each response divided by its length
     tokens: Tensor  # (M,)
     sequences: Tensor  # (M,)
-
-    def along_first(self, directions: int) -> "Reference":
-        """Return the reference in the first of its K directions.
-
-        A projection is divided by the root of the number of directions, so the values are rescaled.
-        """
-        scale = (self.by_token.shape[1] / directions) ** 0.5
-        return replace(
-            self,
-            by_token=self.by_token[:, :directions] * scale,
-            by_sequence=self.by_sequence[:, :directions] * scale,
-        )
 
 
 @dataclass(frozen=True)
@@ -49,34 +43,34 @@ class NextTokens:
 
 @dataclass(frozen=True)
 class SampledSketch:
-    """Scores of one step's tokens, and the reference at the same weights in the same directions."""
+    """Scores of the tokens of sampled answers. A unit is an answer."""
 
     scores: Tensor  # (N, K) in the order of batch.response_mask, row by row
-    reference: Reference
+    reference: Reference | None = None
     next_tokens: NextTokens | None = None
     weights_hash: str = ""
     directions_hash: str = ""
+
+    finite_population_factor = 1.0
 
     @property
     def directions(self) -> int:
         """Return K, the number of directions."""
         return self.scores.shape[1]
 
+    @property
+    def rows(self) -> Tensor:
+        """Return the row in `scores` of each response token, (N,)."""
+        return torch.arange(len(self.scores), device=self.scores.device)
 
-@dataclass(frozen=True)
-class DrawnAnswers:
-    """Answers to other prompts than those of the step, sampled with the same weights. Gradients are measured on them.
-
-    Their scores may use only the first of the sketch's directions.
-    """
-
-    batch: TokenBatch  # with the log-probs of both policies and the advantages of an update
-    scores: Tensor  # (N, K') in the order of batch.response_mask, row by row
+    def over_units(self, values: Tensor) -> Tensor:
+        """Return the numbers of the answers, (A,) or (A, K): each answer is a unit."""
+        return values
 
 
 @dataclass(frozen=True)
 class ExactSketch:
-    """Scores of every node of an answer tree to P prompts.
+    """Scores of every node of an answer tree to P prompts. A unit is a prompt with all its answers.
 
     The P prompts are the task. Expected gradients on them, including the on-policy one, are sums over the answers and
     need no sampling. The intervals account for the other prompts of the task.
@@ -103,6 +97,22 @@ class ExactSketch:
         """
         return 1.0 if self.task_prompts is None else 1 - self.answers.prompt_count / self.task_prompts
 
+    @property
+    def rows(self) -> Tensor:
+        """Return the row in `scores` of each response token, (N,). Answers to one prompt share their first nodes."""
+        return self.answers.nodes
+
+    def over_units(self, values: Tensor, probability: Tensor | None = None) -> Tensor:
+        """Return the expected value over the answers to each prompt, (A,) → (P,) or (A, K) → (P, K).
+
+        Args:
+            probability: of each answer, (A,); by default under the distribution that the engine samples from.
+        """
+        probability = self.answers.sampled if probability is None else probability
+        answers = torch.arange(len(probability), device=probability.device)
+        columns = values if values.dim() == 2 else values[:, None]
+        return bags(answers, probability, self.answers.per_prompt, columns).view(-1, *values.shape[1:])
+
     @cached_property
     def answers(self) -> Answers:
         """Return the answers of the tree with their advantages."""
@@ -113,6 +123,12 @@ class ExactSketch:
 
 
 Sketch = SampledSketch | ExactSketch
+
+
+def bags(rows: Tensor, c: Tensor, sizes: Tensor, table: Tensor) -> Tensor:
+    """Sum c · table[row] over bags: M row numbers and coefficients in B consecutive bags of these sizes → (B, K)."""
+    starts = sizes.cumsum(0) - sizes
+    return embedding_bag(rows, table, starts, mode="sum", per_sample_weights=c.to(table))
 
 
 @dataclass(frozen=True)

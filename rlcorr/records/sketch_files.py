@@ -2,7 +2,6 @@
 
     scores (N, K) int8, units (N,) bfloat16
                                         one row per response token, in the order of the step's Parquet file
-    by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32    the reference, in blocks of responses
     next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
                                         every token of the vocabulary at P positions; unknown columns are missing
 Some steps also have all likely answers to some other prompts, with one node per token:
@@ -11,7 +10,9 @@ Some steps also have all likely answers to some other prompts, with one node per
     exact_advantages (N,) float16       one per token, answer by answer
     exact_scores (E, K) int8, exact_units (E,)
     exact_task_prompts (1,)             number of prompts of the training run, if it is finite
-Or they have A sampled answers to other prompts, with N tokens, one answer after the other:
+Steps that were recorded before version 0.2 also have the on-policy gradient, in M blocks of responses:
+    by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32
+and some of them have A sampled answers to other prompts, with N tokens, one answer after the other:
     drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
     drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
@@ -35,7 +36,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.answers import AnswerTree
-from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, NextTokens, Reference, SampledSketch, Sketch
+from rlcorr.gradients.sketch import ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
 from rlcorr.records.compressed import read_gzip
 from rlcorr.records.disk import make_folder, write_whole
@@ -59,16 +60,16 @@ LARGEST = 15
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def write_sketch(run: Path, step: int, sketch: SampledSketch, other: ExactSketch | DrawnAnswers | None = None) -> None:
-    """Write the sketch of a step, and the answers on which gradients are measured, if these are not the step's own."""
-    tensors = {**_in_units("", sketch.scores), **vars(sketch.reference)}
+def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch | None = None) -> None:
+    """Write the sketch of a step, and that of every likely answer to other prompts, if there is one."""
+    tensors = _in_units("", sketch.scores)
+    if sketch.reference is not None:
+        tensors |= vars(sketch.reference)
     if sketch.next_tokens is not None:
         tensors |= {f"next_{name}": value for name, value in vars(sketch.next_tokens).items() if value is not None}
         tensors["next_scores"] = sketch.next_tokens.scores.half()
-    if isinstance(other, ExactSketch):
-        tensors |= _exact_tensors(other)
-    if isinstance(other, DrawnAnswers):
-        tensors |= _drawn_tensors(other)
+    if exact is not None:
+        tensors |= _exact_tensors(exact)
     make_folder(run / "sketch")
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_tensors(sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
@@ -93,19 +94,6 @@ def _exact_tensors(sketch: ExactSketch) -> dict[str, Tensor]:
     if sketch.task_prompts is not None:
         tree["exact_task_prompts"] = torch.tensor([sketch.task_prompts])
     return {**tree, "exact_advantages": sketch.advantages.half(), **_in_units("exact_", sketch.scores)}
-
-
-def _drawn_tensors(answers: DrawnAnswers) -> dict[str, Tensor]:
-    batch = answers.batch
-    assert batch.old_log_probs is not None
-    assert batch.advantages is not None
-    return {
-        "drawn_lengths": _narrow(batch.response_mask.sum(-1)),
-        "drawn_old_log_probs": batch.old_log_probs[batch.response_mask].float(),
-        "drawn_rollout_log_probs": batch.rollout_log_probs[batch.response_mask].float(),
-        "drawn_advantages": batch.advantages[batch.response_mask].half(),
-        **_in_units("drawn_", answers.scores),
-    }
 
 
 def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
@@ -170,7 +158,9 @@ def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
         batch = TokenBatch(
             response_mask=columns["advantages"][1], **{name: padded for name, (padded, _) in columns.items()}
         )
-        reference = sketch.reference.along_first(scores.shape[1])
+        scale = (sketch.directions / scores.shape[1]) ** 0.5  # a projection is divided by the root of the number
+        along = {name: tensors[name][:, : scores.shape[1]] * scale for name in ("by_token", "by_sequence")}
+        reference = None if sketch.reference is None else replace(sketch.reference, **along)
         return batch, replace(sketch, scores=scores, reference=reference)
     except _INCOMPLETE as error:
         raise DamagedFile(f"{sketch_path(run, step)}: cannot be read ({first_line(error)}).") from error
@@ -201,7 +191,8 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
         raise UsageError(f"step {step} of {run.name} has no score sketch{_how_to_make(run, step)}")
     try:
         tensors, metadata = read_tensors(path)
-        reference = Reference(*(tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences")))
+        blocks = [tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences") if "by_token" in tensors]
+        reference = Reference(*blocks) if blocks else None
         sketch = SampledSketch(
             _scores("", tensors), reference, _next_tokens(tensors), *(metadata[name] for name in HASHES)
         )

@@ -1,10 +1,10 @@
-"""The wire format of strips, version 2: bytes that a browser reads without a library (`strips.js`).
+"""The wire format of strips, version 3: bytes that a browser reads without a library (`strips.js`).
 
 zlib ("deflate" of DecompressionStream) over
 
     uint32    n, little-endian as everything here
-    n bytes   JSON, filled up with spaces so that 4 + n is a multiple of 8, `about` as in json_columns.py:
-              {"version": 2, "about": {…}, "arrays": {name: {"dtype", "shape", "at", "differences"}}}
+    n bytes   JSON, filled up with spaces so that 4 + n is a multiple of 8:
+              {"version": 3, "about": {…}, "arrays": {name: {"dtype", "shape", "at", "differences"}}}
     arrays    each starts `at` bytes after the JSON, a multiple of 8, and is stored row by row; u1 u2 i4 are Uint8Array,
               Uint16Array, Int32Array. If `differences` is true, each row but the first holds its difference to the row
               before: most bars do not change from one slider value to the next.
@@ -34,10 +34,9 @@ from typing import Any
 import numpy as np
 
 from rlcorr.errors import UsageError
-from rlcorr.strips.json_columns import compress, expand
 from rlcorr.strips.strip import Strip
 
-VERSION = 2
+VERSION = 3
 DTYPES = ("u1", "u2", "i4")
 LEVEL, SMALLEST = 6, 9
 """Levels of zlib: for a strip that somebody waits for, and for one that is kept."""
@@ -118,7 +117,7 @@ def pack(package: Package, level: int = LEVEL) -> bytes:
         listed[name] = {"dtype": dtype, "shape": list(array.shape), "at": at, "differences": differences}
         parts.append(raw + bytes(-len(raw) % 8))
         at += len(parts[-1])
-    head = json.dumps({"version": VERSION, "about": compress(dict(package.about)), "arrays": listed}).encode()
+    head = json.dumps({"version": VERSION, "about": dict(package.about), "arrays": listed}).encode()
     head += b" " * (-(4 + len(head)) % 8)
     return zlib.compress(b"".join([struct.pack("<I", len(head)), head, *parts]), level)
 
@@ -136,7 +135,7 @@ def unpack(data: bytes) -> Package:
         array = np.frombuffer(whole, f"<{listed['dtype']}", count, 4 + length + listed["at"])
         array = array.reshape(listed["shape"])
         arrays[name] = array.cumsum(0, dtype=array.dtype) if listed["differences"] else array
-    return Package(arrays, expand(head["about"]))
+    return Package(arrays, head["about"])
 
 
 def arrays_of(strip: Strip) -> dict[str, np.ndarray]:

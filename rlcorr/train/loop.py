@@ -14,7 +14,6 @@ import torch
 
 from rlcorr.config import UNCLIPPED, CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
 from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.measure import measure
 from rlcorr.measuring.metric_definitions import PREFIX
@@ -41,7 +40,6 @@ from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session.checkpoint import Checkpoint, read_checkpoint, restore, save
 from rlcorr.train.session.session import Session, prepare
-from rlcorr.train.sketches.drawn_answers import drawn_answers
 from rlcorr.train.sketches.exact import exact_sketch
 from rlcorr.train.sketches.sampled import sampled_sketch
 from rlcorr.types import TokenBatch
@@ -206,7 +204,8 @@ def learn(
     if sketched:
         with watch.part("sketch"):
             sketch = sampled_sketch(session, batch, step, request.weights)
-            writer.sketch(step, sketch, other_answers(session, request))
+            exact = exact_sketch(session, request.weights) if config.sketch.exact_prompts else None
+            writer.sketch(step, sketch, exact)
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
         row |= update(learner, whitened(part, result, config.advantage), result)
@@ -225,14 +224,6 @@ def scored_batch(session: Session, collected: Collected, request: BatchRequest) 
     if request.version == request.step - 1:  # the weights that sampled are those that are trained
         return batch.replace(sampled_log_probs=batch.old_log_probs)
     return score_sampled(batch, session.policy, request.weights, config, ranks)
-
-
-def other_answers(session: Session, request: BatchRequest) -> ExactSketch | DrawnAnswers | None:
-    """Return the answers on which gradients are measured instead of the step's own; None if the run asks for none."""
-    sketch = session.config.sketch
-    if sketch.exact_prompts:
-        return exact_sketch(session, request.weights)
-    return drawn_answers(session, request) if sketch.answers else None
 
 
 def request_batches(session: Session, step: int) -> None:

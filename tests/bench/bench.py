@@ -38,6 +38,7 @@ hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engin
 smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
 shared    forward and backward passes with and without a common prompt of the answers; nine minutes
 sgd       SmolLM2-135M, a cap on the product with SGD at the step length of AdamW: half an hour
+scores    the sketch of SmolLM2-135M: seconds and memory; how often intervals from sketches are right; ten minutes
 router    a mixture of experts: k3 and swapped experts, with and without router replay
 picture   the picture of the README
 """
@@ -74,6 +75,7 @@ import bench_recorder
 import bench_report
 import bench_retokenised
 import bench_router
+import bench_scores
 import bench_sessions
 import bench_sgd
 import bench_shared
@@ -209,6 +211,7 @@ PARTS = {
     "sgd": bench_sgd.bench_sgd,
     "shared": bench_shared.bench_shared,
     "router": bench_router.main,
+    "scores": bench_scores.main,
     "picture": picture,
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from rlcorr import PRESETS, TokenBatch
 from rlcorr.config import LossConfig
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
+from rlcorr.gradients.sketch import ExactSketch, SampledSketch
 from rlcorr.records.recipes import find_recipe
 from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.inputs.tokenizer import encode
@@ -61,7 +61,7 @@ def lines(exact: ExactSketch, samples: Samples) -> Iterator[str]:
         list(itertools.chain.from_iterable(samples.log_probs[number] for number in inside))
     )
     batch = batch.replace(rollout_log_probs=reported)
-    sketch = SampledSketch(exact.scores[nodes_of(exact)[rows][batch.response_mask]], nothing(exact.directions))
+    sketch = SampledSketch(exact.scores[nodes_of(exact)[rows][batch.response_mask]])
     for name in COMPARED:
         config = PRESETS[name].config
         (of_sample,) = contributions(batch, sketch, [config], LossConfig())
@@ -89,7 +89,3 @@ def nodes_of(exact: ExactSketch) -> Tensor:
     """(A, T): the node of each token of each answer; 0 after its end."""
     mask = exact.answers.batch.response_mask
     return torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, exact.answers.nodes)
-
-
-def nothing(directions: int) -> Reference:
-    return Reference(*torch.zeros(2, 1, directions), *torch.ones(2, 1))

@@ -104,13 +104,12 @@ def on_many_tokens() -> None:
 
 
 def of_recording() -> None:
-    """Of the step's own answers with 256 directions; and of every likely answer to 64 prompts with 32, alongside a
-    small one of its own answers."""
+    """Of the step's own answers; and of every likely answer to 64 prompts with 32 directions."""
     one_step = ("train", "--model", str(WARM_START), "--steps", "1", "--eval-prompts", "8", "--sketch.every", "1")
-    few = ("--sketch.directions", "32", "--sketch.reference-prompts", "64", "--sketch.places", "1")
+    few = ("--sketch.directions", "32", "--sketch.places", "1")
     for name, options in (
-        ("256 sequences, 256 directions, reference included", ()),
-        (f"and every likely answer to {EXACT_PROMPTS} prompts, 32 directions, a small reference; 240 s are allowed",
+        ("256 sequences, 512 directions", ()),
+        (f"and every likely answer to {EXACT_PROMPTS} prompts, 32 directions; 240 s are allowed",
          (*few, "--sketch.exact-prompts", str(EXACT_PROMPTS))),
     ):  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:

@@ -35,10 +35,9 @@ from rlcorr.train import loop
 from rlcorr.train.config.learning import AdvantageConfig, SketchConfig
 from rlcorr.train.inputs.tasks import TASKS
 
-pytestmark = pytest.mark.slow  # complete training runs with large references
+pytestmark = pytest.mark.slow  # complete training runs
 
-FEW = SketchConfig(every=2, directions=10, reference_prompts=256)
-SMALL = replace(FEW, reference_prompts=64)
+FEW = SketchConfig(every=2, directions=64)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def exact_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Ite
         patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("exact") / "local")
         rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
         patch.setitem(TASKS, "addition", rewarding)
-        exact = replace(SMALL, exact_prompts=8, smallest_probability=0.003)
+        exact = replace(FEW, exact_prompts=8, smallest_probability=0.003)
         yield loop.train(tiny_config(tiny_model, sketch=exact))
 
 
@@ -83,7 +82,7 @@ def test_all_presets_by_their_progress(run: Path) -> None:
     lines = gradient_table(run)
     tokens = int(runs.read_step(run, 2).batch.response_mask.sum())
     assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
-    assert "of 512 on-policy responses" in lines[0]
+    assert "the reference is their gradient with exact sequence weights" in lines[0]
     rows = rows_of(lines)
     assert {row.split()[0] for row in rows} == set(RANKED)
     ranking = compare(*read_gradients(run, 2), [preset(name) for name in RANKED])
@@ -222,7 +221,7 @@ def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_ru
     assert batch.advantages is not None
     seen = batch.advantages[batch.response_mask]
     assert (float(seen.mean()), float(seen.std(correction=0))) == pytest.approx((0, 1), abs=1e-3)
-    grouped = loop.train(tiny_config(tiny_model, run="grpo", advantage=AdvantageConfig(estimator="grpo"), sketch=SMALL))
+    grouped = loop.train(tiny_config(tiny_model, run="grpo", advantage=AdvantageConfig(estimator="grpo"), sketch=FEW))
     recorded, updated = runs.read_step(grouped, 2).batch.advantages, updated_batch(grouped, 2).advantages
     assert recorded is not None
     assert updated is not None
@@ -293,6 +292,6 @@ def test_without_a_sketch_it_names_the_command(run: Path, tiny_model: Path, loca
 
 def test_a_reference_that_is_noise_is_no_unit(tiny_model: Path, local_runs: Path) -> None:
     """Refuse a run without rewards, in which every advantage of GRPO is 0."""
-    silent = loop.train(tiny_config(tiny_model, advantage=AdvantageConfig(estimator="grpo"), sketch=SMALL))
+    silent = loop.train(tiny_config(tiny_model, advantage=AdvantageConfig(estimator="grpo"), sketch=FEW))
     with pytest.raises(UsageError, match="step 2 of tiny: the on-policy gradient cannot be distinguished from"):
         gradient_table(silent)

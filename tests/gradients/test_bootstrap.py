@@ -93,7 +93,8 @@ def replicas_of(
         u=torch.zeros(1, 2), n=one, weight=one, total=one, count=one, u_square=torch.zeros(1, 2),
         u_n=torch.zeros(1, 2), n_square=one, weight_square=one, probability=one,
     )  # fmt: skip
-    return BootstrapSamples(torch.ones(len(rows), 1), directions, rows, torch.tensor(noise), nothing, exact, factor)
+    noises = torch.tensor(noise)
+    return BootstrapSamples(torch.ones(len(rows), 1), directions, rows, noises, exact, nothing, exact, factor)
 
 
 PRODUCTS, NOISE = torch.tensor([[3.0, 1.0], [4.0, 9.0], [1.0, 9.0]]), [1.0, 0.5]

@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_sketches import exact_sketch
 
-from rlcorr import CorrectionConfig
-from rlcorr.config import LossConfig
-from rlcorr.gradients import toy
-from rlcorr.gradients.contributions import Contributions, contributions
+from rlcorr.gradients.contributions import Contributions
 from rlcorr.gradients.estimates import answer_variances, covariances, difference_noise, mean_gradients
 
 A = np.array([[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]])
@@ -60,15 +56,3 @@ def test_covariances_of_means() -> None:
     a, b = alone(A), alone(B)
     assert numbers(covariances(parts_of(A), parts_of(B))) == pytest.approx((a * b).sum(0) * 3 / 2)
     assert numbers(difference_noise(parts_of(A), parts_of(B))) == pytest.approx(((a - b) ** 2).sum(0) * 3 / 2)
-
-
-def test_many_corrections_at_once_are_the_same_as_one_by_one() -> None:
-    """More than are read one by one from sampled scores: prompts share the scores of their tree."""
-    worlds = [toy.small_world(0.3, vocabulary=3, length=2, seed=seed) for seed in (0, 10)]
-    sketch = exact_sketch(worlds, torch.eye(worlds[0].policies.theta.numel(), dtype=torch.float64))
-    caps = [CorrectionConfig(rollout_is="token", rollout_is_threshold=1 + 0.05 * n) for n in range(1, 21)]
-    together = contributions(sketch.answers.batch, sketch, caps, LossConfig())
-    for cap, parts in zip(caps, together, strict=True):
-        (by_itself,) = contributions(sketch.answers.batch, sketch, [cap], LossConfig())
-        torch.testing.assert_close(parts.u, by_itself.u)
-    assert not torch.allclose(together[0].u, together[-1].u)

@@ -75,9 +75,6 @@ def reference_of(count: int, blocks: int = 64, seed: int = 9) -> Reference:
     )
 
 
-NOTHING = Reference(torch.zeros(1, OLD.numel()), torch.zeros(1, OLD.numel()), torch.ones(1), torch.ones(1))
-
-
 def by_autograd(batch: TokenBatch, rows: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
     """−∇ of the trainer's own loss in the table of logits."""
     leaf = OLD.clone().requires_grad_()
@@ -86,21 +83,18 @@ def by_autograd(batch: TokenBatch, rows: Tensor, correction: CorrectionConfig, l
     return -torch.autograd.grad(value, leaf)[0].flatten().float()
 
 
+EACH_ONCE = torch.ones(1, 200)
+
+
 def test_the_gradient_of_every_preset_is_the_trainers() -> None:
     rows = drawn(ROLLOUT, 200, seed=3)
-    batch, sketch = batch_of(rows), SampledSketch(scores_of(rows), NOTHING)
+    batch, sketch = batch_of(rows), SampledSketch(scores_of(rows))
     for name in RANKED:  # the others need top-k lists
         preset = PRESETS[name]
         loss = replace(preset.loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
-        base = contributions.base_contributions(batch, sketch, preset.config, preset.loss)
-        assert base is not None, name
         expected = by_autograd(batch, rows, preset.config, loss)
-        for shortcut in (None, base):
-            parts = contributions.contributions(batch, sketch, [preset.config], preset.loss, base=shortcut)[0]
-            got = mean_gradients(parts, torch.ones(1, 200))[0]
-            torch.testing.assert_close(
-                got, expected, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
-            )
+        got = mean_gradients(contributions.contributions(batch, sketch, [preset.config], preset.loss)[0], EACH_ONCE)[0]
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("denominator", ["fixed", "kept"])
@@ -111,8 +105,8 @@ def test_the_gradient_of_every_aggregation_is_the_trainers(mode: Aggregation, de
     settings = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,), rollout_is_batch_normalize=True)
     settings = replace(settings, denominator=denominator)
     batch = batch_of(rows)
-    parts = contributions.contributions(batch, SampledSketch(scores_of(rows), NOTHING), [settings], loss)[0]
-    got = mean_gradients(parts, torch.ones(1, 200))[0]
+    parts = contributions.contributions(batch, SampledSketch(scores_of(rows)), [settings], loss)[0]
+    got = mean_gradients(parts, EACH_ONCE)[0]
     torch.testing.assert_close(got, by_autograd(batch, rows, settings, loss), rtol=1e-4, atol=1e-6)
 
 
@@ -247,59 +241,40 @@ def test_sums_per_sequence() -> None:
     """Two responses of one and two tokens: 2 · s_0; 3 · s_1 + 5 · s_2. What stands on padding does not count."""
     mask = torch.tensor([[True, False], [True, True]])
     c, scores = torch.tensor([[2.0, 7.0], [3.0, 5.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    sketch = SampledSketch(scores, NOTHING)
+    sketch = SampledSketch(scores)
     assert contributions.per_sequence(c[None], mask, sketch).tolist() == [[[2, 0], [5, 8]]]
     c[0, 1] = math.nan
     assert contributions.per_sequence(torch.stack([c, -c]), mask, sketch).tolist() == [
         [[2, 0], [5, 8]],
         [[-2, 0], [-5, -8]],
     ]
-    many = contributions.per_sequence(c.repeat(contributions.ONE_BY_ONE + 1, 1, 1), mask, sketch)
-    assert many.tolist() == [[[2, 0], [5, 8]]] * (contributions.ONE_BY_ONE + 1)
 
 
 def test_sums_of_many_ragged_sequences() -> None:
-    """200 sequences of 0 to 30 tokens, more than are padded together, against a loop over the tokens; few sets of
-    coefficients, which are summed one by one, and many, for which the scores are padded once."""
-    some, many = torch.Generator().manual_seed(0), contributions.ONE_BY_ONE + 1
+    """200 sequences of 0 to 30 tokens, against a loop over the tokens, for three sets of coefficients."""
+    some = torch.Generator().manual_seed(0)
     mask = torch.arange(30) < torch.randint(31, (200, 1), generator=some)
-    c, scores = torch.randn(many, 200, 30, generator=some), torch.randn(int(mask.sum()), 5, generator=some)
-    expected = torch.zeros(many, 200, 5, dtype=torch.float64)
+    c, scores = torch.randn(3, 200, 30, generator=some), torch.randn(int(mask.sum()), 5, generator=some)
+    expected = torch.zeros(3, 200, 5, dtype=torch.float64)
     for score, (row, column) in zip(scores.double(), mask.nonzero().tolist(), strict=True):
         expected[:, row] += c[:, row, column, None].double() * score
-    sketch = SampledSketch(scores, NOTHING)
-    for count in (1, many):
-        got = torch.as_tensor(contributions.per_sequence(c[:count], mask, sketch)).double()
-        torch.testing.assert_close(got, expected[:count], rtol=1e-4, atol=1e-5)
+    got = contributions.per_sequence(c, mask, SampledSketch(scores)).double()
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_moved_bound_reads_what_it_changes() -> None:
-    """Log-ratios 0, log 4 and log 20 under advantages 1: a bound of 10 gives 1, 4 and 10, one of 3 gives 1, 3 and 3. So
-    the second score is read with −1, the third with −7; the first is NaN, and would be seen if it were read."""
-    mask = torch.ones(3, 1, dtype=torch.bool)
-    d = torch.tensor([[1.0], [4.0], [20.0]]).log()
-    batch = TokenBatch.from_log_probs(d - 5, torch.full((3, 1), -5.0), mask).replace(advantages=torch.ones(3, 1))
-    bound = CorrectionConfig(rollout_is="token", rollout_is_threshold=3.0, loss_type="gpg")
-    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    base = contributions.base_contributions(batch, SampledSketch(scores, NOTHING), bound)
-    assert base is not None
-    torch.testing.assert_close(base.u, torch.tensor([[1.0, 0], [0, 4], [10, 10]]))
-    scores[0] = math.nan
-    (parts,) = contributions.contributions(batch, SampledSketch(scores, NOTHING), [bound], base=base)
-    torch.testing.assert_close(parts.u, torch.tensor([[1.0, 0], [0, 3], [3, 3]]))
-
-
-def test_a_coefficient_that_leaves_its_rounding_is_not_near() -> None:
-    """Bypass mode has the ratio in the loss, and clips it from below only where the advantage is negative."""
-    far = torch.tensor([[0.0], [8.0]])  # e⁸ = 2981
-    batch = TokenBatch.from_log_probs(far - 9, torch.full((2, 1), -9.0), torch.ones(2, 1, dtype=torch.bool))
-    batch = batch.replace(advantages=torch.tensor([[0.1], [-0.1]]))  # what counts is 2981 times the largest of them
-    clipped = CorrectionConfig(bypass_mode=True, loss_type="ppo_clip")
-    assert contributions.base_contributions(batch, SampledSketch(torch.ones(2, 1), NOTHING), clipped) is None
-    assert (
-        contributions.base_contributions(batch, SampledSketch(torch.ones(2, 1), NOTHING), CorrectionConfig())
-        is not None
-    )
+def test_without_a_reference_the_target_is_the_gradient_of_exact_weights(sampled: Sampled) -> None:
+    """Exact weights then have no bias at all, and the other numbers agree with those of 64,000 on-policy answers within
+    the two intervals."""
+    batch, sketch = sampled
+    alone = replace(sketch, reference=None)
+    for name, correction in CASES.items():
+        got, beside = gradients.report(batch, alone, correction), gradients.report(batch, sketch, correction)
+        assert got.variance.value == pytest.approx(beside.variance.value)
+        for number in ("relative_bias", "cosine", "scale"):
+            one, other = getattr(got, number), getattr(beside, number)
+            assert one.low <= other.high + 1e-6, (name, number)
+            assert other.low <= one.high + 1e-6, (name, number)
+    assert gradients.report(batch, alone, CASES["sequence weights"]).bias.high == 0
 
 
 def test_what_cannot_be_reported(sampled: Sampled) -> None:

@@ -13,10 +13,16 @@ from toy_sketches import directions_of, exact_sketch
 
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree
-from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch
-from rlcorr.records import runs
-from rlcorr.records.sketch_files import read_exact, read_gradients, read_sketch, read_tensors, write_tensors
-from rlcorr.types import TokenBatch
+from rlcorr.gradients.sketch import ExactSketch, SampledSketch
+from rlcorr.records import runs, sketch_files
+from rlcorr.records.sketch_files import (
+    read_exact,
+    read_gradients,
+    read_sketch,
+    read_tensors,
+    with_sketch,
+    write_tensors,
+)
 
 
 def test_answers_without_their_units_are_damaged(tmp_path: Path) -> None:
@@ -40,32 +46,37 @@ def rewritten(run: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["drawn_units", "drawn_lengths", "drawn_advantages"])
-def test_drawn_answers_without_a_part_are_damaged(tmp_path: Path, name: str) -> None:
+# What `--sketch.answers` of version 0.1 recorded: two answers of one and two tokens, along two of the directions.
+DRAWN = {
+    "drawn_lengths": torch.tensor([1, 2], dtype=torch.int8),
+    "drawn_old_log_probs": torch.tensor([-0.25, -0.5, -1.0]),
+    "drawn_rollout_log_probs": torch.tensor([-0.125, -0.5, -0.25]),
+    "drawn_advantages": torch.tensor([1.0, -0.5, -1.5]).half(),
+    "drawn_scores": torch.tensor([[15, -3], [0, 0], [9, -15]], dtype=torch.int8),
+    "drawn_units": torch.tensor([1.0, 1.0, 0.5]).bfloat16(),
+}
+
+
+@pytest.mark.parametrize(
+    "changed", [*({name: None} for name in DRAWN), {"drawn_lengths": torch.tensor([3, 1], dtype=torch.int8)}]
+)
+def test_drawn_answers_that_are_damaged(tmp_path: Path, changed: dict[str, Tensor | None]) -> None:
+    """A part of the file is missing, or the lengths do not fit."""
     run = make_run(tmp_path, "alpha", steps=1)
-    write_sketch(run, drawn())
-    path = rewritten(run, lambda tensors: tensors.pop(name))
-    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read .*{name}"):
-        read_gradients(run, 0)
+    write_sketch(run)
+    tensors = {name: tensor for name, tensor in {**DRAWN, **changed}.items() if tensor is not None}
+    path = rewritten(run, lambda content: content.update(tensors))
+    if "drawn_scores" in tensors:
+        with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read"):
+            read_gradients(run, 0)
     assert torch.isfinite(read_sketch(run, 0).scores).all()
 
 
-def test_drawn_answers_whose_lengths_do_not_fit_are_damaged(tmp_path: Path) -> None:
+def test_drawn_answers_of_older_files_are_read(tmp_path: Path) -> None:
+    """A projection on K directions is divided by √K: the first 2 of 256 count √128 as much."""
     run = make_run(tmp_path, "alpha", steps=1)
-    write_sketch(run, drawn())
-    path = rewritten(run, lambda tensors: tensors.update(drawn_lengths=torch.tensor([3, 1], dtype=torch.int8)))
-    with pytest.raises(runs.DamagedFile, match=f"{path}: cannot be read"):
-        read_gradients(run, 0)
-
-
-def test_drawn_answers_come_back(tmp_path: Path) -> None:
-    """Check two answers with one and two tokens.
-
-    The unit is 1/15 of the largest score of a row, rounded to bfloat16. So a score that is an integer times the unit
-    has a relative error of at most 1/512.
-    """
-    run = make_run(tmp_path, "alpha", steps=1)
-    write_sketch(run, drawn())
+    write_sketch(run)
+    rewritten(run, lambda content: content.update(DRAWN))
     batch, sketch = read_gradients(run, 0)
     assert batch.response_mask.tolist() == [[True, False], [True, True]]
     assert batch.rollout_log_probs.tolist() == [[-0.125, 0.0], [-0.5, -0.25]]
@@ -73,18 +84,24 @@ def test_drawn_answers_come_back(tmp_path: Path) -> None:
     assert batch.old_log_probs.tolist() == [[-0.25, 0.0], [-0.5, -1.0]]
     assert batch.advantages is not None
     assert batch.advantages.tolist() == [[1.0, 0.0], [-0.5, -1.5]]
-    torch.testing.assert_close(sketch.scores, drawn().scores, rtol=2e-3, atol=0)
+    assert sketch.scores.tolist() == [[15.0, -3.0], [0.0, 0.0], [4.5, -7.5]]
+    whole = read_sketch(run, 0).reference
+    assert isinstance(sketch, SampledSketch)
+    assert sketch.reference is not None
+    assert whole is not None
+    torch.testing.assert_close(sketch.reference.by_token, whole.by_token[:, :2] * 128**0.5)
 
 
-def drawn() -> DrawnAnswers:
-    """Return two sampled answers, with scores along the first two directions."""
-    batch = TokenBatch(
-        response_mask=torch.tensor([[True, False], [True, True]]),
-        rollout_log_probs=torch.tensor([[-0.125, 0.0], [-0.5, -0.25]]),
-        old_log_probs=torch.tensor([[-0.25, 0.0], [-0.5, -1.0]]),
-        advantages=torch.tensor([[1.0, 0.0], [-0.5, -1.5]]),
+def test_a_sketch_without_a_reference_comes_back(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "alpha", steps=1)
+    scores = torch.tensor([[15.0, -3.0], [0.0, 0.0]])
+    sketch_files.write_sketch(run, 0, SampledSketch(scores, weights_hash="w", directions_hash="d"))
+    runs.finish_run(
+        run, with_sketch(runs.read_manifest(run), 0, SampledSketch(scores, weights_hash="w", directions_hash="d"))
     )
-    return DrawnAnswers(batch, torch.tensor([[15.0, -3.0], [0.0, 0.0], [0.9, -1.5]]))
+    read = read_sketch(run, 0)
+    assert read.reference is None
+    torch.testing.assert_close(read.scores, scores, rtol=2e-3, atol=0)
 
 
 NO_SKETCHES = {

@@ -129,7 +129,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
         rewarded = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
         patch.setitem(TASKS, "addition", rewarded)
         patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("runs") / "local")
-        sketch = SketchConfig(every=2, directions=10, reference_prompts=256)
+        sketch = SketchConfig(every=2, directions=64)
         yield loop.train(tiny_config(tiny_model, preset="decoupled_seq_is", prompts_per_step=16, sketch=sketch))
 
 

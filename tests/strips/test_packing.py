@@ -74,10 +74,10 @@ def test_a_strip_of_131_thousand_tokens_is_small() -> None:
 
 
 def test_another_version_is_refused(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "VERSION", 3)
+    monkeypatch.setattr(packing, "VERSION", 4)
     data = pack(package)
     monkeypatch.undo()
-    with pytest.raises(UsageError, match="version 3; this program reads version 2"):
+    with pytest.raises(UsageError, match="version 4; this program reads version 3"):
         unpack(data)
 
 

@@ -18,7 +18,7 @@ import torch
 from playwright.sync_api import Browser, Page, TimeoutError, expect, sync_playwright
 
 from rlcorr import CorrectionConfig, TokenBatch, evaluate
-from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, Reference, SampledSketch
+from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
 from rlcorr.records import runs, sketch_files, study
 from rlcorr.records.runs import RunManifest, append_metrics, finish_run, start_run, write_step
 from rlcorr.records.step_files import StepRecord
@@ -240,7 +240,7 @@ def fits_a_phone(page: Page) -> None:
 DIRECTIONS = 256
 
 
-def write_sketch(run: Path, others: ExactSketch | DrawnAnswers | None = None) -> None:
+def write_sketch(run: Path, exact: ExactSketch | None = None) -> None:
     """A score sketch of random numbers for the run's only step, and every likely answer to some prompts, if given."""
     some = torch.Generator().manual_seed(0)
     batch = runs.read_step(run, 0).batch
@@ -248,7 +248,7 @@ def write_sketch(run: Path, others: ExactSketch | DrawnAnswers | None = None) ->
     reference = Reference(by_token, by_sequence, torch.full((32,), 4096.0), torch.full((32,), 32.0))
     scores = torch.randn(int(batch.response_mask.sum()), DIRECTIONS, generator=some)
     sketch = SampledSketch(scores, reference, None, "weights", "directions")
-    sketch_files.write_sketch(run, 0, sketch, others)
+    sketch_files.write_sketch(run, 0, sketch, exact)
     runs.finish_run(run, sketch_files.with_sketch(runs.read_manifest(run), 0, sketch))
 
 

@@ -34,8 +34,9 @@ from rlcorr.train.pretrain_models import new_moe_lm
 from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
 from rlcorr.train.sketches.exact import drawn_from
 from rlcorr.train.sketches.expected_advantages import expected_advantages
-from rlcorr.train.sketches.sampled import directions, eager_copy, next_log_probs
-from rlcorr.train.sketches.tree_scores import node_scores, pack_trees
+from rlcorr.train.sketches.sampled import OTHER_PROMPTS, next_log_probs
+from rlcorr.train.sketches.token_scores import draw_directions, scored_copy, scores_of
+from rlcorr.train.sketches.tree_scores import node_log_probs, pack_trees
 from rlcorr.types import TokenBatch
 
 pytestmark = pytest.mark.slow  # trainings, and a backward pass per token
@@ -56,9 +57,7 @@ def disturbed(lm: Lm, size: float = 0.3) -> Lm:
 
 def between(old: Lm, engine: Lm) -> Callable[[list[list[int]]], Distributions]:
     def evaluate(prefixes: list[list[int]]) -> Distributions:
-        of_old, of_engine = (
-            next_log_probs(lm, dict(lm.named_parameters()), prefixes, 1.0).detach() for lm in (old, engine)
-        )
+        of_old, of_engine = (next_log_probs(lm, prefixes, 1.0).detach() for lm in (old, engine))
         return Distributions(of_old, of_engine, of_engine)
 
     return evaluate
@@ -182,23 +181,25 @@ def test_what_cannot_be_grown(tiny_model: Path) -> None:
 
 
 def check_packed(lm: Lm, tree: Tree, experts: Callable[[list[int]], Tensor] | None, temperature: float = 0.7) -> None:
-    """One plain forward and backward pass for each node, on everything that stands before it."""
-    (chosen,) = directions(dict(Policy(lm, None).named_parameters()), seed=3, count=3)
-    eager = eager_copy(Policy(lm, None)).lm
+    """One plain forward pass and its scores for each node, on everything that stands before it."""
+    scored, directions = scored_copy(lm), draw_directions(lm, seed=3, count=3)
     got, scores = torch.full((len(tree.nodes),), torch.nan), torch.full((len(tree.nodes), 3), torch.nan)
-    for trees in pack_trees(tree, CPU):
-        got[trees.nodes], scores[trees.nodes] = node_scores(eager, trees, temperature, chosen)
+    for packed in pack_trees(tree, CPU):
+        got[packed.nodes], scores[packed.nodes] = scores_of(
+            scored, directions, lambda packed=packed: node_log_probs(scored, packed, temperature)
+        )
     for number, node in enumerate(tree.nodes):
         before = tree.prompts[node.prompt] + [tree.nodes[n].token for n in path_of(tree, node.parent)]
-        routes = None if experts is None else experts(before)[None]
-        with replayed(lm, routes, torch.ones(1, len(before), dtype=torch.bool)):
-            logits = lm(torch.tensor([before])).logits[0, -1]
-            value = (logits / temperature).log_softmax(-1)[node.token]
-            gradients = torch.autograd.grad(value, list(lm.parameters()))
-        named = zip(lm.named_parameters(), gradients, strict=True)
-        along = torch.stack([(chosen[f"lm.{name}"] * g).flatten(1).sum(-1) for (name, _), g in named]).sum(0)
+
+        def alone(before: list[int] = before, token: int = node.token) -> Tensor:
+            routes = None if experts is None else experts(before)[None]
+            with replayed(scored, routes, torch.ones(1, len(before), dtype=torch.bool)):
+                logits = scored(torch.tensor([before])).logits[0, -1]
+            return (logits / temperature).log_softmax(-1)[token, None]
+
+        value, along = scores_of(scored, directions, alone)
         assert float(got[number]) == pytest.approx(value.item(), abs=1e-4)
-        torch.testing.assert_close(scores[number], along, rtol=2e-3, atol=1e-3 * float(scores.abs().max()))
+        torch.testing.assert_close(scores[number], along[0], rtol=2e-3, atol=1e-3 * float(scores.abs().max()))
 
 
 def test_scores_in_one_pass_are_those_of_every_prefix_alone(tiny_model: Path) -> None:
@@ -228,17 +229,17 @@ def test_a_mixture_with_the_engines_experts() -> None:
     @torch.no_grad()
     def evaluate(prefixes: list[list[int]]) -> Distributions:
         experts = [chosen_by_an_engine(prefix) for prefix in prefixes]
-        log_p = next_log_probs(lm, dict(lm.named_parameters()), prefixes, 1.0, routed_experts=experts)
+        log_p = next_log_probs(lm, prefixes, 1.0, experts)
         return Distributions(log_p, log_p, log_p, experts)
 
     tree = grow(PROMPTS, evaluate, eos_ids=[EOS_ID], max_tokens=3, smallest=0.02, most_nodes=1000)
     assert len(tree.nodes) > 10
     check_packed(lm, tree, chosen_by_an_engine)
-    (first, *_), (group, *_) = [n for n in range(len(tree.nodes)) if tree.nodes[n].parent < 0], pack_trees(tree, CPU)
+    (first, *_), (packed, *_) = [n for n in range(len(tree.nodes)) if tree.nodes[n].parent < 0], pack_trees(tree, CPU)
     token, prompt = tree.nodes[first].token, tree.prompts[tree.nodes[first].prompt]
     by_itself = plain(lm, prompt)[token].item()
     assert abs(by_itself - tree.nodes[first].rollout_log_prob) > 1e-3
-    assert group.experts is not None
+    assert packed.experts is not None
 
 
 # --- advantages ---
@@ -310,7 +311,7 @@ def test_expected_advantages_are_those_of_a_large_sample(config: AdvantageConfig
 
 # --- a run ---
 
-FEW = SketchConfig(every=2, directions=10, reference_prompts=64, places=4, exact_prompts=8, smallest_probability=1e-3)
+FEW = SketchConfig(every=2, directions=10, places=4, exact_prompts=8, smallest_probability=1e-3)
 
 
 @dataclass
@@ -328,7 +329,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
     def exact_sketch(session: Any, weights: list[tuple[str, Tensor]]) -> ExactSketch:
         seen.weights.append({name: tensor.clone() for name, tensor in weights})
-        seen.policies.append(eager_copy(session.policy).lm)
+        seen.policies.append(scored_copy(session.policy.lm))
         seen.sketches.append(true_sketch(session, weights))
         return seen.sketches[-1]
 
@@ -412,7 +413,6 @@ def check_log_probs(sketch: ExactSketch, prompts: list[list[int]], lm: Lm, tempe
 def prompts_of(config: Any, model: Path) -> list[list[int]]:
     from rlcorr.train.inputs.tasks import examples
     from rlcorr.train.inputs.tokenizer import encode, load_tokenizer
-    from rlcorr.train.sketches.sampled import OTHER_PROMPTS
 
     drawn = itertools.islice(examples(TASKS["addition"], config.seed + OTHER_PROMPTS), FEW.exact_prompts)
     return [encode(load_tokenizer(model), example.prompt) for example in drawn]

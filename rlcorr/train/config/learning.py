@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlcorr.config import KL_ESTIMATORS
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import unknown
 from rlcorr.losses.advantages import GROUPED
 from rlcorr.validated import check, member
 
@@ -111,10 +111,8 @@ class SketchConfig:
     """Steps between sketches; 0: no sketches. A step with a sketch is recorded as well."""
     until: int = 0
     """Last step that may have a sketch; 0: the last step of the run."""
-    directions: int = 256
+    directions: int = 512
     """Number K of random directions in parameter space: the error of a cosine is about 1/√K."""
-    reference_prompts: int = 1024
-    """Prompts that the trainer's own float32 weights answer, for the on-policy gradient."""
     places: int = 32
     """Response tokens at which every token of the vocabulary is sketched, for exact gradients of KL losses."""
     exact_prompts: int = 0
@@ -124,35 +122,24 @@ class SketchConfig:
     """Exact sketches: leave out answers that are less likely than this under both policies."""
     tree_mib: int = 256
     """Exact sketches: memory for all answers in MiB; the run stops with an error if they need more."""
+    reference_prompts: int = 0
+    """Ignored. Configurations of version 0.1 have it: prompts for an on-policy gradient of its own."""
     answers: int = 0
-    """Answers to additional prompts, drawn with the weights that sampled the step. Gradients are measured on these
-    answers. For long answers; 0: gradients are measured on the step's own answers."""
+    """Ignored. Configurations of version 0.1 have it: further answers for the gradient."""
     answer_directions: int = 0
-    """Number of directions for these answers, counted from the first; 0: all directions."""
+    """Ignored. Configurations of version 0.1 have it: number of directions of further answers."""
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "sketch.every", self.every, "≥ 0")
         check(self.until >= 0, "sketch.until", self.until, "≥ 0")
         check(self.directions >= 1, "sketch.directions", self.directions, "≥ 1")
         check(self.places >= 1, "sketch.places", self.places, "≥ 1")
-        check(self.reference_prompts >= 64, "sketch.reference_prompts", self.reference_prompts, "≥ 64")
         check(
             self.exact_prompts == 0 or self.exact_prompts >= 8, "sketch.exact_prompts", self.exact_prompts, "0 or ≥ 8"
         )
         smallest = self.smallest_probability
         check(0 < smallest < 1, "sketch.smallest_probability", smallest, "above 0 and below 1")
         check(self.tree_mib >= 1, "sketch.tree_mib", self.tree_mib, "≥ 1")
-        check(self.answers >= 0, "sketch.answers", self.answers, "≥ 0")
-        most = self.directions
-        check(
-            0 <= self.answer_directions <= most, "sketch.answer_directions", self.answer_directions,
-            f"between 0 and sketch.directions, which is {most}",
-        )  # fmt: skip
-        if self.answers and self.exact_prompts:
-            raise UsageError(
-                f"gradients are measured on {self.answers} sampled answers or on every likely answer to "
-                f"{self.exact_prompts} prompts, not on both: leave sketch.answers or sketch.exact_prompts out."
-            )
 
     def made_at(self, step: int) -> bool:
         return self.every > 0 and step % self.every == 0 and (self.until == 0 or step <= self.until)

@@ -113,7 +113,6 @@ class TrainConfig:
             "max_response_tokens", "max_bad_steps",
         ):  # fmt: skip
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
-        _check_answers(self)
         check(self.train_prompts >= 0, "train_prompts", self.train_prompts, "≥ 0")
         check(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "≥ 0")
         check(
@@ -227,14 +226,6 @@ def _check_top(config: TrainConfig) -> None:
             "score centering needs the log-probs of the sampler's likeliest tokens: set rollout.top_logprobs, such as "
             "to 20."
         )
-
-
-def _check_answers(config: TrainConfig) -> None:
-    """Raise `UsageError` if `sketch.answers` is less than a step has, or leaves a group incomplete."""
-    answers, samples = config.sketch.answers, config.samples_per_prompt
-    step = config.prompts_per_step * samples
-    check(answers == 0 or answers >= step, "sketch.answers", answers, f"0 or at least {step}, the answers of a step")
-    check(answers % samples == 0, "sketch.answers", answers, f"a multiple of samples_per_prompt, {samples}")
 
 
 def _correction_of(name: str, loss_type: LossType | None) -> CorrectionConfig:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rlcorr.gradients.sketch import DrawnAnswers, ExactSketch, SampledSketch
+from rlcorr.gradients.sketch import ExactSketch, SampledSketch
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, append_answers
 from rlcorr.records.runs import RunManifest
@@ -93,9 +93,9 @@ class RunWriter:
         if self._main:
             append_answers(self.path, answers)
 
-    def sketch(self, step: int, sketch: SampledSketch, others: ExactSketch | DrawnAnswers | None) -> None:
+    def sketch(self, step: int, sketch: SampledSketch, exact: ExactSketch | None) -> None:
         if self._main:
-            write_sketch(self.path, step, sketch, others)
+            write_sketch(self.path, step, sketch, exact)
             self._manifest = with_sketch(self._manifest, step, sketch)
             runs.write_manifest(self.path, self._manifest)
 

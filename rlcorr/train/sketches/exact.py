@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import Answers, AnswerTree, answers_of
@@ -17,7 +18,6 @@ from rlcorr.train.config.learning import SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tasks import Example, examples
 from rlcorr.train.inputs.tokenizer import decode
-from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import score
 from rlcorr.train.rollout.batch_queue import Weights
@@ -26,8 +26,9 @@ from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
 from rlcorr.train.sketches.expected_advantages import expected_advantages
-from rlcorr.train.sketches.sampled import OTHER_PROMPTS, all_directions, eager_copy, next_log_probs
-from rlcorr.train.sketches.tree_scores import node_scores, pack_trees
+from rlcorr.train.sketches.sampled import OTHER_PROMPTS, next_log_probs
+from rlcorr.train.sketches.token_scores import draw_directions, scored_copy, scores_of
+from rlcorr.train.sketches.tree_scores import node_log_probs, pack_trees
 from rlcorr.types import TokenBatch
 
 NODE_BYTES = 128
@@ -43,11 +44,11 @@ def exact_sketch(session: Session, weights: Weights) -> ExactSketch:
     Args:
         weights: those that sampled the step's batch.
     """
-    config, policy = session.config, eager_copy(session.policy)
+    config, lm = session.config, scored_copy(session.policy.lm)
     stream = examples(session.worker.task, config.seed + OTHER_PROMPTS)
     prompts = list(itertools.islice(stream, config.sketch.exact_prompts))
-    tree = session.queue.run_exclusive(lambda: _grow_tree(session, policy, prompts, weights))
-    old, scores = _scores_of_nodes(session, policy, tree)
+    tree = session.queue.run_exclusive(lambda: _grow_tree(session, lm, prompts, weights))
+    old, scores = _scores_of_nodes(session, lm, tree)
     nodes = _as_tensors(tree, old)
     return ExactSketch(
         tree=nodes,
@@ -57,14 +58,14 @@ def exact_sketch(session: Session, weights: Weights) -> ExactSketch:
     )
 
 
-def _grow_tree(session: Session, policy: Policy, prompts: list[Example], weights: Weights) -> Tree:
+def _grow_tree(session: Session, lm: PreTrainedModel, prompts: list[Example], weights: Weights) -> Tree:
     """Grow the tree of answers with the engine's distributions under these weights."""
     config, worker = session.config, session.worker
     worker.engine.sync(weights)
 
     def evaluate(prefixes: list[list[int]]) -> Distributions:
         parts = [prefixes[start : start + PREFIXES_AT_ONCE] for start in range(0, len(prefixes), PREFIXES_AT_ONCE)]
-        return _concat([_distributions(session, policy, part) for part in parts])
+        return _concat([_distributions(session, lm, part) for part in parts])
 
     return grow(
         [encode_example(worker.tokenizer, worker.task, example) for example in prompts],
@@ -81,13 +82,11 @@ def _most_nodes(sketch: SketchConfig) -> int:
 
 
 @torch.no_grad()
-def _distributions(session: Session, policy: Policy, prefixes: list[list[int]]) -> Distributions:
+def _distributions(session: Session, lm: PreTrainedModel, prefixes: list[list[int]]) -> Distributions:
     rollout = session.config.rollout
     reported = session.worker.engine.next_log_probs(prefixes, rollout.sampling)
     routed = reported.routed_experts if rollout.router_replay else None
-    old = next_log_probs(
-        policy.lm, dict(policy.lm.named_parameters()), prefixes, rollout.scored_temperature, routed_experts=routed
-    )
+    old = next_log_probs(lm, prefixes, rollout.scored_temperature, routed)
     return Distributions(old.cpu(), reported.log_probs, drawn_from(reported.log_probs, rollout), routed)
 
 
@@ -116,19 +115,16 @@ def _concat(parts: list[Distributions]) -> Distributions:
     )
 
 
-def _scores_of_nodes(session: Session, policy: Policy, tree: Tree) -> tuple[Tensor, Tensor]:
+def _scores_of_nodes(session: Session, lm: PreTrainedModel, tree: Tree) -> tuple[Tensor, Tensor]:
     """Compute log π_old of every node, (nodes,), and its scores, (nodes, directions)."""
-    config, device = session.config, policy.lm.device
-    old = torch.zeros(len(tree.nodes), device=device)
-    scores = torch.zeros(len(tree.nodes), config.sketch.directions, device=device)
-    groups, first = list(pack_trees(tree, device)), 0
-    for directions in all_directions(session, policy):
-        for trees in groups:
-            log_p, products = node_scores(policy.lm, trees, config.rollout.scored_temperature, directions)
-            old[trees.nodes] = log_p
-            scores[trees.nodes, first : first + products.shape[1]] = products
-        first += products.shape[1]
-    return old.cpu(), scores.cpu() * config.sketch.directions**-0.5
+    config, directions = session.config, draw_directions(lm, session.config.seed, session.config.sketch.directions)
+    old, scores = torch.zeros(len(tree.nodes)), torch.zeros(len(tree.nodes), directions.count)
+    for packed in pack_trees(tree, lm.device):
+        log_probs, of_nodes = scores_of(
+            lm, directions, lambda packed=packed: node_log_probs(lm, packed, config.rollout.scored_temperature)
+        )
+        old[packed.nodes.cpu()], scores[packed.nodes.cpu()] = log_probs.cpu(), of_nodes.cpu()
+    return old, scores
 
 
 def _as_tensors(tree: Tree, old: Tensor) -> AnswerTree:
