@@ -45,7 +45,8 @@ ROOMS: dict[str, set[str]] = {
     "rlcorr.train.sketches": {*GROUND, *TRAIN[:5], "rlcorr.train.session"},
     "rlcorr.train": {*GROUND, "rlcorr.systems", *TRAIN},
     "rlcorr.command": {
-        *GROUND, "rlcorr.systems", "rlcorr.foreign", "rlcorr.train", "rlcorr.train.inputs", "rlcorr.train.config",
+        *GROUND, "rlcorr.systems", "rlcorr.systems.mapping", "rlcorr.foreign", "rlcorr.train", "rlcorr.train.inputs",
+        "rlcorr.train.config",
         "rlcorr.train.output", "rlcorr.train.session",
     },
 }  # fmt: skip
@@ -226,14 +227,14 @@ def line_count(path: Path) -> int:
 
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_950,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_785,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_958,
     ("rlcorr/foreign",): 3_788,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_856,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_389,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_087,
-    ("app",): 10_470,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_168,
+    ("app",): 10_467,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 51_950,
+    ("tests",): 52_179,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

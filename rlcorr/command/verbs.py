@@ -16,6 +16,7 @@ from tqdm import tqdm
 from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.attribute_verb import Attribute, run_attribute
+from rlcorr.command.config_verb import Config, run_config
 from rlcorr.command.doctor import doctor
 from rlcorr.command.gaps_verb import Gaps, placement_lines, run_gaps
 from rlcorr.command.gradient_table import gradient_document, gradient_table, sweep_table
@@ -282,6 +283,7 @@ VERBS: dict[str, tuple[type, Run]] = {
     "study": _parsed(Study, run_study),
     "report": _parsed(Report, run_report),
     "threshold": _parsed(Threshold, run_threshold),
+    "config": _parsed(Config, run_config),
     "gaps": _parsed(Gaps, run_gaps),
     "attribute": _parsed(Attribute, run_attribute),
     "import": _parsed(Import, run_import),

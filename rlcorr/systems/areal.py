@@ -14,7 +14,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, only_rule, require_plain
+from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, only_rule, refuse
 
 ROLLOUTS = WithoutPair(frozenset({"prompt", "completion", "head_version"}), "AReaL's rollouts, which have only texts")
 
@@ -29,12 +29,7 @@ SQUARES = {"token_k2": ("token", "mean"), **{f"seq_{agg}_k2": ("sequence", agg) 
 
 def to_areal(config: CorrectionConfig) -> dict[str, Any]:
     """Return the two keys of `actor`. Raises `UsageError` for what AReaL cannot do."""
-    require_plain(
-        "AReaL",
-        config,
-        bypass="use_decoupled_loss: false without recompute_logprob",
-        loss="use_cispo_loss and the like",
-    )
+    refuse("AReaL", config)
     rule = only_rule(
         "AReaL", config.rollout_rs, (*RATIOS, *SQUARES), "a rule of k1 or k2 on tokens, or on their sum, mean, max"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import no_rule, refuse_normalised
+from rlcorr.systems.mapping.refusals import refuse
 
 _LEVEL, _TIS, _MASK = "importance_sampling_level", "truncated_importance_sampling", "mask_prob_ratio"
 
@@ -30,11 +30,7 @@ def to_art(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str
     2.0
     """
     loss = loss or LossConfig()
-    refuse_normalised("ART", config)
-    if config.denominator == "kept":
-        raise UsageError("ART divides by all tokens of the assistant; nearest: denominator='fixed'.")
-    if config.rollout_rs:
-        raise no_rule("ART", config.rollout_rs[0], "rollout_is_mode='mask' with loss_type='reinforce' in bypass mode")
+    refuse("ART", config)
     if config.bypass_mode and config.loss_type == "reinforce":
         return _weights(config)
     if config.loss_type != "ppo_clip" and (config.bypass_mode or config.loss_type != "cispo"):

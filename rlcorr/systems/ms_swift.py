@@ -9,14 +9,16 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, no_rule, require_plain
+from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, no_rule, refuse
 
 
 def to_ms_swift(config: CorrectionConfig) -> dict[str, Any]:
     """Return the arguments. Raises `UsageError` for what ms-swift cannot do."""
     opsm = any(rule.name == "seq_mean_k1_negative" for rule in config.rollout_rs)
-    bypass = "its default, without a correction"
-    require_plain("ms-swift", config, bypass=bypass, loss="--loss_type", denominator="kept" if opsm else "fixed")
+    refuse("ms-swift", config)
+    if config.denominator != ("kept" if opsm else "fixed") and (config.rollout_rs or not opsm):
+        over = ("the kept tokens", "kept") if opsm else ("all response tokens", "fixed")
+        raise UsageError(f"ms-swift divides by {over[0]}; nearest: denominator={over[1]!r}.")
     delta, geometric = None, None
     for rule in config.rollout_rs:
         if rule.name == "seq_mean_k1_negative" and rule.lower is not None and rule.upper == math.inf:

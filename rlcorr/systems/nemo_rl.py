@@ -20,7 +20,7 @@ from rlcorr.systems.mapping.refusals import (
     bounds,
     is_unbounded,
     no_rule,
-    require_plain,
+    refuse,
 )
 
 DUMP = Dump(
@@ -48,12 +48,7 @@ def to_nemo_rl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict
 
     Raises `UsageError` for what NeMo RL cannot do.
     """
-    require_plain(
-        "NeMo RL",
-        config,
-        bypass="force_on_policy_ratio, which leaves the clip out",
-        loss="loss_fn.use_cispo and the like",
-    )
+    refuse("NeMo RL", config)
     rules = {rule.name: rule for rule in config.rollout_rs}
     error, geometric = rules.pop("seq_mean_mult_error", None), rules.pop("seq_mean_k1", None)
     if rules:

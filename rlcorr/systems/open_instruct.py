@@ -10,7 +10,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.dumps import WithoutPair
-from rlcorr.systems.mapping.refusals import bounds, no_rule, only_rule, require_plain
+from rlcorr.systems.mapping.refusals import bounds, no_rule, only_rule, refuse
 
 ROLLOUTS = WithoutPair(
     frozenset({"response_tokens", "logprobs"}), "open-instruct's rollouts, which have only vLLM's log-probs"
@@ -33,15 +33,9 @@ VACO = "seq_mean_abs_ratio_error_outward"
 
 def to_open_instruct(config: CorrectionConfig) -> dict[str, Any]:
     """Return the flags. Raises `UsageError` for what open-instruct cannot do."""
-    require_plain("open-instruct", config, bypass="--use_vllm_logprobs, without a correction", loss="--loss_fn")
+    refuse("open-instruct", config)
     if config.rollout_is is None:
-        if config.rollout_rs:
-            raise UsageError(
-                "open-instruct rejects only together with weights; nearest: rollout_is='token', a threshold of 1e9."
-            )
         return FIELDS | {"use_rho_correction": False}
-    if config.rollout_is == "sequence":
-        raise UsageError("open-instruct's sequence ratio is the geometric mean; nearest: rollout_is='geometric'.")
     nearest = "token_k1, seq_mean_k1 with geometric weights, or seq_mean_abs_ratio_error_outward"
     rule = only_rule("open-instruct", config.rollout_rs, (RULES[config.rollout_is], VACO), nearest)
     weights = _bounds(config.rollout_is_threshold_lower or 0.0, float(config.rollout_is_threshold))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import bounds, is_unbounded, only_rule, require_plain
+from rlcorr.systems.mapping.refusals import bounds, is_unbounded, only_rule, refuse
 
 FIELDS: dict[str, Any] = {
     "is_correction_level": "off",
@@ -29,9 +29,7 @@ SAME_NAME = {
 
 def to_openrlhf(config: CorrectionConfig) -> dict[str, Any]:
     """Return the flags without their prefix. Raises `UsageError` for what OpenRLHF cannot do."""
-    require_plain(
-        "OpenRLHF", config, bypass="policy_loss_type gspo, whose ratio is π_θ/π_rollout", loss="policy_loss_type"
-    )
+    refuse("OpenRLHF", config)
     return dict(zip(FIELDS, _settings(config), strict=True))
 
 

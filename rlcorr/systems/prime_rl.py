@@ -21,7 +21,7 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.mapping.refusals import no_rule, refuse_normalised
+from rlcorr.systems.mapping.refusals import no_rule, refuse
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
 
@@ -39,11 +39,7 @@ def to_prime_rl(config: CorrectionConfig, loss: LossConfig | None = None) -> dic
     it has score centering without rules. Raises `UsageError` for what prime-rl cannot do.
     """
     loss = loss or LossConfig()
-    refuse_normalised("prime-rl", config)
-    if not config.bypass_mode:
-        raise UsageError("prime-rl compares π_θ with π_rollout; nearest: bypass_mode=True with loss_type='reinforce'.")
-    if config.denominator == "kept":
-        raise UsageError("prime-rl divides by all response tokens; nearest: denominator='fixed'.")
+    refuse("prime-rl", config)
     if config.loss_type not in ("reinforce", "ppo_clip", "gpg"):
         raise UsageError(
             f"prime-rl has no loss {config.loss_type}; nearest: reinforce (ipo, icepop, cispo) or ppo_clip."

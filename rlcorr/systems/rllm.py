@@ -11,7 +11,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import no_rule, refuse_normalised, refuse_prefix
+from rlcorr.systems.mapping.refusals import refuse
 
 FIELDS: dict[str, Any] = {"bypass_mode": None, "tis_mode": None, "tis_cap": 2.0}
 """The fields, with the values of base.yaml."""
@@ -26,17 +26,7 @@ def to_rllm(config: CorrectionConfig) -> dict[str, Any]:
     {'bypass_mode': False, 'tis_mode': 'sequence', 'tis_cap': 5.0}
     """
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
-    refuse_normalised("rLLM", config)
-    refuse_prefix("rLLM", config)
-    if config.loss_type != "ppo_clip" or config.denominator == "kept":
-        raise UsageError(
-            "rLLM's rollout_correction has no key for the loss or its denominator; nearest: ppo_clip and 'fixed', and "
-            "rllm.algorithm.loss_fn there."
-        )
-    if config.rollout_rs:
-        raise no_rule("rLLM", config.rollout_rs[0], "verl's own algorithm.rollout_correction, which its backend reads")
-    if config.rollout_is == "geometric":
-        raise UsageError("rLLM has no geometric weights; nearest: rollout_is='sequence'.")
+    refuse("rLLM", config)
     if config.rollout_is is not None and (config.rollout_is_mode == "mask" or lower is not None or upper == math.inf):
         raise UsageError("rLLM's weights have a finite cap and are truncated at it; nearest: an upper bound of 1e9.")
     cap = FIELDS["tis_cap"] if config.rollout_is is None else float(upper)

@@ -9,9 +9,8 @@ import math
 from typing import Any
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.refusals import no_rule, require_plain
+from rlcorr.systems.mapping.refusals import no_rule, refuse
 
 IS_WEIGHT: dict[str, Any] = {"enabled": False, "weight_type": "token", "upper_bound": 1.2, "detach": True}
 FILTER: dict[str, Any] = {
@@ -25,16 +24,8 @@ MEASURES = {"k1": "ratio", "prob_diff": "diff"}
 
 def to_roll(config: CorrectionConfig) -> dict[str, Any]:
     """Return ROLL's `train_infer_correction`. Raises `UsageError` for what ROLL cannot do."""
-    require_plain(
-        "ROLL", config, bypass="pg_variant vanilla without recomputed log-probs", loss="pg_variant", denominator="kept"
-    )
+    refuse("ROLL", config)
     upper = float(config.rollout_is_threshold)
-    if config.rollout_is is not None and config.rollout_is_mode == "mask":
-        raise UsageError(
-            "ROLL masks by filters only; nearest: rollout_is_threshold=inf and a rule of k1, denominator='kept'."
-        )
-    if config.rollout_is is not None and config.rollout_is_threshold_lower is not None:
-        raise UsageError("ROLL truncates weights above only; nearest: no rollout_is_threshold_lower.")
     weight = dict(IS_WEIGHT)
     if config.rollout_is is not None:
         bound = None if upper == math.inf else upper

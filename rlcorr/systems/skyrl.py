@@ -23,7 +23,7 @@ from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.keys import below, number, read_keys, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import refuse_prefix
+from rlcorr.systems.mapping.refusals import refuse
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
 SEQUENCES = "sequences"
@@ -233,7 +233,12 @@ def to_skyrl(config: CorrectionConfig) -> dict[str, Any]:
     It requires policy_loss_type: regular, which `skyrl_settings` writes next to it. The default of 0.5.0, dppo,
     compares π_θ with π_rollout itself, so a weight would count the gap twice.
     """
-    _refuse(config)
+    if config.bypass_mode and config.loss_type in DPPO_TYPES:
+        raise UsageError(
+            f"SkyRL's {config.loss_type} is no correction; nearest: policy_loss_type: dppo, with dppo.dppo_type: "
+            f"{DPPO_TYPES[config.loss_type]} and delta_low and delta_high next to it."
+        )
+    refuse("SkyRL", config)
     fields = dict(FIELDS)
     if config.rollout_is is not None:
         fields["tis_ratio_type"] = config.rollout_is
@@ -277,39 +282,6 @@ def _to_centered(config: CorrectionConfig) -> dict[str, Any]:
         )
     widths = (float(f"{1 - low:.12g}"), float(f"{high - 1:.12g}"))
     return {"policy_loss_type": "rollout_is"} | dict(zip(BAND, widths, strict=True)) | centering
-
-
-def _refuse(config: CorrectionConfig) -> None:
-    lower = config.rollout_is_threshold_lower
-    if config.bypass_mode and config.loss_type in DPPO_TYPES:
-        raise UsageError(
-            f"SkyRL's {config.loss_type} is no correction; nearest: policy_loss_type: dppo, with dppo.dppo_type: "
-            f"{DPPO_TYPES[config.loss_type]} and delta_low and delta_high next to it."
-        )
-    if config.bypass_mode:
-        raise UsageError(
-            "SkyRL has no bypass mode; nearest: policy_loss_type rollout_is or dppo, without a correction."
-        )
-    if config.loss_type != "ppo_clip":
-        raise UsageError(
-            f"SkyRL's off_policy_correction names no loss, so {config.loss_type!r} would be lost; nearest: translate "
-            f"with loss_type='ppo_clip' and set policy_loss_type there."
-        )
-    if config.denominator == "kept":
-        raise UsageError("SkyRL divides by the tokens from before the rejection; nearest: denominator='fixed'.")
-    if config.rollout_is_batch_normalize:
-        raise UsageError("SkyRL does not normalise weights; nearest: rollout_is_batch_normalize=False.")
-    refuse_prefix("SkyRL", config)
-    if config.rollout_is == "geometric":
-        raise UsageError("SkyRL has no geometric weights; nearest: rollout_is='sequence', or a seq_mean_k1 rule.")
-    if config.rollout_is is not None and config.rollout_is_mode == "mask":
-        rule = "token_k1" if config.rollout_is == "token" else "seq_sum_k1"
-        raise UsageError(
-            f"SkyRL's weights are truncated, never masked; nearest: rollout_is_mode='truncate' and a {rule} rule with "
-            f"the same bounds."
-        )
-    if config.rollout_is is not None and lower is not None:
-        raise UsageError(f"SkyRL truncates weights above only; nearest: no rollout_is_threshold_lower; got {lower:g}.")
 
 
 def _rule(rule: RejectionRule) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.dumps import Dump, WithoutPair
 from rlcorr.systems.mapping.facts import FACTS
-from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, refuse_prefix, require_plain
+from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, refuse
 from rlcorr.systems.mapping.serialize import as_flags, as_yaml, commented
 
 DUMP = Dump(
@@ -66,8 +66,7 @@ def plain_flags(config: CorrectionConfig) -> dict[str, Any]:
         return _bypass(config)
     if config.rollout_is_batch_normalize and config.rollout_is == "geometric":
         raise UsageError("slime does not normalise geometric weights; nearest: rollout_is_batch_normalize=False.")
-    _refuse(config)
-    refuse_prefix("slime", config)
+    refuse("slime", config)
     if config.rollout_is is None:
         if not config.rollout_rs:
             return {"use_tis": False}
@@ -76,11 +75,6 @@ def plain_flags(config: CorrectionConfig) -> dict[str, Any]:
         )
     flags = config.rollout_is == "token" and not config.rollout_rs and not config.rollout_is_batch_normalize
     return _flags(config) if flags else _mis(config)
-
-
-def _refuse(config: CorrectionConfig) -> None:
-    plain = CorrectionConfig(loss_type=config.loss_type, denominator=config.denominator, rollout_rs=config.rollout_rs)
-    require_plain("slime", plain, bypass="", loss="--custom-pg-loss-reducer-function-path and the like")
 
 
 def _gradient(config: CorrectionConfig, centered: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse_normalised
+from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 
@@ -22,14 +22,12 @@ def to_tinker(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[
     {'loss_fn': 'ppo', 'loss_fn_config': {'clip_low_threshold': 0.8, 'clip_high_threshold': 1.2}}
     """
     loss = loss or LossConfig()
-    refuse_normalised("Tinker", config)
-    if not config.bypass_mode or config.loss_type not in ("reinforce", "ppo_clip"):
+    refuse("Tinker", config)
+    if config.loss_type not in ("reinforce", "ppo_clip"):
         raise UsageError(
             "Tinker's losses compare π_θ with π_rollout; nearest: bypass_mode=True with loss_type='reinforce' "
             "(importance_sampling, cispo) or 'ppo_clip'."
         )
-    if config.denominator == "kept":
-        raise UsageError("Tinker sums over all tokens; nearest: denominator='fixed'.")
     if config.rollout_rs:
         raise no_rule("Tinker", config.rollout_rs[0], "loss_type='reinforce' with truncated token weights, its cispo")
     if config.loss_type == "ppo_clip":

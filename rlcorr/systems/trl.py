@@ -13,7 +13,7 @@ from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import WithoutPair
 from rlcorr.systems.mapping.keys import choice, number, optional, read_keys, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import minus_log, no_rule, require_plain
+from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse
 
 COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
 
@@ -124,9 +124,7 @@ def to_trl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str
     """Return the arguments of GRPOConfig; `loss` has the numbers of VESPO. Raises `UsageError` for the rest."""
     if config.loss_type == "vespo":
         return _to_vespo(config, loss or LossConfig())
-    require_plain("TRL", config, bypass="AsyncGRPOTrainer, whose clip compares π_θ with π_rollout", loss="loss_type")
-    if config.rollout_is == "geometric":
-        raise UsageError("TRL has no geometric weights; nearest: rollout_is='sequence', the product.")
+    refuse("TRL", config)
     fields: dict[str, Any] = {"use_vllm": True, f"{_IS}_correction": config.rollout_is is not None}
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     if config.rollout_is is not None:

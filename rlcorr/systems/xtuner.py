@@ -11,7 +11,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.refusals import bounds, is_unbounded, no_rule, require_plain
+from rlcorr.systems.mapping.refusals import bounds, is_unbounded, no_rule, refuse
 
 FIELDS: dict[str, Any] = {
     "rollout_is_level": "token",
@@ -27,15 +27,9 @@ RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k
 
 def to_xtuner(config: CorrectionConfig) -> dict[str, Any]:
     """Return the fields. Raises `UsageError` for what xtuner cannot do."""
-    require_plain(
-        "xtuner", config, bypass="its loss without recomputed log-probs", loss="loss_type", denominator="kept"
-    )
+    refuse("xtuner", config)
     if config.rollout_is is None:
-        if config.rollout_rs:
-            raise UsageError("xtuner rejects only with weights; nearest: rollout_is='token' with a threshold of inf.")
         return dict(FIELDS)
-    if config.rollout_is_mode == "mask":
-        raise UsageError("xtuner rejects what it masks; nearest: rollout_is_threshold=inf and a rule of k1, kept.")
     level = config.rollout_is
     rules = {rule.name: rule for rule in config.rollout_rs}
     vetoes = rules.pop("seq_max_k1", None), rules.pop("seq_min_k1", None)

@@ -1,12 +1,13 @@
 """Errors for what most systems cannot express, in the same words for all, and small conversions of rules."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
+from rlcorr.systems.mapping.facts import FACTS
 
 
 @contextmanager
@@ -27,45 +28,60 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
         raise UsageError(message) from None
 
 
-def require_plain(system: str, config: CorrectionConfig, *, bypass: str, loss: str, denominator: str = "fixed") -> None:
-    """Raise `UsageError` unless this is a decoupled correction of PPO's clip without batch normalisation.
+Condition = Callable[[CorrectionConfig], bool]
+CONDITIONS: dict[str, tuple[Condition, str]] = {
+    "bypass": (
+        lambda c: c.bypass_mode,
+        "{system}'s correction compares π_old with π_rollout, not π_θ; nearest: {nearest}.",
+    ),
+    "no_bypass": (lambda c: c.bypass_mode, ""),
+    "decoupled": (lambda c: not c.bypass_mode, ""),
+    "loss": (
+        lambda c: c.loss_type != "ppo_clip",
+        "{system}'s correction names no loss, so {loss!r} would be lost; nearest: translate with loss_type='ppo_clip' "
+        "and set {nearest} there.",
+    ),
+    "no_loss": (lambda c: c.loss_type != "ppo_clip", ""),
+    "not_clipped": (lambda c: not c.bypass_mode or c.loss_type != "ppo_clip", ""),
+    "kept": (
+        lambda c: c.denominator == "kept",
+        "{system} divides by all response tokens; nearest: denominator='fixed'.",
+    ),
+    "fixed": (
+        lambda c: c.denominator == "fixed" and bool(c.rollout_rs),
+        "{system} divides by the kept tokens; nearest: denominator='kept'.",
+    ),
+    "normalised": (
+        lambda c: c.rollout_is_batch_normalize,
+        "{system} does not normalise weights; nearest: rollout_is_batch_normalize=False.",
+    ),
+    "prefix": (lambda c: c.rollout_is == "prefix", "{system} has no prefix weights; nearest: rollout_is='token'."),
+    "rules": (lambda c: bool(c.rollout_rs), "{system} cannot express {rule}; nearest: {nearest}."),
+    "rules_alone": (lambda c: c.rollout_is is None and bool(c.rollout_rs), ""),
+    "sequence": (lambda c: c.rollout_is == "sequence", ""),
+    "geometric": (lambda c: c.rollout_is == "geometric", ""),
+    "masked_tokens": (lambda c: c.rollout_is == "token" and c.rollout_is_mode == "mask", ""),
+    "masked": (lambda c: c.rollout_is is not None and c.rollout_is_mode == "mask", ""),
+    "lower": (lambda c: c.rollout_is is not None and c.rollout_is_threshold_lower is not None, ""),
+}
+"""Condition in the rows `refuses` of systems.toml → when it holds, and its sentence; "" if each system has its own."""
 
-    If tokens are rejected, the denominator must be this one, too. `bypass` ends the message about bypass mode: the
-    nearest setting. `loss` is the system's key for the loss.
 
-    >>> require_plain("TRL", CorrectionConfig(denominator="kept"), bypass="none", loss="loss_type")
+def refuse(system: str, config: CorrectionConfig) -> None:
+    """Raise `UsageError` for the first condition of the system's table that holds: what no text of it can express.
+
+    >>> refuse("TRL", CorrectionConfig(denominator="kept"))
     Traceback (most recent call last):
     rlcorr.errors.UsageError: TRL divides by all response tokens; nearest: denominator='fixed'.
     """
-    if config.bypass_mode:
-        raise UsageError(f"{system}'s correction compares π_old with π_rollout, not π_θ; nearest: {bypass}.")
-    if config.loss_type != "ppo_clip":
-        raise UsageError(
-            f"{system}'s correction names no loss, so {config.loss_type!r} would be lost; nearest: translate with "
-            f"loss_type='ppo_clip' and set {loss} there."
-        )
-    if config.denominator != denominator and (config.denominator == "kept" or config.rollout_rs):
-        over = "all response tokens" if denominator == "fixed" else "the kept tokens"
-        raise UsageError(f"{system} divides by {over}; nearest: denominator={denominator!r}.")
-    refuse_normalised(system, config)
-    refuse_prefix(system, config)
-
-
-def refuse_prefix(system: str, config: CorrectionConfig) -> None:
-    """Raise `UsageError` if a weight is the product of the ratios up to its token, which only CTPO's loss has.
-
-    >>> refuse_prefix("TRL", CorrectionConfig(rollout_is="prefix"))
-    Traceback (most recent call last):
-    rlcorr.errors.UsageError: TRL has no prefix weights; nearest: rollout_is='token'.
-    """
-    if config.rollout_is == "prefix":
-        raise UsageError(f"{system} has no prefix weights; nearest: rollout_is='token'.")
-
-
-def refuse_normalised(system: str, config: CorrectionConfig) -> None:
-    """Raise `UsageError` if weights are divided by their mean."""
-    if config.rollout_is_batch_normalize:
-        raise UsageError(f"{system} does not normalise weights; nearest: rollout_is_batch_normalize=False.")
+    for name, nearest in FACTS[system].refuses.items():
+        holds, sentence = CONDITIONS[name]
+        if holds(config):
+            is_common = nearest is True or "{nearest}" in sentence
+            rule = _with_bounds(config.rollout_rs[0]) if config.rollout_rs else ""
+            lower = config.rollout_is_threshold_lower
+            values = {"system": system, "nearest": nearest, "loss": config.loss_type, "rule": rule, "lower": lower}
+            raise UsageError((sentence if is_common else str(nearest)).format(**values))
 
 
 def no_rule(system: str, rule: RejectionRule, nearest: str) -> UsageError:
@@ -74,9 +90,13 @@ def no_rule(system: str, rule: RejectionRule, nearest: str) -> UsageError:
     >>> print(no_rule("TRL", RejectionRule.named("token_k2", upper=1.0), "rollout_is_mode='mask'"))
     TRL cannot express token_k2 ≤ 1; nearest: rollout_is_mode='mask'.
     """
+    return UsageError(f"{system} cannot express {_with_bounds(rule)}; nearest: {nearest}.")
+
+
+def _with_bounds(rule: RejectionRule) -> str:
     lower = "" if rule.lower is None else f"{rule.lower:g} ≤ "
     upper = "" if rule.upper == math.inf else f" ≤ {rule.upper:g}"
-    return UsageError(f"{system} cannot express {lower}{rule.name}{upper}; nearest: {nearest}.")
+    return f"{lower}{rule.name}{upper}"
 
 
 def is_unbounded(config: CorrectionConfig, level: str = "token") -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.refusals import refuse_prefix
 
 _SAME_NAME = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
@@ -190,7 +189,8 @@ def weight_text(config: CorrectionConfig) -> float | str:
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     if config.rollout_is is None:
         return 2.0  # verl's default, which is not read without weights
-    refuse_prefix("verl", config)
+    if config.rollout_is == "prefix":
+        raise UsageError("verl has no prefix weights; nearest: rollout_is='token'.")
     if config.rollout_is == "geometric":
         raise UsageError("verl has no geometric weights; nearest: rollout_is='sequence', or a seq_mean_k1 rule.")
     if config.rollout_is_mode == "mask":
