@@ -120,7 +120,12 @@ class RejectionRule:
         )  # fmt: skip
 
 
-def _rule_names() -> dict[str, tuple[Level, str, Reduce | None, AppliesTo]]:
+def rule_names() -> dict[str, tuple[Level, str, Reduce | None, AppliesTo]]:
+    """Return the parts of every rule, by its name: each divergence per token and reduced over a sequence.
+
+    >>> rule_names()["seq_mean_k3_negative"]
+    ('sequence', 'k3', 'mean', 'negative')
+    """
     parts: dict[str, tuple[Level, str, Reduce | None, AppliesTo]] = {}
     reduces: tuple[Reduce | None, ...] = (None, *get_args(Reduce))
     for applies_to in get_args(AppliesTo):
@@ -134,5 +139,5 @@ def _rule_names() -> dict[str, tuple[Level, str, Reduce | None, AppliesTo]]:
     return parts
 
 
-RULE_NAMES = _rule_names()
+RULE_NAMES = rule_names()
 """Name of a rule → its level, divergence, reduction and the tokens to which it applies."""

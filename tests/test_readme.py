@@ -87,7 +87,7 @@ def test_the_lines_about_the_library_run(capsys: pytest.CaptureFixture[str]) -> 
     """With the compiled pass left out, which takes half a minute."""
     names: dict[str, Any] = {**LOG_PROBS, "sampled_log_probs": LOG_PROBS["old_log_probs"]}
     for code in python_blocks(REPOSITORY / "rlcorr" / "README.md"):
-        exec(re.sub(r"^result, measured = one_pass.*$", "", code, flags=re.MULTILINE), names)
+        exec(re.sub(r"^(one_pass =|result, measured = one_pass).*$", "", code, flags=re.MULTILINE), names)
     assert "a weight above 2 becomes 2" in capsys.readouterr().out
 
 
