@@ -192,6 +192,16 @@ def test_shapes_and_empty_masks_raise() -> None:
         verl_helper.compute_rollout_correction_and_rejection_mask(x, x, torch.ones(2, 3), "token", True)
 
 
+def test_an_error_of_the_weights_comes_before_one_of_the_rules() -> None:
+    """Check a pair of bounds that sets every weight to 0: verl's effective sample size then divides by 0."""
+    zeros, mask = torch.zeros(1, 2), torch.ones(1, 2)
+    correct = verl_helper.compute_rollout_correction_and_rejection_mask
+    with pytest.raises(ZeroDivisionError):
+        correct(zeros, zeros, mask, "token", "2_3", rollout_rs="token_k4", rollout_rs_threshold=1.0)
+    with pytest.raises(ValueError, match="token_k4"):
+        correct(zeros, zeros, mask, "token", "0.5_3", rollout_rs="token_k4", rollout_rs_threshold=1.0)
+
+
 def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
     """Check r = 1 and e², capped at 2; token_k2 of the second is 2 > 1."""
     old, rollout = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])
