@@ -67,7 +67,10 @@ def read_pasted(text: str, system: str | None = None) -> Pasted:
         if system not in READERS:
             raise unknown("system to read", system, READERS)
     source = parse(text)
-    sorted_by = {name: sort_keys(name, source) for name in ([system] if system else READERS)}
+    try:
+        sorted_by = {name: sort_keys(name, source) for name in ([system] if system else READERS)}
+    except RecursionError as error:
+        raise UsageError("the text is nested too deeply for a configuration.") from error
     system = system or _recognised(sorted_by)
     keys = sorted_by[system]
     refuse_retired(system, keys.others)
