@@ -218,7 +218,7 @@ def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
 def test_an_infinite_bound_rejects_nothing() -> None:
     assert rejection_rules("token_k2", "inf")[0].upper == NO_BOUND
     log_ratio, mask = torch.tensor([[0.0, 30.0]]), torch.ones(1, 2)
-    options = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_inf"}
+    options: dict[str, Any] = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_inf"}
     correct = verl_helper.compute_rollout_correction_and_rejection_mask
     assert correct(log_ratio, torch.zeros(1, 2), mask, **options)[1].tolist() == [[1, 0]]
 
