@@ -69,12 +69,18 @@ def compute_rollout_correction_and_rejection_mask(
             raise ValueError(f"old_log_prob has shape {tuple(old_log_prob.shape)}, another {tuple(other.shape)}.")
     weighted = rollout_is is not None and rollout_is_threshold is not None
     config = weights_config(rollout_is, rollout_is_threshold) if weighted else CorrectionConfig()
-    rules = () if rollout_rs is None else rejection_rules(rollout_rs, rollout_rs_threshold)
+    rules, error = (), None
+    try:
+        rules = () if rollout_rs is None else rejection_rules(rollout_rs, rollout_rs_threshold)
+    except (ValueError, TypeError) as wrong_rule:  # verl computes the weights first, and may raise there
+        error = wrong_rule
     measured = _Measured.of(old_log_prob, rollout_log_prob, response_mask, config, rules)
     metrics, weights = {}, None
     if weighted:
         weights, metrics = measured.weights_and_metrics(rollout_is_batch_normalize, old_log_prob.dtype)
         weights = importlib.import_module("verl.protocol").DataProto.from_dict(tensors={"rollout_is_weights": weights})
+    if error is not None:
+        raise error
     metrics |= measured.rejection_metrics() if rules else {}
     metrics |= measured.offpolicy_metrics()
     return weights, measured.kept, {PREFIX + key: x for key, x in metrics.items()}

@@ -67,13 +67,14 @@ def read_pasted(text: str, system: str | None = None) -> Pasted:
         if system not in READERS:
             raise unknown("system to read", system, READERS)
     source = parse(text)
-    sorted_by = {name: sort_keys(name, source) for name in ([system] if system else READERS)}
+    try:
+        sorted_by = {name: sort_keys(name, source) for name in ([system] if system else READERS)}
+    except RecursionError as error:
+        raise UsageError("the text is nested too deeply for a configuration.") from error
     system = system or _recognised(sorted_by)
     keys = sorted_by[system]
     refuse_retired(system, keys.others)
-    for name in keys.others:
-        if _is_mistyped(system, name):
-            raise wrong_key(system, name)
+    _refuse_mistyped(system, keys)
     if not keys.read:
         raise UsageError(
             f"no key of {system}'s correction is in the text; its keys are in "
@@ -98,11 +99,8 @@ def _recognised(sorted_by: Mapping[str, Keys]) -> str:
             shared = ", ".join(sorted({key.rpartition(".")[2] for name in best for key in sorted_by[name].read}))
             raise UsageError(f"{shared} can be of {' or '.join(best)}: name the system.")
         return best[0]
-    names = {key for keys in sorted_by.values() for key in keys.others}
-    for system in sorted_by:
-        for name in names:
-            if _is_mistyped(system, name):
-                raise wrong_key(system, name)
+    for system, keys in sorted_by.items():
+        _refuse_mistyped(system, keys)
     blocks = ", ".join(f"{name}'s {FACTS[name].block or FACTS[name].under}" for name in sorted_by)
     raise UsageError(f"no key of a correction is in the text; read are {blocks}.")
 
@@ -111,12 +109,14 @@ def _part_in(names: Iterable[str], key: str) -> bool:
     return any(part in names for part in key.split("."))
 
 
-def _is_mistyped(system: str, name: str) -> bool:
-    """Check whether a key is in the block of the correction, or looks like a key that is read."""
-    parent, _, last = name.rpartition(".")
-    if parent and parent == FACTS[system].block:
-        return True
-    return last not in last_names(system) and bool(difflib.get_close_matches(last, last_names(system), 1, CLOSE))
+def _refuse_mistyped(system: str, keys: Keys) -> None:
+    """Raise `UsageError` for an unknown key in the block of the correction, or with nearly the name of another key."""
+    names = last_names(system)
+    for name in keys.others:
+        parent, _, last = name.rpartition(".")
+        is_close = last not in names and difflib.get_close_matches(last, names, 1, CLOSE)
+        if is_close or (parent and parent == FACTS[system].block):
+            raise wrong_key(system, name)
 
 
 # --- the text ---

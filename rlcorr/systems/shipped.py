@@ -37,13 +37,12 @@ def shipped(system: str) -> list[Shipped]:
     names = [name for name, one in PRESETS.items() if one.system == family and not one.loss.score_centering]
     rows = {_effect(facts.correction): Shipped(facts.correction, facts.loss, is_default=True)}
     for name in names or PRESETS:
-        preset = PRESETS[name]
-        before = rows.get(_effect(preset.config))
-        if before is not None:
-            if before.preset is None and before.config == preset.config:
-                rows[_effect(preset.config)] = replace(before, preset=name, loss=preset.loss)
-        elif preset.config.loss_type in WEIGHING_LOSSES and can_express(system, preset.config, preset.loss):
-            rows[_effect(preset.config)] = Shipped(preset.config, preset.loss, name)
+        config, loss = PRESETS[name].config, PRESETS[name].loss
+        default = rows.get(_effect(config))
+        if default is None and config.loss_type in WEIGHING_LOSSES and can_express(system, config, loss):
+            rows[_effect(config)] = Shipped(config, loss, name)
+        elif default is not None and default.preset is None and default.config == config:
+            rows[_effect(config)] = replace(default, preset=name, loss=loss)
     return list(rows.values())
 
 

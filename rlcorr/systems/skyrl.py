@@ -18,11 +18,11 @@ import math
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.facts import FACTS
-from rlcorr.systems.mapping.keys import below, number, read_keys, refuse_ignored, switch
+from rlcorr.systems.mapping.keys import below, choice, number, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import refuse
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
@@ -63,6 +63,12 @@ LOG_PROBS = "logprobs"
 """Key of generator.sampling_params. SkyRL sets it to 1, with a warning, for weights and sequence masks only."""
 DPPO_TYPES = {"dppo_tv": "binary_tv", "dppo_kl": "binary_kl"}
 """Our losses → the values of SkyRL's dppo.dppo_type."""
+OUTLIERS = (
+    ("outlier_token_is_threshold_low", "seq_min_k1", "lower"),
+    ("outlier_token_is_threshold_high", "seq_max_k1", "upper"),
+)
+"""SkyRL's field, our rule and its bound."""
+TOKEN_MASK = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
 SEQUENCE_MASKS = {"product": ("seq_sum_k1", "product_mask"), "geometric": ("seq_mean_k1", "geo_mask")}
 
 
@@ -114,8 +120,7 @@ def from_skyrl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
     _check_loss(values)
     _check_switches(values)
     level, cap = _weights(values)
-    rules = (*_outliers(values), *_token_mask(values), *_sequence_mask(values))
-    return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=rules), LossConfig()
+    return CorrectionConfig(rollout_is=level, rollout_is_threshold=cap, rollout_rs=_rules(values)), LossConfig()
 
 
 def _from_centered(values: dict[str, Any]) -> CorrectionConfig:
@@ -168,16 +173,13 @@ def _check_switches(values: dict[str, Any]) -> None:
 
 def _weights(values: dict[str, Any]) -> tuple[str | None, float]:
     level = values["tis_ratio_type"]
-    if not isinstance(values["use_tis"], bool):
-        raise UsageError(f"use_tis must be True or False; got {values['use_tis']!r}.")
-    if values["use_tis"]:
+    if switch("use_tis", values["use_tis"]):
         if level is not None:
             raise UsageError(f"use_tis overrides tis_ratio_type={level!r} in SkyRL: leave out the deprecated use_tis.")
         return "token", _cap(values, "tis_imp_ratio_cap")
     if level is None:
         return None, CorrectionConfig.rollout_is_threshold
-    if level not in ("token", "sequence"):
-        raise unknown("tis_ratio_type", str(level), ("token", "sequence"))
+    choice("tis_ratio_type", level, ("token", "sequence"))
     return level, _cap(values, f"{level}_tis_ratio_clip_high")
 
 
@@ -191,35 +193,24 @@ def _cap(values: dict[str, Any], name: str) -> float:
     return cap
 
 
-def _outliers(values: dict[str, Any]) -> list[RejectionRule]:
-    low, high = values["outlier_token_is_threshold_low"], values["outlier_token_is_threshold_high"]
-    rules = []
-    if low is not None:
-        rules.append(RejectionRule.named("seq_min_k1", lower=number("outlier_token_is_threshold_low", low)))
-    if high is not None:
-        rules.append(RejectionRule.named("seq_max_k1", upper=number("outlier_token_is_threshold_high", high)))
-    return rules
-
-
-def _token_mask(values: dict[str, Any]) -> list[RejectionRule]:
-    low, high = values["token_mask_is_threshold_low"], values["token_mask_is_threshold_high"]
-    if low is None and high is None:
-        return []
-    if low is None or high is None:
-        missing = "token_mask_is_threshold_low" if low is None else "token_mask_is_threshold_high"
+def _rules(values: dict[str, Any]) -> tuple[RejectionRule, ...]:
+    """Return the rules of the outlier veto, of the token mask and of the sequence mask, in this order."""
+    rules = [
+        RejectionRule.named(rule, **{side: number(name, values[name])})
+        for name, rule, side in OUTLIERS
+        if values[name] is not None
+    ]
+    missing = [name for name in TOKEN_MASK if values[name] is None]
+    if len(missing) == 1:
         raise UsageError(
-            f"{missing} is missing: SkyRL then leaves its token mask off. Give both, 0.0 or inf for no bound."
+            f"{missing[0]} is missing: SkyRL then leaves its token mask off. Give both, 0.0 or inf for no bound."
         )
-    return [_ratio_rule(values, "token_k1", "token_mask_is_threshold")]
-
-
-def _sequence_mask(values: dict[str, Any]) -> list[RejectionRule]:
-    metric = values["sequence_mask_metric"]
-    if metric is None:
-        return []
-    if metric not in SEQUENCE_MASKS:
-        raise unknown("sequence_mask_metric", str(metric), SEQUENCE_MASKS)
-    return [_ratio_rule(values, *SEQUENCE_MASKS[metric])]
+    if not missing:
+        rules.append(_ratio_rule(values, "token_k1", "token_mask_is_threshold"))
+    if values["sequence_mask_metric"] is not None:
+        metric = choice("sequence_mask_metric", values["sequence_mask_metric"], SEQUENCE_MASKS)
+        rules.append(_ratio_rule(values, *SEQUENCE_MASKS[metric]))
+    return tuple(rules)
 
 
 def _ratio_rule(values: dict[str, Any], rule: str, prefix: str) -> RejectionRule:

@@ -68,6 +68,7 @@ TESTS = {
     "analysis.bound_curve": ["analysis/bound_curve"],
     "records.runs": ["records/runs", "records/verify"],
     "systems.mapping.keys": ["systems/keys"],
+    "systems.pasted": ["systems/pasted"],
     "systems.skyrl": ["systems/skyrl"],
     "systems.verl.config": ["systems/verl"],
 }

@@ -94,7 +94,12 @@ def of_verl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
         weights, kept, _ = verl_correction(given.old_log_probs, given.rollout_log_probs, given.response_mask, **options)
         return kept * (1 if weights is None else weights)
 
-    return (lambda c, loss: config(**verl.to_verl(c, loss))), verl.from_verl, weigh
+    def build(c: CorrectionConfig, loss: LossConfig) -> Any:
+        if loss.score_centering:
+            raise UsageError("no release of verl has score centering.")
+        return config(**verl.to_verl(c))
+
+    return build, verl.from_verl, weigh
 
 
 def of_skyrl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:

@@ -192,6 +192,16 @@ def test_shapes_and_empty_masks_raise() -> None:
         verl_helper.compute_rollout_correction_and_rejection_mask(x, x, torch.ones(2, 3), "token", True)
 
 
+def test_an_error_of_the_weights_comes_before_one_of_the_rules() -> None:
+    """Check a pair of bounds that sets every weight to 0: verl's effective sample size then divides by 0."""
+    zeros, mask = torch.zeros(1, 2), torch.ones(1, 2)
+    correct = verl_helper.compute_rollout_correction_and_rejection_mask
+    with pytest.raises(ZeroDivisionError):
+        correct(zeros, zeros, mask, "token", "2_3", rollout_rs="token_k4", rollout_rs_threshold=1.0)
+    with pytest.raises(ValueError, match="token_k4"):
+        correct(zeros, zeros, mask, "token", "0.5_3", rollout_rs="token_k4", rollout_rs_threshold=1.0)
+
+
 def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
     """Check r = 1 and e², capped at 2; token_k2 of the second is 2 > 1."""
     old, rollout = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]])
@@ -208,7 +218,7 @@ def test_a_batch_of_verl_gets_weights_and_a_mask() -> None:
 def test_an_infinite_bound_rejects_nothing() -> None:
     assert rejection_rules("token_k2", "inf")[0].upper == NO_BOUND
     log_ratio, mask = torch.tensor([[0.0, 30.0]]), torch.ones(1, 2)
-    options: Any = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_inf"}
+    options: dict[str, Any] = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_inf"}
     correct = verl_helper.compute_rollout_correction_and_rejection_mask
     assert correct(log_ratio, torch.zeros(1, 2), mask, **options)[1].tolist() == [[1, 0]]
 

@@ -108,6 +108,7 @@ WRONG = [
     ("rollout_correction: token", "must be a mapping of names to values; got 'token'"),
     ("{" * 2_000, "cannot be parsed"),
     ("rollout_is: [token]", "unknown rollout_is of verl"),
+    ('{"a": ' * 900 + "1" + "}" * 900, "the text"),  # nested too deeply, for the parser or for us
 ]
 
 

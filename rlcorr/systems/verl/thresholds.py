@@ -80,7 +80,8 @@ def parse_rule_bounds(rollout_rs: Any, options: list[str], threshold: Any) -> li
     A single threshold is shared by all options. Raises ValueError for a missing threshold, another number of
     thresholds, and bounds that verl cannot use.
     """
-    require_threshold(rollout_rs, threshold)
+    if threshold is None:
+        raise ValueError(f"rollout_rs={rollout_rs!r} needs rollout_rs_threshold; got none.")
     specs = _split("rollout_rs_threshold", threshold) if isinstance(threshold, str) else [threshold]
     specs = specs * len(options) if len(specs) == 1 else specs
     if len(specs) == 2 and len(options) == 1:
@@ -92,12 +93,6 @@ def parse_rule_bounds(rollout_rs: Any, options: list[str], threshold: Any) -> li
     return [(RULES[option], _rule_bounds(option, spec)) for option, spec in zip(options, specs, strict=True)]
 
 
-def require_threshold(rollout_rs: Any, threshold: Any) -> None:
-    """Raise ValueError if rejection has no threshold."""
-    if threshold is None:
-        raise ValueError(f"rollout_rs={rollout_rs!r} needs rollout_rs_threshold; got none.")
-
-
 def _rule_bounds(option: str, spec: Any) -> Bounds:
     name = f"rollout_rs_threshold of {option}"
     bounds = parse_bounds(name, spec)
@@ -105,22 +100,15 @@ def _rule_bounds(option: str, spec: Any) -> Bounds:
         if bounds.lower is not None:
             raise ValueError(f"{name} must be one upper bound, without '_'; got {spec!r}.")
         return bounds
-    upper = bounds.upper
-    lower = reciprocal(name, upper) if bounds.lower is None else bounds.lower
+    lower, upper = bounds.lower, bounds.upper
+    if lower is None:
+        if not 1 <= upper < math.inf:
+            raise ValueError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
+        lower = inverse(upper)
     if not 0 < lower <= upper or lower == math.inf:
         raise ValueError(f"{name} must be lower_upper with 0 < lower ≤ upper; got {spec!r}.")
     # verl compares −log r with the logarithms of its bounds, so it keeps 1/upper ≤ r ≤ 1/lower.
     return Bounds(None if upper == math.inf else inverse(upper), inverse(lower))
-
-
-def reciprocal(name: str, upper: float) -> float:
-    """Return 1/upper, the lower bound that verl takes if only an upper one is given.
-
-    Raises ValueError if `upper` is below 1 or not finite.
-    """
-    if not 1 <= upper < math.inf:
-        raise ValueError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
-    return inverse(upper)
 
 
 def _split(name: str, text: Any) -> list[str]:
