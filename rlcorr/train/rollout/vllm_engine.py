@@ -186,7 +186,6 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
             # The cache has a size of its own, so vLLM only checks that this share of the memory is free.
             "gpu_memory_utilization": 0.05 if torch.cuda.is_available() else 0.3,
             "tensor_parallel_size": config.tensor_parallel_size,
-            "data_parallel_size": config.data_parallel_size,
         }
     )
 
