@@ -28,14 +28,14 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.bad_numbers import BAD, finite, refuse_failing_rewards, refuse_streak, summary
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import Ranks, full_state, full_tensor, gather, local_state, start_ranks, stop_ranks
-from rlcorr.train.learner.score import ALL_ROWS, corrected, score, score_sampled, whitened
+from rlcorr.train.learner.score import corrected, score, score_sampled, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
 from rlcorr.train.output.follow import Follow, check_installed
 from rlcorr.train.output.run_writer import RunWriter, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
 from rlcorr.train.rollout.batch_queue import BatchRequest
-from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_accuracy, learned_rows, merge_ranks, scored
+from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_accuracy, merge_ranks, scored
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session.checkpoint import Checkpoint, read_checkpoint, restore, save
@@ -169,8 +169,8 @@ def one_step(session: Session, writer: RunWriter, step: int) -> dict[str, Any]:
     collected = merge_ranks(gather(session.ranks, rank_samples)[:: config.rollout.tensor_parallel_size])
     refuse_failing_rewards(step, collected.rewards)
     unscored = [reward is None for reward in collected.rewards]
-    batch, mask = batch_of(collected, session.ranks.device), config.mask_truncated
-    row = {"step": step, **summary(batch, unscored=unscored, truncated=collected.truncated, mask=mask)}
+    batch = batch_of(collected, session.ranks.device)
+    row = {"step": step, **summary(batch, unscored=unscored, truncated=collected.truncated)}
     if not any(row[name] for name in BAD):
         row |= learn(session, writer, scored(collected), watch, request)
     return row | watch.report(collected.seconds, asynchronous=config.rollout.asynchronous)
@@ -183,21 +183,15 @@ def learn(
     watch: Stopwatch,
     request: BatchRequest,
 ) -> dict[str, Any]:
-    """Score, correct and record samples without bad numbers, and update the policy; return the metrics.
-
-    With `mask_truncated`, all samples are recorded and count in their groups, but the correction, its metrics and the
-    update use only those that did not hit the length limit.
-    """
+    """Score, correct and record samples without bad numbers, and update the policy; return the metrics."""
     config, learner, step = session.config, session.learner, request.step
     with watch.part("score"):
         batch = scored_batch(session, collected, request)
     with watch.part("correct"):
-        rows = learned_rows(collected, batch.response_mask.device) if config.mask_truncated else ALL_ROWS
-        batch, result, correction = corrected(batch, config, step, rows)
-        part = batch.rows(rows)
-        row = metrics(measure(part, result, correction))
+        batch, result, correction = corrected(batch, config, step)
+        row = metrics(measure(batch, result, correction))
         if config.rollout.score_sampled:
-            row |= part_metrics(part)
+            row |= part_metrics(batch)
         if config.rollout.router_replay or batch.routed_experts is None:  # else rounding may swap experts in a tie
             prove_step(row[f"{PREFIX}k3_kl"], config.rollout, config.optim.precision)
     sketched = config.sketch.made_at(step)
@@ -208,7 +202,7 @@ def learn(
             writer.sketch(step, sketch, exact)
     with watch.part("update"):
         set_learning_rate(learner.optimizer, config.optim, step, config.steps)
-        row |= update(learner, whitened(part, result, config.advantage), result)
+        row |= update(learner, whitened(batch, result, config.advantage), result)
     if sketched or step % config.record_every == 0 or step == config.steps:
         with watch.part("record"):
             writer.step(step, collected, batch, session.worker)
@@ -282,8 +276,8 @@ def held_out_accuracy(session: Session, writer: RunWriter, step: int) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, optim: OptimConfig, step: int, steps: int) -> None:
-    """Set the learning rate of a step: linear from the first value to the final one, after a linear warm-up."""
+    """Set the learning rate of a step: linear from the first value to the final one."""
     done = (step - 1) / max(steps - 1, 1)
     rate = optim.learning_rate + done * (optim.final_learning_rate - optim.learning_rate)
     for group in optimizer.param_groups:
-        group["lr"] = rate * min(step / (optim.warmup_steps + 1), 1.0)
+        group["lr"] = rate

@@ -31,7 +31,7 @@ import    memory that a Parquet file of 1 GiB takes while it is imported; three 
 trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
 real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
 smol_runs what became of the recorded runs of SmolLM2-135M; seconds
-proof     what the proof of a sync names, of what is really old; forty minutes
+proof     what the proof of a sync names if one tensor stays old, or none, and its seconds; four minutes
 invariance  whether the engine of SmolLM2 computes the same alone and among 64 prompts; three minutes
 retokenised  answers of SmolLM2 that become other tokens if their text is encoded again; seconds
 hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes

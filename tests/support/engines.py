@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from rlcorr.ratios import k3, log_ratio
 from rlcorr.train.config.rollout import Sampling
 from rlcorr.train.learner.policy import Policy, engine_weights
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
-from rlcorr.train.rollout.tensor_groups import kinds
 
 
 def forget_engines() -> None:
@@ -44,24 +43,17 @@ def train_alone(arguments: Sequence[str], local: Path) -> Path:
 
 
 class Forgetful:
-    """An engine that keeps some tensors as they were."""
+    """An engine that keeps some tensors as they were, or is not sent them at all, as if the checkpoint had none."""
 
-    def __init__(self, engine: RolloutEngine, policy: Policy, forgets: set[str]) -> None:
-        self._engine = engine
+    def __init__(self, engine: RolloutEngine, policy: Policy, forgets: set[str], *, sends: bool = True) -> None:
+        self._engine, self._forgets, self._sends = engine, forgets, sends
         self._old = {n: t.clone() for n, t in engine_weights(policy.state_dict(), policy.lm) if n in forgets}
-        self.description, self.generate = engine.description, engine.generate
+        self.description, self.generate, self.close = engine.description, engine.generate, engine.close
+        self.next_log_probs, self.fingerprints = engine.next_log_probs, engine.fingerprints
 
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        self._engine.sync([(name, self._old.get(name, tensor)) for name, tensor in weights])
-
-
-def groups(policy: Policy, layer: int) -> dict[str, set[str]]:
-    """Return the kinds of tensors, one layer, and all. vLLM ties the head to the embedding: they stay old together."""
-    names = list(policy.lm.state_dict())
-    members = {kind: set(of_kind) for kind, of_kind in kinds(names).items()}
-    members["lm_head"] |= members.pop("embed_tokens")
-    alone = {name for name in names if name.startswith(f"model.layers.{layer}.")}
-    return members | {f"layer {layer}": alone, "all": set(names)}
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        kept = ((name, self._old.get(name, tensor)) for name, tensor in weights)
+        self._engine.sync((name, tensor) for name, tensor in kept if self._sends or name not in self._forgets)
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,12 @@ class Watched:
         samples = self.engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
         return self.spoil(self.step, samples)
 
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self.synced = {name: tensor.clone() for name, tensor in weights}
-        self.engine.sync(weights)
+        self.engine.sync(self.synced.items())
+
+    def fingerprints(self) -> dict[str, Tensor]:
+        return self.engine.fingerprints()
 
     def close(self) -> None:
         self.engine.close()

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,10 @@ def test_batches_come_from_the_weights_of_that_version(
         snapshots.append(session.policy.lm.state_dict()["model.embed_tokens.weight"].clone())
         true_request(session, step)
 
-    def sync(self: TransformersEngine, weights: Sequence[tuple[str, Tensor]]) -> None:
-        synced.append(dict(weights)["model.embed_tokens.weight"].clone())
-        true_sync(self, weights)
+    def sync(self: TransformersEngine, weights: Iterable[tuple[str, Tensor]]) -> None:
+        by_name = dict(weights)
+        synced.append(by_name["model.embed_tokens.weight"].clone())
+        true_sync(self, by_name.items())
 
     def generate(self: TransformersEngine, *given: Any, seed: int = 0, **named: Any) -> Samples:
         used[trained_step(seed)] = synced[-1]

@@ -1,22 +1,22 @@
 """The transformers engine: its log-probs, its weights, and the proof of a sync."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from engines import mismatch
+from engines import Forgetful, mismatch
 from tiny import CPU
-from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.engine import NextLogProbs, Samples, to_batch
+from rlcorr.train.rollout.engine import to_batch
 from rlcorr.train.rollout.start import resolve_engine, start_engine
-from rlcorr.train.rollout.sync_proof import prove_sync
+from rlcorr.train.rollout.sync_proof import prove_sync, sync_proof
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
 FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")
@@ -62,47 +62,27 @@ def test_the_proof_passes_and_leaves_the_weights_as_they_were(tiny_model: Path) 
     before = {name: tensor.clone() for name, tensor in policy.lm.state_dict().items()}
     proof = prove_sync(engine, policy, FLOAT32)
     assert proof.k3 < 1e-7
-    assert proof.left_behind == proof.unseen == []
+    assert proof.left_behind == []
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.lm.state_dict().items())
     assert mismatch(engine, policy, PROMPTS) < 1e-7
 
 
-class Forgetful:
-    """An engine that keeps one tensor as it was."""
-
-    def __init__(self, engine: TransformersEngine, forgets: str) -> None:
-        self._engine, self._forgets = engine, forgets
-        self.description = engine.description
-        self._first = dict(engine_weights_of(engine))[forgets].clone()
-
-    def generate(
-        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
-    ) -> Samples:
-        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
-
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
-        return self._engine.next_log_probs(prompts, sampling)
-
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        self._engine.sync([(name, self._first if name == self._forgets else tensor) for name, tensor in weights])
-
-    def close(self) -> None: ...
+@pytest.mark.parametrize("changes", [{}, {"dtype": "float16"}, {"weights": "fp8_e4m3"}, {"weights": "int4"}], ids=str)
+def test_the_proof_names_every_tensor_left_behind(tiny_model: Path, changes: dict[str, Any]) -> None:
+    """Each alone, whatever the engine's number format is; a tied head goes with its embedding."""
+    engine, policy = engine_and_policy(tiny_model, replace(FLOAT32, **changes))
+    tied = ["model.embed_tokens.weight", "lm_head.weight"]
+    for name in policy.lm.state_dict():
+        if name != "model.embed_tokens.weight":  # the head, which comes later, replaces it
+            left_behind = sync_proof(Forgetful(engine, policy, {name}), policy).left_behind
+            assert left_behind == (tied if name == "lm_head.weight" else [name])
 
 
-def engine_weights_of(engine: TransformersEngine) -> list[tuple[str, Tensor]]:
-    return list(engine._lm.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "forgotten",
-    ["model.norm.weight", "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.v_proj.bias",
-     "model.layers.1.mlp.down_proj.weight", "model.layers.0.input_layernorm.weight"],
-)  # fmt: skip
-def test_the_proof_finds_one_tensor_left_behind(tiny_model: Path, forgotten: str) -> None:
-    """One tensor of a group is half of the group or less, so the group may look new: float32 shows it all the same."""
+def test_a_run_ends_with_the_name_of_the_tensor(tiny_model: Path) -> None:
     engine, policy = engine_and_policy(tiny_model)
-    with pytest.raises(UsageError, match="the engine did not take"):
-        prove_sync(Forgetful(engine, forgotten), policy, FLOAT32)
+    names = {name for name in policy.lm.state_dict() if "norm" in name}
+    with pytest.raises(UsageError, match=r"keeps the old .*input_layernorm\.weight, .* and 2 more\.$"):
+        prove_sync(Forgetful(engine, policy, names), policy, FLOAT32)
 
 
 def test_transformers_has_no_kv_cache_format() -> None:

@@ -3,14 +3,12 @@
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from engines import Forgetful, mismatch, train_alone
-from torch import Tensor
+from engines import Forgetful, forget_engines, mismatch, train_alone
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -21,10 +19,9 @@ from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import EOS_ID, decode, encode, load_tokenizer
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.engine import NextLogProbs, RolloutEngine, Samples
+from rlcorr.train.rollout.engine import RolloutEngine
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync, sync_proof
-from rlcorr.train.rollout.tensor_groups import kinds
 
 pytestmark = [
     pytest.mark.slow,
@@ -90,46 +87,40 @@ def test_every_next_token_has_the_trainers_log_prob(
 
 def test_a_sync_is_proved_on_every_tensor(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
     proof = prove_sync(engine, policy, FLOAT32)
-    assert proof.left_behind == proof.unseen == []
+    assert proof.left_behind == []
     assert proof.k3 <= FLOAT32_K3
     assert mismatch(engine, policy, prompts) <= FLOAT32_K3
 
 
-class WithoutHead:
+def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy) -> None:
     """The sync that everybody writes first: a tied checkpoint has no lm_head.weight, so none is sent."""
-
-    def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
-        self.description = engine.description
-
-    def generate(
-        self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
-    ) -> Samples:
-        return self._engine.generate(prompts, n=n, max_tokens=max_tokens, sampling=sampling, seed=seed)
-
-    def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
-        return self._engine.next_log_probs(prompts, sampling)
-
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        self._engine.sync([(name, tensor) for name, tensor in weights if name != "lm_head.weight"])
-
-    def close(self) -> None: ...
-
-
-def test_the_stale_head_is_found(engine: RolloutEngine, policy: Policy, prompts: list[list[int]]) -> None:
-    with pytest.raises(UsageError, match="head stay old"):
-        prove_sync(WithoutHead(engine), policy, FLOAT32)
+    with pytest.raises(UsageError, match=r"it keeps the old lm_head\.weight\.$"):
+        prove_sync(Forgetful(engine, policy, {"lm_head.weight"}, sends=False), policy, FLOAT32)
     engine.sync(engine_weights(policy.state_dict(), policy.lm))
 
 
-def test_each_kind_of_tensor_left_behind_is_named(
-    engine: RolloutEngine, policy: Policy, prompts: list[list[int]]
-) -> None:
-    """vLLM ties the head of this model to its embedding, so neither can stay old alone; the test before is of both."""
-    for kind, names in kinds(policy.lm.state_dict()).items():
-        if kind not in ("embed_tokens", "lm_head"):
-            forgetful: Any = Forgetful(engine, policy, set(names))
-            assert sync_proof(forgetful, policy).left_behind == [kind]
+def test_each_tensor_left_behind_is_named(engine: RolloutEngine, policy: Policy) -> None:
+    assert_each_is_named(engine, policy)
+
+
+def test_each_worker_of_a_tensor_parallel_engine_is_read(tiny_model: Path, tmp_path: Path) -> None:
+    """Two processes, which start here and end with the engine. The second one has a vocabulary of padding."""
+    forget_engines()
+    parallel = replace(FLOAT32, tensor_parallel_size=2, max_model_len=64)
+    engine = start_engine(parallel, tiny_model, ALONE, [EOS_ID], tmp_path / "engine.log")
+    policy = Policy(load_lm(tiny_model, torch.device("cpu")))
+    proof = prove_sync(engine, policy, parallel)
+    assert proof.left_behind == []
+    assert proof.k3 <= FLOAT32_K3
+    assert_each_is_named(engine, policy)
+
+
+def assert_each_is_named(engine: RolloutEngine, policy: Policy) -> None:
+    """vLLM ties the head of these models to their embedding, so neither can stay old alone; the head has a test."""
+    names = policy.lm.state_dict().keys()
+    assert engine.fingerprints().keys() | {"lm_head.weight"} == names
+    for name in names - {"model.embed_tokens.weight", "lm_head.weight"}:
+        assert sync_proof(Forgetful(engine, policy, {name}), policy).left_behind == [name]
 
 
 def train_with_vllm(local_runs: Path, *options: str) -> tuple[Path, list[float]]:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.config import KL_ESTIMATORS
-from rlcorr.errors import unknown
 from rlcorr.losses.advantages import GROUPED
 from rlcorr.validated import check, member
 
@@ -27,31 +25,19 @@ class AdvantageConfig:
     """gae and reinforce_pp: discount factor per token."""
     gae_lambda: float = 1.0
     """gae: the λ of generalised advantage estimation."""
-    value_clip: float = 0.2
-    """gae: largest change of a value that the value loss rewards."""
     value_coef: float = 0.1
     """gae: weight of the value loss."""
     whiten: bool = True
     """gae and reinforce_pp: normalise to zero mean and unit variance over the kept tokens of the batch."""
     norm_by_std: bool = True
     """grpo: divide by the standard deviation of the group. Off: Dr. GRPO."""
-    rejected_in_groups: bool = False
-    """grpo and rloo: count sequences without any kept token in the mean and deviation of their group."""
-    kl_reward_coef: float = 0.0
-    """Subtract this times KL(π_old‖π_ref) from each token's reward."""
-    kl_reward_type: str = "k1"
-    """Estimator of this KL penalty."""
 
     def __post_init__(self) -> None:
         member("estimator", self.estimator, Estimator)
         member("critic", self.critic, Critic)
         for name in ("gamma", "gae_lambda"):
             check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        for name in ("value_coef", "kl_reward_coef"):
-            check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
-        check(self.value_clip > 0, "value_clip", self.value_clip, "> 0")
-        if self.kl_reward_type not in KL_ESTIMATORS:
-            raise unknown("kl_reward_type", self.kl_reward_type, KL_ESTIMATORS)
+        check(self.value_coef >= 0, "value_coef", self.value_coef, "≥ 0")
 
     @property
     def grouped(self) -> bool:
@@ -73,8 +59,6 @@ class OptimConfig:
     """Learning rate at the beginning of the run."""
     final_learning_rate: float = 3e-5
     """Learning rate of the last step; the rate falls linearly to it."""
-    warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly to its value."""
     max_grad_norm: float = 1.0
     """Scale a gradient with a larger norm down to this norm."""
     entropy_coef: float = 0.0
@@ -96,8 +80,7 @@ class OptimConfig:
             "epochs", "minibatches", "microbatch_tokens", "learning_rate", "final_learning_rate", "max_grad_norm"
         ):  # fmt: skip
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
-        for name in ("warmup_steps", "entropy_coef"):
-            check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
+        check(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "≥ 0")
         member("sharding", self.sharding, Sharding)
         member("precision", self.precision, Precision)
 

@@ -79,10 +79,7 @@ class RolloutConfig:
     router_replay: bool = False
     """Mixture of experts: the trainer uses the experts that the engine chose."""
     tensor_parallel_size: int = 1
-    """Number of GPUs or processes of one engine (vllm)."""
-    data_parallel_size: int = 1
-    """Number of ranks that vLLM treats as one data-parallel group, for experts that are spread over ranks (vllm).
-    Without it, every rank or every tensor-parallel group of ranks already has its own engine."""
+    """Number of GPUs or processes of one engine (vllm). With several ranks, so many of them share an engine."""
     max_model_len: int = 512
     """Largest length of prompt and response together, in tokens (vllm)."""
     kv_cache_mib: int = 256
@@ -102,7 +99,7 @@ class RolloutConfig:
         check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
         for name in ("top_k", "top_logprobs", "staleness"):
             check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
-        for name in ("tensor_parallel_size", "data_parallel_size", "max_model_len", "kv_cache_mib"):
+        for name in ("tensor_parallel_size", "max_model_len", "kv_cache_mib"):
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
         scored = self.trainer_temperature
         check(scored is None or scored > 0, "trainer_temperature", scored, "> 0")
@@ -136,8 +133,7 @@ class RolloutConfig:
         """Check whether the engine can differ from a float32 trainer by nothing else than float32 rounding."""
         plain = RolloutConfig(
             engine=self.engine, dtype="float32", temperature=self.temperature, router_replay=self.router_replay,
-            tensor_parallel_size=self.tensor_parallel_size, data_parallel_size=self.data_parallel_size,
-            max_model_len=self.max_model_len,
+            tensor_parallel_size=self.tensor_parallel_size, max_model_len=self.max_model_len,
             kv_cache_mib=self.kv_cache_mib, score_sampled=self.score_sampled, top_logprobs=self.top_logprobs,
         )  # fmt: skip
         raw_is_processed = self.log_probs == "raw" and self.temperature == 1

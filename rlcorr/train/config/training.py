@@ -48,10 +48,6 @@ class TrainConfig:
     answers."""
     max_response_tokens: int = 256
     """jsonl and reasoning_gym: largest length of a response, in tokens."""
-    mask_truncated: bool = False
-    """Leave answers that hit the length limit out of the loss: out of its policy, KL, value and entropy terms, and out
-    of their divisors. As in TRL (mask_truncated_completions) and NeMo RL (overlong_filtering), such answers still count
-    in the mean and deviation of their group. They are recorded. The metric `truncated` counts them, masked or not."""
     model: str = str(WARM_START)
     """Model to start from: a directory in Hugging Face format, a GGUF file (of the architectures llama, qwen2 and
     gemma3), the id of a model on the hub, or smollm2 (a real language model with 135 million weights from a Python
@@ -126,8 +122,6 @@ class TrainConfig:
             raise UsageError("max_lag rejects before the loss, bypass mode inside it: leave one of them out.")
         if self.sketch.every and self.rollout.in_flight:
             raise UsageError("a sketch needs the weights that sampled a step: leave out sketch.every or in_flight.")
-        if self.sketch.every and self.mask_truncated:
-            raise UsageError("a sketch needs every answer of a step: leave out sketch.every or mask_truncated.")
         if self.optim.gradient_checkpointing and self.rollout.router_replay:
             raise UsageError("router_replay and gradient_checkpointing exclude each other; switch one off.")
         if self.advantage.grouped and self.samples_per_prompt < 2:
@@ -178,7 +172,7 @@ class TrainConfig:
 
     @property
     def needs_reference(self) -> bool:
-        return self.policy_loss.use_kl_loss or self.advantage.kl_reward_coef > 0
+        return self.policy_loss.use_kl_loss
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for the manifest. Absolute paths are only in config.yaml, which `--resume` reads."""

@@ -14,26 +14,24 @@ BAD = ("bad/log_probs", "bad/rewards", "bad/no_answers", *SKIPPED)
 answer may be learned from, and optimizer steps that were skipped. A step with any of them is a bad step."""
 
 
-def summary(batch: TokenBatch, *, unscored: Sequence[bool], truncated: Sequence[bool], mask: bool) -> dict[str, Any]:
+def summary(batch: TokenBatch, *, unscored: Sequence[bool], truncated: Sequence[bool]) -> dict[str, Any]:
     """Return the metrics of a batch that are computed first: mean reward, mean length, and counts of bad numbers.
 
     Args:
         unscored: True if the reward function could not judge the answer, (B,).
         truncated: True if the answer hit the length limit, (B,).
-        mask: True if truncated answers are left out of the loss.
     """
     assert batch.rewards is not None
     finite_rewards = batch.rewards.isfinite()
     lengths = batch.response_mask.sum(-1).float()
     bad = (~batch.rollout_log_probs.isfinite() & batch.response_mask).sum()
-    left_out = [no_reward or (mask and cut) for no_reward, cut in zip(unscored, truncated, strict=True)]
     return {
         "reward": float(batch.rewards[finite_rewards].double().mean()) if bool(finite_rewards.any()) else 0.0,
         "response_length": float(lengths.mean()),
         **dict.fromkeys(BAD, 0),
         "bad/log_probs": int(bad),
         "bad/rewards": int((~finite_rewards).sum()) - sum(unscored),  # the reward of an unscored answer is NaN, too
-        "bad/no_answers": int(all(left_out)),
+        "bad/no_answers": int(all(unscored)),
         "unscored": sum(unscored),
         "truncated": sum(truncated),
     }
@@ -42,8 +40,7 @@ def summary(batch: TokenBatch, *, unscored: Sequence[bool], truncated: Sequence[
 REMEDIES = {
     "bad/log_probs": "the engine reports log-probs that are not finite: try --rollout.dtype float32 or bfloat16",
     "bad/rewards": "the reward function raises an error or returns no finite number: its message is above",
-    "bad/no_answers": "no answer may be learned from, because each hit the length limit or has a reward of None: allow "
-    "longer responses, or leave out --mask-truncated",
+    "bad/no_answers": "no answer may be learned from, because each has a reward of None",
     "bad/loss": "the loss is not finite: try a smaller learning rate, or a bounded correction",
     "bad/gradient": "the gradient is not finite: try a smaller learning rate, and no --optim.precision float16",
     "bad/all_rejected": "the correction rejects every token: widen the bounds of its rules, or look at the mismatch",

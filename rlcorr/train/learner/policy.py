@@ -172,7 +172,7 @@ def _require_fit(path: Path, lm: PreTrainedModel, loaded: Mapping[str, Any]) -> 
     """Raise `UsageError` for weights that are missing, left over, or of another shape."""
     shapes = [f"{name} {tuple(shape)} instead of {tuple(fit)}" for name, shape, fit in loaded["mismatched_keys"]]
     faults = {"missing": loaded["missing_keys"], "left over": loaded["unexpected_keys"], "of another shape": shapes}
-    said = [f"{what}: {_first(names)}" for what, names in faults.items() if names]
+    said = [f"{what}: {first_names(names)}" for what, names in faults.items() if names]
     embedding = lm.get_input_embeddings()
     if not said and lm.config.tie_word_embeddings and output_head(lm).weight is not embedding.weight:
         said = ["left over: lm_head.weight, which config.json (tie_word_embeddings) takes from the embedding"]
@@ -184,7 +184,7 @@ def _require_fit(path: Path, lm: PreTrainedModel, loaded: Mapping[str, Any]) -> 
         )
 
 
-def _first(names: Collection[str]) -> str:
+def first_names(names: Collection[str]) -> str:
     """Return the first three names, and how many there are beyond them."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(sorted(names)[:3]) + more

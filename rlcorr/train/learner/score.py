@@ -12,7 +12,6 @@ from rlcorr.analysis.segments import without_older
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.losses.advantages import gae, group_normalised, leave_one_out, returns_to_go, token_rewards, whiten
-from rlcorr.losses.kl import kl_penalty
 from rlcorr.masked import masked_sum
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
@@ -23,7 +22,6 @@ from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.train.learner.shared_prompts import worth_sharing
 from rlcorr.types import CorrectionResult, TokenBatch
 
-ALL_ROWS = slice(None)
 Forward = Callable[[TokenBatch], dict[str, Tensor]]
 
 
@@ -110,12 +108,6 @@ def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor 
     mask, rewards = batch.response_mask, batch.rewards
     assert rewards is not None
     per_token = token_rewards(rewards, mask)
-    if config.kl_reward_coef > 0:
-        require_batch_fields(batch, ["old_log_probs", "ref_log_probs"])
-        assert batch.old_log_probs is not None
-        assert batch.ref_log_probs is not None
-        kl = kl_penalty(batch.old_log_probs, batch.ref_log_probs, config.kl_reward_type)
-        per_token = torch.where(mask, per_token - config.kl_reward_coef * kl, 0)
     if config.estimator == "gae":
         assert batch.values is not None
         advantages, returns = gae(per_token, batch.values, mask, config.gamma, config.gae_lambda)
@@ -141,26 +133,23 @@ FIELDS_READ = {
 
 
 def corrected(
-    batch: TokenBatch, config: TrainConfig, step: int, learned: Tensor | slice = ALL_ROWS
+    batch: TokenBatch, config: TrainConfig, step: int
 ) -> tuple[TokenBatch, CorrectionResult, CorrectionConfig]:
     """Return the batch with its advantages, the result of its correction, and the correction that was used.
 
-    Only the rows `learned` are corrected, and the result has only these. The other rows are not in the loss, but count
-    in the mean and deviation of their group. A rule that depends on the sign of an advantage uses the advantages before
-    rejection; group statistics without rejected sequences are computed afterwards.
+    A rule that depends on the sign of an advantage uses the advantages before rejection. Afterwards, sequences without
+    any kept token are left out of the mean and deviation of their group.
     """
     batch, correction = with_advantages(batch, config.advantage), config.correction
-    part = batch.rows(learned)
     if config.budget.rule:  # set by arms of the study only
-        result, correction = correct_within_budget(part, config, step)
+        result, correction = correct_within_budget(batch, config, step)
     else:
-        result = correct(part, correction)
+        result = correct(batch, correction)
     if config.rollout.max_lag is not None:
-        young = without_older(part, step, config.rollout.max_lag).response_mask
+        young = without_older(batch, step, config.rollout.max_lag).response_mask
         result = replace(result, keep_mask=result.keep_mask & young, only_by_rules=False)
-    kept = torch.ones_like(batch.response_mask[:, 0])
-    kept[learned] = result.keep_mask.any(-1)
-    if config.advantage.grouped and not config.advantage.rejected_in_groups and not bool(kept.all()):
+    kept = result.keep_mask.any(-1)
+    if config.advantage.grouped and not bool(kept.all()):
         batch = with_advantages(batch, config.advantage, kept)
     return batch, result, correction
 

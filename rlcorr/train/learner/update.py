@@ -35,6 +35,8 @@ STEP_METRICS = ("loss", "value_loss", "entropy", "grad_norm")
 SKIPPED = ("bad/loss", "bad/gradient", "bad/all_rejected")
 """Reasons to skip an optimizer step: the loss or the gradient is not finite, or every token was rejected."""
 
+VALUE_CLIP = 0.2
+"""Largest change of a value that the value loss rewards, as in PPO."""
 PolicyLoss = Callable[[Scores, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[MomentTable]]]
 """(scores of π_θ, micro-batch, its correction, its rows in the mini-batch) → its part of the loss, and its moments."""
 
@@ -173,7 +175,7 @@ def microbatch_loss(
     if scores.values is not None:
         assert part.values is not None
         assert part.returns is not None
-        losses = clipped_value(scores.values, part.values, part.returns, clip=advantage.value_clip)
+        losses = clipped_value(scores.values, part.values, part.returns, clip=VALUE_CLIP)
         value = masked_sum(losses, part.response_mask) / tokens
         loss = loss + advantage.value_coef * value
     return loss, torch.stack([policy.detach(), value.detach(), entropy]), measured

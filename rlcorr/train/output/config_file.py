@@ -15,6 +15,17 @@ from rlcorr.records.disk import write_whole
 RUNS = "$RLCORR_RUNS/"
 """Placeholder of the runs folder, so that a file is right on every machine."""
 
+RETIRED: dict[str, Any] = {
+    "mask_truncated": False,
+    "rollout.data_parallel_size": 1,
+    "advantage.value_clip": 0.2,
+    "advantage.rejected_in_groups": False,
+    "advantage.kl_reward_coef": 0.0,
+    "advantage.kl_reward_type": "k1",
+    "optim.warmup_steps": 0,
+}
+"""Options of earlier versions → the value that is computed now. With this value, their files can still be read."""
+
 
 def write_config(path: Path, config: Any) -> None:
     """Write every value of a (nested) dataclass as YAML; `arguments_of` reads the file."""
@@ -68,6 +79,10 @@ def _words(content: dict[Any, Any], config_type: type, prefix: str) -> Iterator[
     kinds = {prefix + field.name: types[field.name] for field in dataclasses.fields(config_type)}
     for name, value in content.items():
         key = f"{prefix}{name}"
+        if key in RETIRED and value == RETIRED[key]:
+            continue
+        if key in RETIRED:
+            raise UsageError(f"{key} is always {RETIRED[key]} since version 0.2; got {value!r}.")
         if key not in kinds:
             raise unknown("key", key, kinds)
         if dataclasses.is_dataclass(kinds[key]):

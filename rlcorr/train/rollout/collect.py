@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlcorr.train.config.rollout import GREEDY, Sampling
@@ -131,11 +130,6 @@ def scored(collected: Collected) -> Collected:
         samples=collected.samples.rows(rows),
         **{name: [getattr(collected, name)[row] for row in rows] for name in lists},
     )
-
-
-def learned_rows(collected: Collected, device: torch.device) -> Tensor:
-    """Return the indices of the rows that did not hit the length limit."""
-    return torch.tensor([row for row, cut in enumerate(collected.truncated) if not cut], device=device)
 
 
 def batch_of(collected: Collected, device: torch.device) -> TokenBatch:

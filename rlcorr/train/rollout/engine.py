@@ -1,6 +1,6 @@
 """The interface of rollout engines, and the padding of their samples into a batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -74,8 +74,12 @@ class RolloutEngine(Protocol):
         """Return the log-probs of every token that may come next."""
         ...
 
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Replace every weight. Shards are gathered one after the other, so every rank must call this."""
+        ...
+
+    def fingerprints(self) -> dict[str, Tensor]:
+        """Return numbers for each slice of each weight that this rank's engine has, by name, (slices, n) float32."""
         ...
 
     def close(self) -> None:

@@ -9,16 +9,15 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcorr.analysis.log_prob_pairs import tokens_of
 from rlcorr.analysis.published import SPREAD, Format, rounding
-from rlcorr.analysis.symptoms import Pattern, listed
+from rlcorr.analysis.symptoms import Pattern
 from rlcorr.analysis.triage import ONE_SIDED, top_p_mass
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
 from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig
-from rlcorr.train.learner.policy import Policy
+from rlcorr.train.learner.policy import Policy, first_names
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
-from rlcorr.train.rollout.robust_fit import robust_fit
-from rlcorr.train.rollout.sync_proof import HALF, SURE, SYNCED_K3, SyncProof
+from rlcorr.train.rollout.sync_proof import SYNCED_K3, SyncProof
 from rlcorr.types import TokenBatch
 
 ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
@@ -32,8 +31,7 @@ class Probe:
     tokens: int
     abs_log_ratio: float  # mean |d|
     k3: float  # mean of e^d − 1 − d
-    left_behind: list[str]  # groups of tensors that stayed old in the engine after a sync (`prove_sync`)
-    unseen: list[str]  # groups for which the engine's number format is too coarse to decide
+    left_behind: list[str]  # tensors that stayed old in the engine after a sync (`prove_sync`)
     round_trip: float  # share of the responses whose text is tokenized to the same ids
     pattern: ProbedPattern
     sentence: str
@@ -70,7 +68,6 @@ def probe(
         abs_log_ratio=float(masked_mean(d.abs(), mask)),
         k3=float(masked_mean(k3(d), mask)),
         left_behind=proof.left_behind,
-        unseen=proof.unseen,
         round_trip=same_ids,
         pattern=pattern,
         sentence=sentence,
@@ -83,7 +80,7 @@ def pattern_of(
     """Return the first pattern that fits, and a sentence about it."""
     scored, mask = config.scored_temperature, batch.response_mask
     if proof.left_behind:
-        stale = f"a sync leaves {listed(proof.left_behind)} behind in the engine"
+        stale = f"a sync leaves {first_names(proof.left_behind)} behind in the engine"
         return "stale tensor", f"{stale}; the gap will grow with every step."
     for other in sorted({1.0, config.temperature} - {scored}):
         d_other = difference(policy, batch, replace(config, trainer_temperature=other))
@@ -106,14 +103,16 @@ def pattern_of(
 def explains(d: Tensor, d_other: Tensor, mask: Tensor) -> bool:
     """Check whether another way to score, with the difference `d_other`, explains the difference d.
 
-    d is regressed on d − d_other. The slope is 1 if the engine scores in the other way, and 0 if it does not. Rounding
-    is the noise of the regression.
+    d is regressed on d − d_other by least squares. The slope is 1 if the engine scores in the other way, and 0 if it
+    does not. Rounding is the noise of the regression. The slope must be above 1/2 by four standard errors.
     """
     target, change = d[mask].double(), (d - d_other)[mask].double()
-    if not bool(target.isfinite().all()):
+    square = change.square().sum()
+    if not bool(target.isfinite().all()) or not square > 0:
         return False
-    fit = robust_fit(change[:, None], target)
-    return float(fit.coefficients[0]) - HALF > SURE * float(fit.errors[0])
+    slope = (target * change).sum() / square
+    error = ((target - slope * change).square().mean() / square).sqrt()
+    return bool(slope - 0.5 > 4 * error)
 
 
 def cuts_mass(batch: TokenBatch, d: Tensor) -> bool:

@@ -53,13 +53,12 @@ def resolve_engine(config: RolloutConfig) -> str:
 def start_engine(config: RolloutConfig, model: Path, ranks: Ranks, eos_ids: list[int], log: Path) -> RolloutEngine:
     """Start the configuration's engine with the weights of `model`; a response ends with one of `eos_ids`.
 
-    Raises `UsageError` if the number of ranks is no multiple of what one group of engines needs.
+    Raises `UsageError` if the number of ranks is no multiple of what one engine needs.
     """
-    group_size = config.tensor_parallel_size * config.data_parallel_size
-    if (ranks.size > 1 and ranks.size % group_size) or (ranks.size == 1 and config.data_parallel_size > 1):
+    if ranks.size > 1 and ranks.size % config.tensor_parallel_size:
         raise UsageError(
-            f"tensor_parallel_size {config.tensor_parallel_size} × data_parallel_size {config.data_parallel_size} does "
-            f"not divide the {ranks.size} rank(s): change --nproc-per-node."
+            f"tensor_parallel_size {config.tensor_parallel_size} does not divide the {ranks.size} ranks: change "
+            "--nproc-per-node."
         )
     if resolve_engine(config) == "vllm":
         # Imported here: it takes seconds, and not every platform has it.

@@ -1,7 +1,7 @@
 """The engine for every platform: Hugging Face's `generate` on a copy of the weights."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import full_tensor
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, left_padded, seeded
+from rlcorr.train.rollout.read_back import fingerprint
 from rlcorr.train.rollout.weight_formats import rounded
 
 
@@ -72,14 +73,20 @@ class TransformersEngine:
         tokens = out.sequences[:, ids.shape[1] :]
         return tokens, torch.stack(out.logits if raw else out.scores, 1).float().log_softmax(-1)
 
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
-        sent = [(n, t) for n, t in weights if not (self._config.stale_lm_head and n == "lm_head.weight")]
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         state = self._lm.state_dict()
-        for name, tensor in sent:
+        missing = set(state)
+        for name, tensor in weights:
+            if self._config.stale_lm_head and name == "lm_head.weight":
+                continue
             target = state[name]
             target.copy_(rounded(name, full_tensor(tensor).to(target.dtype), self._config.weights))
-        missing = state.keys() - {name for name, _ in sent}
+            missing.discard(name)
         assert missing <= {"lm_head.weight"}, f"a sync lacks {missing}"
+
+    def fingerprints(self) -> dict[str, Tensor]:
+        state = self._lm.state_dict()
+        return {name: fingerprint(tensor) for name, tensor in state.items() if tensor.is_floating_point()}
 
     def close(self) -> None: ...
 

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig, Sampling, WeightFormat
 from rlcorr.train.learner.ranks import Ranks, full_tensor
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
+from rlcorr.train.rollout.read_back import vllm_fingerprints
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
 from rlcorr.train.rollout.weight_formats import rounded
 
@@ -114,16 +115,20 @@ class VllmEngine:
             row[list(by_position[0])] = torch.tensor([entry.logprob for entry in by_position[0].values()])
         return NextLogProbs(table, routed)
 
-    def sync(self, weights: Sequence[tuple[str, Tensor]]) -> None:
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         from rlcorr.train.rollout.weight_transfer import send
 
-        sent = [(n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight")]
+        sent = ((n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight"))
         self._llm.collective_rpc(forget_packing)
         if self._workers_apart:  # other processes do not have our transfer backend, so the weights are pickled
             pickled = [(name, self._as_stored(name, tensor)) for name, tensor in sent]
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(pickled)})
         else:  # vLLM takes one layer at a time, so only one layer is gathered at a time
             send(self._llm, ((name, self._as_stored(name, full_tensor(tensor))) for name, tensor in sent))
+
+    def fingerprints(self) -> dict[str, Tensor]:
+        workers = self._llm.collective_rpc(vllm_fingerprints)  # each worker of a tensor-parallel engine has its parts
+        return {name: torch.cat([parts[name] for parts in workers]) for name in workers[0]}
 
     def _as_stored(self, name: str, tensor: Tensor) -> Tensor:
         """Return a tensor as the engine stores it."""
@@ -153,9 +158,9 @@ def _reason(error: ValueError) -> str:
 
 
 def _readable_router(llm: Any, config: RolloutConfig) -> bool:
-    """Check whether the router can be read for the proof of a sync. Tried on the CPU only.
+    """Check whether the router can be read. Tried on the CPU only.
 
-    Without the router, experts that rounding has swapped would look like an old tensor.
+    Without the router, the probe could not tell experts that rounding has swapped from another fault.
     """
     experts = getattr(llm.llm_engine.model_config.hf_config, "num_experts", 0)
     return bool(experts) and config.tensor_parallel_size == 1 and not torch.cuda.is_available()
@@ -181,7 +186,6 @@ def _settings(config: RolloutConfig, ranks: Ranks) -> dict[str, Any]:
             # The cache has a size of its own, so vLLM only checks that this share of the memory is free.
             "gpu_memory_utilization": 0.05 if torch.cuda.is_available() else 0.3,
             "tensor_parallel_size": config.tensor_parallel_size,
-            "data_parallel_size": config.data_parallel_size,
         }
     )
 

@@ -52,10 +52,6 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
     task, tokenizer = task_of(config), load_tokenizer(model)
     ending_ids = eos_ids(model, tokenizer)
-    if config.mask_truncated and not ending_ids:
-        raise UsageError(
-            "the model names no token that ends an answer, so all are truncated: leave out mask_truncated."
-        )
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
     prompts = [encode_example(tokenizer, task, example) for example in held_out[:PROBED]]
     precision = config.optim.precision
