@@ -229,11 +229,11 @@ BUDGETS = {
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_500,
     ("rlcorr/foreign",): 3_788,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 6_454,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_271,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_257,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,
     ("app",): 10_500,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 53_068,
+    ("tests",): 52_994,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
