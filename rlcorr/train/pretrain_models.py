@@ -39,18 +39,5 @@ def new_moe_lm(vocab_size: int) -> Qwen3MoeForCausalLM:
     return Qwen3MoeForCausalLM(config)
 
 
-def new_half_billion_lm(vocab_size: int) -> Qwen2ForCausalLM:
-    """Return a Qwen2 in the shape of Qwen2.5-0.5B: 24 layers of width 896, 494 M parameters.
-
-    The tied embeddings have 151,936 entries. Entries that the tokenizer lacks are there as well, and take part in every
-    softmax.
-    """
-    wide: dict[str, Any] = {"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
-    config = Qwen2Config(vocab_size=max(vocab_size, 151_936), hidden_size=896, intermediate_size=4864, **_SHARED | wide)
-    return Qwen2ForCausalLM(config)
-
-
-NEW_MODELS = {
-    "qwen2": new_lm, "qwen2_narrow": new_narrow_lm, "qwen2_half_billion": new_half_billion_lm, "qwen3_moe": new_moe_lm
-}  # fmt: skip
+NEW_MODELS = {"qwen2": new_lm, "qwen2_narrow": new_narrow_lm, "qwen3_moe": new_moe_lm}
 """Architecture → function that makes a new model of it, given the size of the vocabulary."""

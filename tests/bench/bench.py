@@ -20,7 +20,6 @@ exact     gradients over all likely answers beside those of 20,000 sampled ones,
 progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
 prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
 long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
-half_billion  a GRPO step with a model of Qwen2.5-0.5B's shape, made here: seconds and memory; ten minutes
 diagnosis what triage says of every recorded step, beside its cause, with all measured gaps and with fewer; a minute
 confusion what triage says of causes planted on SmolLM2, by the number of tokens; ten minutes
 family    the gaps of any model (MODEL=FILE.gguf) in several number formats, and what triage says of each; half an hour
@@ -59,7 +58,6 @@ import bench_family
 import bench_followed
 import bench_gpu
 import bench_gradients
-import bench_half_billion
 import bench_hidden
 import bench_import
 import bench_invariance
@@ -196,7 +194,6 @@ PARTS = {
     "family": bench_family.main,
     "precision": bench_precision.bench_precision,
     "long": bench_long.bench_long,
-    "half_billion": bench_half_billion.bench_half_billion,
     "import": bench_import.main,
     "hidden": bench_hidden.bench_hidden,
     "invariance": bench_invariance.bench_invariance,

@@ -4,7 +4,6 @@ Every tensor of the warm start is tried alone, and of SmolLM2 those of one layer
 """
 
 import re
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -24,14 +23,16 @@ from rlcorr.train.rollout.sync_proof import sync_proof
 
 WARM = "warm start"
 ENGINES: list[tuple[str, dict[str, Any]]] = [
-    *((WARM, changes) for changes in ({"dtype": "float32"}, {}, {"weights": "fp8_e4m3"}, {"weights": "int4"})),
-    *((smollm2.NAME, changes) for changes in ({"dtype": "float32"}, {}, {"weights": "fp8_e4m3"})),
+    (WARM, {"dtype": "float32"}),
+    (WARM, {"weights": "int4"}),
+    (smollm2.NAME, {}),
+    (smollm2.NAME, {"weights": "fp8_e4m3"}),
 ]
 TRIED = {WARM: re.compile(r"(layers|norm)\."), smollm2.NAME: re.compile(r"(layers\.15|model\.norm)\.")}
 
 
 def bench_proof() -> None:
-    print("| model | engine | named, of the tensors that alone stayed old | named of none | seconds |")
+    print("| model | engine | named, of the tensors that alone stayed old | named of none | seconds, fastest of four |")
     print("|---|---|---|---|---|")
     for name, changes in ENGINES:
         model = smollm2.fetched() if name == smollm2.NAME else ROOT / "runs" / "warm_start" / "checkpoint"
@@ -54,4 +55,4 @@ def row(model: Path, config: RolloutConfig, tried: re.Pattern[str]) -> str:
         seconds.append(time.perf_counter() - begin)
     names = [name for name in policy.lm.state_dict() if tried.search(name)]
     right = sum(sync_proof(Forgetful(engine, policy, {name}), policy).left_behind == [name] for name in names)
-    return f"{right} of {len(names)} | {len(none)} | {statistics.median(seconds):.1f}"
+    return f"{right} of {len(names)} | {len(none)} | {min(seconds):.1f}"

@@ -16,7 +16,6 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bench_half_billion import resident
 from bench_trainer import TRL, Rows, Work
 from processes import running
 
@@ -82,3 +81,13 @@ def peak(process: "subprocess.Popen[bytes]") -> float:
         most = max(most, resident(process.pid))
         time.sleep(0.2)
     return most
+
+
+def resident(pid: int) -> float:
+    """GiB of the process and all that it has started; pages that they share count once each."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,rss="], capture_output=True, text=True, check=True).stdout
+    rows = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    family = {pid}
+    while more := {child for child, parent, _ in rows if parent in family} - family:
+        family |= more
+    return sum(size for number, _, size in rows if number in family) / 2**20

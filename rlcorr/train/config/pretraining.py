@@ -5,7 +5,7 @@ from typing import Literal
 
 from rlcorr.validated import check, member
 
-Architecture = Literal["qwen2", "qwen2_narrow", "qwen2_half_billion", "qwen3_moe"]
+Architecture = Literal["qwen2", "qwen2_narrow", "qwen3_moe"]
 PretrainTask = Literal["addition", "sorting"]
 
 
@@ -17,8 +17,7 @@ class PretrainConfig:
     run: str = "warm_start"
     """Name of the run; it is written to runs/local/<name>."""
     architecture: Architecture = "qwen2"
-    """qwen2 (width 192), qwen2_narrow (width 128), qwen2_half_billion (the shape of Qwen2.5-0.5B), or qwen3_moe (8
-    experts, of which each token uses 2)."""
+    """qwen2 (width 192), qwen2_narrow (width 128), or qwen3_moe (8 experts, of which each token uses 2)."""
     task: PretrainTask = "addition"
     """addition (mixed with running sums), or sorting."""
     max_steps: int = 5000

@@ -52,9 +52,9 @@ def vllm_fingerprints(worker: Any) -> dict[str, Tensor]:
             read |= _linear(name, module, model.packed_modules_mapping, like)
             continue
         if isinstance(module, VocabParallelEmbedding):  # as a table and as an output head
-            rows = slice(module.shard_indices.num_org_elements)  # the rest pads the vocabulary
-            outputs = _applied(module, module.embedding_dim, like)[rows]
-            read[f"{name}.weight"] = torch.cat([fingerprint(module.weight[rows]), outputs])
+            rows, table = slice(module.shard_indices.num_org_elements), module.get_parameter("weight")
+            outputs = _applied(module, module.embedding_dim, like)[rows]  # without the rows that pad the vocabulary
+            read[f"{name}.weight"] = torch.cat([fingerprint(table[rows]), outputs])
             continue
         for weight, tensor in module.named_parameters(prefix=name, recurse=False):
             if not tensor.numel():
