@@ -803,6 +803,7 @@ of_cosine, of_length, expected_cosine, sets = [], [], [], set()
 names = [name for name, path in runs.list_runs().items() if path.parent == runs.ROOT and runs.list_sketches(path)]
 for name in names:
     sketch = sketch_files.read_sketch(runs.find_run(name), sketch_files.last_sketch(runs.find_run(name)))
+    assert sketch.reference is not None
     x, y = sketch.reference.by_token.double()[0::2], sketch.reference.by_token.double()[1::2]  # (16, K) each
     cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
     groups = x.shape[1] // 8

@@ -228,12 +228,12 @@ BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 5_182,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_500,
     ("rlcorr/foreign",): 3_788,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_854,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_856,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_388,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,
     ("app",): 10_500,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 52_509,
+    ("tests",): 52_513,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
