@@ -474,7 +474,7 @@ show("sketches / pairs", sketches / megabytes, digits=1)
 # ```
 # make train ARGS="--run my_first --rollout.engine vllm --steps 20 --record-every 10 \
 #   --eval-every 20 --eval-prompts 128 \
-#   --sketch.every 20 --sketch.directions 16 --sketch.places 4 --sketch.reference-prompts 256 \
+#   --sketch.every 20 --sketch.directions 16 --sketch.places 4 \
 #   --checkpoint-every 0 --no-save-model --no-tensorboard"
 # .venv/bin/python -m rlcorr verify my_first
 # make app
@@ -487,9 +487,8 @@ show("sketches / pairs", sketches / megabytes, digits=1)
 # | separate the parts of the engine and of the age | `--rollout.staleness 6 --rollout.score-sampled` (lesson 13) |
 # | record the likeliest tokens at each position | `--rollout.top-logprobs 20` |
 # | record less | `--record-every 10`; metrics are written at every step |
-# | know the bias of the gradient | `--sketch.every 40 --sketch.directions 64 --sketch.reference-prompts 8192` |
+# | know the bias of the gradient | `--sketch.every 40` (lesson 10) |
 # | the same, exact over short answers | in addition `--sketch.exact-prompts 128`: lesson 10 |
-# | the same, on more of long answers | in addition `--sketch.answers 1024` |
 # | train your own model | `--model DIRECTORY --task jsonl --data prompts.jsonl --reward my_module:score` |
 # | follow it | `.venv/bin/tensorboard --logdir runs/local`, or the page Training of the app |
 #
@@ -804,6 +803,7 @@ of_cosine, of_length, expected_cosine, sets = [], [], [], set()
 names = [name for name, path in runs.list_runs().items() if path.parent == runs.ROOT and runs.list_sketches(path)]
 for name in names:
     sketch = sketch_files.read_sketch(runs.find_run(name), sketch_files.last_sketch(runs.find_run(name)))
+    assert sketch.reference is not None
     x, y = sketch.reference.by_token.double()[0::2], sketch.reference.by_token.double()[1::2]  # (16, K) each
     cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
     groups = x.shape[1] // 8

@@ -229,12 +229,12 @@ BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_955,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
     ("rlcorr/foreign",): 3_788,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_856,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_858,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_119,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_168,
     ("app",): 10_467,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 52_085,
+    ("tests",): 52_089,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

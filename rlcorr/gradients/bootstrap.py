@@ -107,19 +107,21 @@ class BootstrapSamples:
 def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: int, seed: int) -> BootstrapSamples:
     """Draw bootstrap samples of the units, of the directions, and of the blocks of a reference if there are any."""
     directions = resampled(sketch.directions, replicates, seed + 2).to(sketch.scores)
-    exact, factor = isinstance(sketch, ExactSketch), sketch.finite_population_factor
-    if exact:
+    factor, blocks = sketch.finite_population_factor, None
+    if isinstance(sketch, ExactSketch):
         target = on_policy(batch, sketch, loss)
     else:
         (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], replace(loss, score_centering=False))
+        if sketch.reference is not None:
+            blocks = blocks_of(sketch.reference, loss, batch.response_mask)
     # The counts keep their mean of 1; their variance is multiplied by the factor.
     units = (1 + factor**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
-    blocks = None if exact or sketch.reference is None else blocks_of(sketch.reference, loss, batch.response_mask)
     if blocks is None:
         reference, noise = mean_gradients(target, units), covariances(target, target)
     else:
         counts = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
         reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, counts), covariances(blocks, blocks)))
+    exact = isinstance(sketch, ExactSketch)
     return BootstrapSamples(units, directions, reference, noise, blocks is None, target, exact, factor)
 
 

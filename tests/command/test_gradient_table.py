@@ -81,7 +81,7 @@ def test_all_presets_by_their_progress(run: Path) -> None:
     """Check the order by progress at 256 answers, and the lines between groups."""
     lines = gradient_table(run)
     tokens = int(runs.read_step(run, 2).batch.response_mask.sum())
-    assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 10 directions; ")
+    assert lines[0].startswith(f"tiny, step 2: 32 sequences, {tokens} tokens, 64 directions; ")
     assert "the reference is their gradient with exact sequence weights" in lines[0]
     rows = rows_of(lines)
     assert {row.split()[0] for row in rows} == set(RANKED)
@@ -290,8 +290,11 @@ def test_without_a_sketch_it_names_the_command(run: Path, tiny_model: Path, loca
         gradient_table(bare)
 
 
-def test_a_reference_that_is_noise_is_no_unit(tiny_model: Path, local_runs: Path) -> None:
+def test_a_reference_that_is_noise_is_no_unit(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Refuse a run without rewards, in which every advantage of GRPO is 0."""
+    monkeypatch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda *_: 0.0))
     silent = loop.train(tiny_config(tiny_model, advantage=AdvantageConfig(estimator="grpo"), sketch=FEW))
     with pytest.raises(UsageError, match="step 2 of tiny: the on-policy gradient cannot be distinguished from"):
         gradient_table(silent)

@@ -229,6 +229,7 @@ def test_random_directions_keep_lengths_and_angles(sampled: Sampled) -> None:
     count = whole.scores.shape[1]
     basis = torch.randn(count, 256, generator=torch.Generator().manual_seed(0)) / 16
     reference = whole.reference
+    assert reference is not None
     seen = replace(reference, by_token=reference.by_token @ basis, by_sequence=reference.by_sequence @ basis)
     sketch = SampledSketch(whole.scores @ basis, seen)
     for correction in CASES.values():
