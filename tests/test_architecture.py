@@ -180,9 +180,9 @@ def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
         ("tensorboard", "rlcorr/train/"),
         ("wandb", "rlcorr/train/"),
         ("plotly", ("rlcorr/figures/canvas.py", "lessons/_images.py")),  # figures, and what a browser draws them with
-        ("pyarrow", ("rlcorr/records/step_files.py", "rlcorr/records/table_checksum.py", "rlcorr/foreign/parquet.py")),
+        ("pyarrow", ("rlcorr/records/step_files.py", "rlcorr/records/table_checksum.py", "rlcorr/foreign/")),
         # The trainer loads checkpoints, and other people's pairs may come in a .safetensors, too.
-        ("safetensors", ("rlcorr/records/sketch_files.py", "rlcorr/foreign/arrays.py", "rlcorr/train/")),
+        ("safetensors", ("rlcorr/records/sketch_files.py", "rlcorr/foreign/parse_arrays.py", "rlcorr/train/")),
         ("streamlit", "app/"),
     ],
 )
@@ -227,7 +227,7 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 5_182,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_500,
-    ("rlcorr/foreign",): 3_788,
+    ("rlcorr/foreign",): 3_843,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 6_454,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_526,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,

@@ -8,7 +8,8 @@ from collections.abc import Collection
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
+from rlcorr.foreign.columns import Column, Columns, Lists
+from rlcorr.foreign.limits import Unreadable
 from rlcorr.systems import nemo_rl, prime_rl, skyrl, slime
 from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.verl import dumps as verl_dumps

@@ -9,12 +9,15 @@ import difflib
 from collections.abc import Collection
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Columns, Unreadable, refuse_null, require_readable
+from rlcorr.foreign.columns import Columns, refuse_null, require_readable
 from rlcorr.foreign.dump_layouts import DUMPS, adapt_dump
+from rlcorr.foreign.limits import Unreadable
 from rlcorr.foreign.loss_masks import apply_masks, refuse_unknown_masks
+from rlcorr.foreign.request import Keys
 from rlcorr.systems import areal, open_instruct, skyrl, slime, trl
-from rlcorr.systems.loss_masks import COUNTED, PLACED, REWARDS
+from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REWARDS
 from rlcorr.systems.verl import dumps as verl_dumps
+from rlcorr.types import TOP
 
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
@@ -107,6 +110,32 @@ WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[fi
     name for dump in DUMPS for name in (*dump.columns, *dump.one_of, dump.mask_over_dummy, dump.row_mask) if name
 } | skyrl.DUMP_COLUMNS | COUNTED  # fmt: skip
 """Names of the columns that are read if only the mismatch is measured."""
+
+_LOG_PROBS = tuple(
+    name for field, names in NAMES.items() if field.endswith("log_probs") and field not in TOP for name in names
+)
+_LOSS_MASKS = (
+    *NAMES["response_mask"],
+    *MASKS,
+    LOSSES,
+    *(dump.mask_over_dummy for dump in DUMPS if dump.mask_over_dummy),
+)
+_SINGLE = frozenset({*NAMES["rewards"], *REWARDS, *NAMES["lengths"]})
+KEYS = Keys(
+    log_probs=_LOG_PROBS,
+    masks=_LOSS_MASKS,
+    ids=(*NAMES["response_ids"], *NAMES["token_ids"]),
+    prompts=frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]}),
+    top=TOP,
+    per_token=frozenset({
+        *_LOG_PROBS, *_LOSS_MASKS, *NAMES["response_ids"], *NAMES["policy_versions"], *NAMES["turn_ids"],
+        *NAMES["values"], *NAMES["advantages"], *NAMES["returns"],
+    }),
+    single=_SINGLE,
+    per_response=_SINGLE | {*NAMES["group_ids"], *(dump.row_mask for dump in DUMPS if dump.row_mask)},
+    placed=PLACED,
+)  # fmt: skip
+"""The names whose lists of lists may be turns or responses, and those that say which they are."""
 
 
 def to_our_names(columns: Columns, names: Collection[str]) -> Columns:

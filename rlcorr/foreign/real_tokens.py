@@ -6,16 +6,8 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import (
-    MAX_TOKENS,
-    Column,
-    Columns,
-    Lists,
-    check_limit,
-    refuse_where,
-    require_aligned,
-    require_lists,
-)
+from rlcorr.foreign.columns import Column, Columns, Lists, refuse_where, require_aligned, require_lists
+from rlcorr.foreign.limits import MAX_TOKENS, check_limit
 from rlcorr.foreign.loss_masks import UNPAIRED
 from rlcorr.foreign.step_numbers import count_rows, leave_out
 from rlcorr.foreign.values import first_numbers, one_per_row, whole_numbers

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
+from rlcorr.foreign.columns import Column, Columns, Lists
+from rlcorr.foreign.limits import Unreadable
 from rlcorr.foreign.names import NEEDED
 from rlcorr.foreign.values import whole_numbers
 

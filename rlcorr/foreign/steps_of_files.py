@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_TOKENS, check_limit
+from rlcorr.foreign.limits import MAX_TOKENS, check_limit
 from rlcorr.foreign.read_file import Part, merge_parts, name_in_errors
 from rlcorr.foreign.step_numbers import count_log_probs, rank_of_path, step_of_path, without_rank
 from rlcorr.foreign.to_record import NoTokens

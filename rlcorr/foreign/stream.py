@@ -9,8 +9,8 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Columns
 from rlcorr.foreign.names import PAIR, RECORDED_STEP_COLUMNS, WANTED, WANTED_TO_MEASURE, to_our_names
-from rlcorr.foreign.parquet import column_names, parquet_parts
 from rlcorr.foreign.ragged import RaggedTokens, pool, to_batches
+from rlcorr.foreign.read_file import column_names, read_columns
 from rlcorr.foreign.rounding import clamp_columns
 from rlcorr.foreign.to_record import NoTokens, to_ragged, to_record
 from rlcorr.records import runs
@@ -93,13 +93,13 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
     """
     read = 0
     for file in files:
-        names = column_names(file)
-        for columns, _ in parquet_parts(file, WANTED):
-            ready = {name: column for name, column in to_our_names(columns, names).items() if name != "step"}
+        for part in read_columns(file, ".parquet", WANTED, in_parts=True):
+            ours = to_our_names(part.columns, part.names)
+            ready = {name: column for name, column in ours.items() if name != "step"}
             if clamp_rounding:
                 ready = clamp_columns(ready)
             try:
-                record = to_record(ready, may_be_padded=not set(names) >= RECORDED_STEP_COLUMNS)
+                record = to_record(ready, may_be_padded=not set(part.names) >= RECORDED_STEP_COLUMNS)
             except NoTokens:
                 continue
             yield record
@@ -110,21 +110,21 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
 
 def count_unpaired_tokens(files: Sequence[Path]) -> int:
     """Return how many tokens were left out of recorded steps because the engine's log-prob was NaN."""
-    counts = [columns.get(UNPAIRED) for file in files for columns, _ in parquet_parts(file, {UNPAIRED})]
+    wanted = frozenset({UNPAIRED})
+    parts = (part for file in files for part in read_columns(file, ".parquet", wanted, in_parts=True))
+    counts = [part.columns.get(UNPAIRED) for part in parts]
     return sum(int(count.sum()) for count in counts if isinstance(count, torch.Tensor))
 
 
 def _read_ragged(file: Path, advantages: bool, clamp_rounding: bool) -> Iterator[RaggedTokens]:
     first_row = 0
     try:
-        names = column_names(file)
-        may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
-        for columns, rows in parquet_parts(file, WANTED_TO_MEASURE):
-            needed = _select_needed(to_our_names(columns, names), advantages)
+        for part in read_columns(file, ".parquet", WANTED_TO_MEASURE, in_parts=True):
+            needed = _select_needed(to_our_names(part.columns, part.names), advantages)
             if clamp_rounding:
                 needed = clamp_columns(needed)
-            yield to_ragged(needed, may_be_padded=may_be_padded)
-            first_row += rows
+            yield to_ragged(needed, may_be_padded=not set(part.names) >= RECORDED_STEP_COLUMNS)
+            first_row += part.rows
     except UsageError as error:
         after = f"after row {first_row:,}: " if first_row else ""
         raise UsageError(f"{file}: {after}{error}") from error

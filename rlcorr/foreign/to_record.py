@@ -5,8 +5,9 @@ from typing import Any
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_PADDED, Columns, Lists, check_limit
+from rlcorr.foreign.columns import Columns, Lists
 from rlcorr.foreign.left_out import LeftOut, notes, read_optional
+from rlcorr.foreign.limits import MAX_PADDED, check_limit
 from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.ragged import RaggedTokens
 from rlcorr.foreign.real_tokens import TOKEN_COLUMNS, drop_empty, find_real_tokens, real_lengths, split_unpaired

@@ -6,18 +6,16 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import (
     ABORTED,
-    MAX_PADDED,
-    MAX_TEXT,
     Column,
     Columns,
     Lists,
-    check_limit,
     refuse_where,
     require_aligned,
     require_lists,
     require_readable,
 )
 from rlcorr.foreign.left_out import LeftOut, read_optional
+from rlcorr.foreign.limits import MAX_PADDED, MAX_TEXT, check_limit
 from rlcorr.foreign.rounding import ROUNDING
 from rlcorr.records.step_files import pad
 from rlcorr.types import ROUNDED_UP

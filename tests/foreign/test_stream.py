@@ -12,8 +12,7 @@ from pair_files import FILES, OLD, PAIR, ROLLOUT, parquet
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, evaluate, metrics, preset
 from rlcorr.errors import UsageError
-from rlcorr.foreign import parquet as parts_of_files
-from rlcorr.foreign import ragged
+from rlcorr.foreign import ragged, read_file
 from rlcorr.foreign.stream import check_columns, pair_batches, pair_files
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.records import runs
@@ -78,7 +77,7 @@ def test_parts_give_the_numbers_of_the_whole(
     name: str, sizes: tuple[int, int, int], three_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for (module, size_name), size in zip(
-        ((parts_of_files, "PART"), (ragged, "POOL_TOKENS"), (ragged, "MAX_PADDED_TOKENS")), sizes, strict=True
+        ((read_file, "PART"), (ragged, "POOL_TOKENS"), (ragged, "MAX_PADDED_TOKENS")), sizes, strict=True
     ):
         monkeypatch.setattr(module, size_name, size)
     expected = evaluate(whole(), CONFIGS[name])[1]
@@ -188,7 +187,7 @@ def test_a_file_that_is_damaged_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_the_row_of_a_wrong_number_in_a_later_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_of_files, "PART", 1)
+    monkeypatch.setattr(read_file, "PART", 1)
     (tmp_path / "x.parquet").write_bytes(parquet(**NAN))
     with pytest.raises(UsageError, match=r"x\.parquet: after row 1: row 0, token 0 \(from 0\)"):
         numbers(pair_files(str(tmp_path)), preset("disabled"))

@@ -167,7 +167,7 @@ FILES = {
 
 def read_pairs(name: str, content: bytes, **options: bool) -> StepRecord:
     """Return the single step of a file, as `python -m rlcorr import` reads it. Raises `UsageError`."""
-    parts = read_parts(name, content, **options)
+    parts = list(read_parts(name, content, **options))
     with name_in_errors(name):
         assert len({part.step for part in parts}) == 1
         return merge_parts(parts)
