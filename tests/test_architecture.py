@@ -32,7 +32,8 @@ ROOMS: dict[str, set[str]] = {
     "rlcorr.analysis": CORRECTION,
     "rlcorr.gradients": CORRECTION,
     "rlcorr.records": {*CORRECTION, "rlcorr.gradients"},
-    "rlcorr.foreign": {*CORRECTION, "rlcorr.records", *SYSTEMS},
+    "rlcorr.foreign.parse": {ROOT},
+    "rlcorr.foreign": {*CORRECTION, "rlcorr.records", *SYSTEMS, "rlcorr.foreign.parse"},
     "rlcorr.recorders": {*CORRECTION, "rlcorr.records", "rlcorr.foreign", "rlcorr.systems.verl"},
     "rlcorr.figures": GROUND,
     "rlcorr.strips": {*GROUND, "rlcorr.figures"},
@@ -182,7 +183,7 @@ def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
         ("plotly", ("rlcorr/figures/canvas.py", "lessons/_images.py")),  # figures, and what a browser draws them with
         ("pyarrow", ("rlcorr/records/step_files.py", "rlcorr/records/table_checksum.py", "rlcorr/foreign/")),
         # The trainer loads checkpoints, and other people's pairs may come in a .safetensors, too.
-        ("safetensors", ("rlcorr/records/sketch_files.py", "rlcorr/foreign/parse_arrays.py", "rlcorr/train/")),
+        ("safetensors", ("rlcorr/records/sketch_files.py", "rlcorr/foreign/parse/", "rlcorr/train/")),
         ("streamlit", "app/"),
     ],
 )
@@ -227,13 +228,13 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 5_182,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_500,
-    ("rlcorr/foreign",): 3_843,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_827,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 6_454,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_526,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,
     ("app",): 10_500,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 53_200,
+    ("tests",): 52_717,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import rlcorr
 from rlcorr.errors import UsageError
-from rlcorr.foreign.request import FACTS, OUT_OF_MEMORY, Piece, Request
+from rlcorr.foreign.parse.request import FACTS, OUT_OF_MEMORY, Piece, Request
 
 SECONDS = 60
 """Time of the processor that a file may take, and one second more for every MiB of it."""
@@ -33,7 +33,7 @@ import sys, types
 package = types.ModuleType("rlcorr")
 package.__path__ = [sys.argv[1]]
 sys.modules["rlcorr"] = package
-from rlcorr.foreign.parse import main
+from rlcorr.foreign.parse.program import main
 main()
 """
 _VARIABLES = {

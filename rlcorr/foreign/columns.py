@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.limits import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.names import NEEDED
+from rlcorr.foreign.parse.limits import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.types import TOP
 
 _LARGEST_INTEGER = 2**63 - 1
@@ -171,3 +172,52 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
         more = f", and at {len(indices) - 1} more" if len(indices) > 1 else ""
         row, token = int(lists.rows()[first]), int(lists.positions()[first])
         raise UsageError(f"row {row}, token {token} (from 0){more}: {what}.")
+
+
+# --- rows ---
+
+
+def select_rows(columns: Columns, selected: Tensor) -> Columns:
+    """Return the rows of every column at which `selected` (B,) is true.
+
+    A number for the whole file stays. A column with another number of rows is left out.
+    """
+    result: Columns = {}
+    for name, column in columns.items():
+        rows = count_rows(column, len(selected))
+        if rows != len(selected):
+            column = leave_out(name, f"{name} has {rows} rows, step has {len(selected)}.")
+        if isinstance(column, Unreadable):
+            result[name] = column
+        elif isinstance(column, Lists):
+            null = None if column.null is None else column.null[selected]
+            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
+        elif isinstance(column, list):
+            result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
+        else:
+            result[name] = column[selected] if column.dim() else column
+    return result
+
+
+def count_rows(column: Column, default: int) -> int:
+    """Return the number of rows of a column.
+
+    It is `default` for one number for the whole file, and for a column that cannot be read.
+    """
+    if isinstance(column, Lists):
+        return len(column.lengths)
+    if isinstance(column, Unreadable) or (isinstance(column, Tensor) and not column.dim()):
+        return default
+    return len(column)
+
+
+def leave_out(name: str, why: str) -> Unreadable:
+    """Return an optional column as `Unreadable`. Raises `UsageError` for a needed one."""
+    if name in NEEDED:
+        raise UsageError(why)
+    return Unreadable(why)
+
+
+def real_lengths(rollout: Lists, real: Tensor) -> Tensor:
+    """Return the number of real tokens in each row, (B,)."""
+    return rollout.lengths if bool(real.all()) else torch.bincount(rollout.rows()[real], minlength=len(rollout.lengths))

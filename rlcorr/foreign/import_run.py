@@ -13,7 +13,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import aborted_sentence, fill_missing, missing, unpaired_sentence
 from rlcorr.foreign.read_file import ENDINGS, LARGE, parts_of_file
-from rlcorr.foreign.steps_of_files import Source, Watch, read_steps
+from rlcorr.foreign.steps import Source, Watch, read_steps
 from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
 from rlcorr.records.run_folders import whole_directory

@@ -6,9 +6,8 @@ other systems. Files are not trusted: another process parses them (`child`), and
 """
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,18 +15,12 @@ import pyarrow as pa
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.aborted import leave_out_aborted
 from rlcorr.foreign.child import parsed, seconds_for
 from rlcorr.foreign.columns import Columns, from_array, from_arrow, from_table
-from rlcorr.foreign.limits import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
-from rlcorr.foreign.loss_masks import mark_unpaired
-from rlcorr.foreign.names import KEYS, PAIR_NAMES, RECORDED_STEP_COLUMNS, WANTED, to_our_names
-from rlcorr.foreign.real_tokens import as_lists, trim_padding
-from rlcorr.foreign.request import Request
-from rlcorr.foreign.rounding import clamp_columns
-from rlcorr.foreign.step_numbers import concat_columns, split_by_step, step_of_path
-from rlcorr.foreign.to_record import to_record
-from rlcorr.records.step_files import StepRecord
+from rlcorr.foreign.names import KEYS, WANTED
+from rlcorr.foreign.parse.limits import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import Request
+from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
 from rlcorr.systems import skyrl, slime
 from rlcorr.systems.verl import dumps as verl_dumps
 
@@ -128,26 +121,6 @@ def _joined(columns: Columns, names: list[str], tables: Sequence[pa.Table]) -> F
 # --- columns → steps ---
 
 
-@dataclass(frozen=True)
-class Part:
-    """The rows of one step in a file; `step` is None if neither the file nor its name has one."""
-
-    step: int | None
-    columns: Columns
-    may_be_padded: bool
-    aborted: int = 0
-    """Rows that were left out of the file, see `aborted`; those of all its steps are counted with the first part."""
-
-
-@dataclass(frozen=True)
-class Repairs:
-    """Faults of a file that are repaired on request. Without it the file is refused."""
-
-    nan_is_ratio_one: bool = False  # leave out tokens whose engine log-prob is NaN, see `loss_masks.mark_unpaired`
-    clamp_rounding: bool = False  # set log-probs slightly above 0 to 0, see `rounding`
-    leave_out_aborted: bool = False  # leave out rows for which one side has no log-prob, see `aborted`
-
-
 def read_parts(name: str, content: bytes, **repairs: bool) -> Iterator[Part]:
     """Return the parts of a file whose content is in memory, see `parts_of_file`; `name` is opened nowhere."""
     with name_in_errors(name):
@@ -186,59 +159,6 @@ def _parts(path: Path, name: str, ending: str, repairs: dict[str, bool]) -> Iter
         in_parts = ending == ".parquet" and path.stat().st_size > LARGE
         for part in read_columns(path, ending, WANTED, in_parts=in_parts):
             yield from to_parts(part.columns, part.names, step_of_path(name), **repairs)
-
-
-def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
-    """Return columns, still under the file's names, as one part per step.
-
-    Args:
-        columns: the columns that were read.
-        names: the names of all columns of the file.
-        path_step: the step in the name of the file, if it has one.
-        repairs: those of `Repairs`.
-
-    Raises `UsageError` if a needed column is missing or unreadable.
-    """
-    asked, aborted = Repairs(**repairs), 0
-    if asked.leave_out_aborted:
-        columns, aborted = leave_out_aborted(columns, PAIR_NAMES)
-    ready = trim_padding(to_our_names(columns, names))
-    if asked.nan_is_ratio_one:
-        ready = mark_unpaired(ready)
-    if asked.clamp_rounding:
-        ready = clamp_columns(ready)
-    may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
-    return [
-        Part(step, rows, may_be_padded, 0 if number else aborted)
-        for number, (step, rows) in enumerate(split_by_step(ready, path_step))
-    ]
-
-
-def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
-    """Return the rows of all parts as one step. Real tokens are moved to the left, so that padding comes last.
-
-    A log-prob may be at most 0.01 (rounding, as in `TokenBatch.check_values`). It may be −inf; its ratio is then e^±20.
-
-    Args:
-        parts: parts of one step, for example those of its ranks.
-        step: the number of the step, if it is not that of the parts.
-
-    Raises `UsageError` for NaN in a real token, −inf in both log-probs, or a needed column that cannot be used.
-    """
-    number = parts[0].step if step is None else step
-    columns = concat_columns([as_lists(part.columns) if len(parts) > 1 else part.columns for part in parts])
-    columns = columns if number is None else columns | {"step": torch.tensor(number)}
-    record = to_record(columns, may_be_padded=any(part.may_be_padded for part in parts))
-    return replace(record, aborted=sum(part.aborted for part in parts))
-
-
-@contextmanager
-def name_in_errors(name: str) -> Iterator[None]:
-    """Put the name of the file before every `UsageError` that is raised inside."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"{_file_name(name)}: {error}") from error
 
 
 # --- the format of a file ---
@@ -284,8 +204,3 @@ def _kind(content: bytes) -> str:
     if content[8:9] == b"{" and content[:1] != b"{" and b"\0" in content[:8]:
         return ".safetensors"
     return ".json" if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "something else"
-
-
-def _file_name(name: str) -> str:
-    """Return the last part of a path, with unprintable characters escaped."""
-    return repr(PurePosixPath(name.replace("\\", "/")).name[-80:])

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rlcorr.foreign.columns import Column, Columns, Lists, from_array, from_arrow, try_read
-from rlcorr.foreign.limits import Unreadable
 from rlcorr.foreign.names import KEYS, WANTED
-from rlcorr.foreign.rows import array_of_cells, to_cell
-from rlcorr.foreign.turns import to_arrays
+from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.parse.rows import array_of_cells, to_cell
+from rlcorr.foreign.parse.turns import to_arrays
 
 
 def copy_columns(batch: Mapping[str, Any]) -> Columns:

@@ -12,7 +12,7 @@ from pair_files import FILES, OLD, PAIR, ROLLOUT, parquet
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, evaluate, metrics, preset
 from rlcorr.errors import UsageError
-from rlcorr.foreign import ragged, read_file
+from rlcorr.foreign import read_file, stream
 from rlcorr.foreign.stream import check_columns, pair_batches, pair_files
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.records import runs
@@ -77,7 +77,7 @@ def test_parts_give_the_numbers_of_the_whole(
     name: str, sizes: tuple[int, int, int], three_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for (module, size_name), size in zip(
-        ((read_file, "PART"), (ragged, "POOL_TOKENS"), (ragged, "MAX_PADDED_TOKENS")), sizes, strict=True
+        ((read_file, "PART"), (stream, "POOL_TOKENS"), (stream, "MAX_PADDED_TOKENS")), sizes, strict=True
     ):
         monkeypatch.setattr(module, size_name, size)
     expected = evaluate(whole(), CONFIGS[name])[1]
@@ -88,13 +88,13 @@ def test_hardly_a_place_is_padding() -> None:
     """Batch a million tokens in responses of 1 to 1,000 tokens. Unsorted, half of the batches would be padding."""
     lengths = torch.randint(1, 1000, (2000,), generator=torch.Generator().manual_seed(0))
     tokens = int(lengths.sum())
-    given = ragged.RaggedTokens(
+    given = stream.RaggedTokens(
         {"rollout_log_probs": -torch.rand(tokens), "old_log_probs": -torch.rand(tokens)}, lengths
     )
-    made = list(ragged.to_batches(given))
+    made = list(stream.to_batches(given))
     assert sum(int(batch.response_mask.sum()) for batch in made) == tokens
     assert sum(batch.response_mask.numel() for batch in made) < 1.3 * tokens
-    assert max(batch.response_mask.numel() for batch in made) <= ragged.MAX_PADDED_TOKENS
+    assert max(batch.response_mask.numel() for batch in made) <= stream.MAX_PADDED_TOKENS
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".parquet")])

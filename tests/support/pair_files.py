@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.read_file import merge_parts, name_in_errors, read_parts
+from rlcorr.foreign.read_file import read_parts
+from rlcorr.foreign.steps import merge_parts, name_in_errors
 from rlcorr.records.step_files import StepRecord
 
 # Exact in bfloat16, so that no format changes them.

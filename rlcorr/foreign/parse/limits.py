@@ -23,8 +23,8 @@ MAX_NAMES = 1 << 16
 class Unreadable:
     """A column that is in the file and cannot be read.
 
-    The readers of formats do not know which columns are needed; `names.to_our_names` and `to_record` do. They refuse
-    the file if the pair or a column about masks is unreadable, and leave out every other unreadable column.
+    The parsers do not know which columns are needed; `find_columns.to_our_names` and `to_record` do. They refuse the
+    file if the pair or a column about masks is unreadable, and leave out every other unreadable column.
     """
 
     why: str  # a sentence

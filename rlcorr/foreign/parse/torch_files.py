@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.limits import MAX_TOKENS, Unreadable, check_limit
-from rlcorr.foreign.parse_arrays import array_piece
-from rlcorr.foreign.request import NO_TABLE, Piece, Request
-from rlcorr.foreign.rows import table_piece
+from rlcorr.foreign.parse.arrays import array_piece
+from rlcorr.foreign.parse.limits import MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import NO_TABLE, Piece, Request
+from rlcorr.foreign.parse.rows import table_piece
 
 _UNREADABLE = (RuntimeError, ValueError, pickle.UnpicklingError, LookupError, TypeError, AttributeError, EOFError,
                OSError, OverflowError)  # fmt: skip

@@ -10,8 +10,8 @@ import pyarrow as pa
 from safetensors import SafetensorError, deserialize
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.limits import MAX_NAMES, check_limit
-from rlcorr.foreign.request import NO_TABLE, Piece, Request
+from rlcorr.foreign.parse.limits import MAX_NAMES, check_limit
+from rlcorr.foreign.parse.request import NO_TABLE, Piece, Request
 
 LARGEST_INTEGER = 2**63 - 1
 _TENSOR_TYPES = {

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.parse_arrays import npz_pieces, safetensors_pieces
-from rlcorr.foreign.parse_json import json_pieces
-from rlcorr.foreign.parse_parquet import parquet_pieces
-from rlcorr.foreign.request import FACTS, NO_TABLE, OUT_OF_MEMORY, Piece, Request
+from rlcorr.foreign.parse.arrays import npz_pieces, safetensors_pieces
+from rlcorr.foreign.parse.json_text import json_pieces
+from rlcorr.foreign.parse.parquet import parquet_pieces
+from rlcorr.foreign.parse.request import FACTS, NO_TABLE, OUT_OF_MEMORY, Piece, Request
 
 _MEMORY, _TIMES = 300 << 20, 10
 """Bytes that a file may take, and more in proportion to its size."""
@@ -35,7 +35,7 @@ def parse(request: Request) -> Iterator[Piece]:
     limit_process()
     pieces = _PARSERS.get(request.ending)
     if pieces is None:
-        from rlcorr.foreign.parse_torch import pickle_pieces, torch_pieces
+        from rlcorr.foreign.parse.torch_files import pickle_pieces, torch_pieces
 
         pieces = torch_pieces if request.ending in (".pt", ".pth") else pickle_pieces
     limit_process(_MEMORY + _TIMES * request.path.stat().st_size, request.seconds)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.limits import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
-from rlcorr.foreign.request import Keys, Piece, Request
-from rlcorr.foreign.turns import (
+from rlcorr.foreign.parse.limits import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import Keys, Piece, Request
+from rlcorr.foreign.parse.turns import (
     TURN_IDS,
     Row,
     join_turns,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.limits import MAX_ROWS, check_limit
-from rlcorr.foreign.request import Piece, Request
-from rlcorr.foreign.rows import table_piece
+from rlcorr.foreign.parse.limits import MAX_ROWS, check_limit
+from rlcorr.foreign.parse.request import Piece, Request
+from rlcorr.foreign.parse.rows import table_piece
 
 
 def json_pieces(request: Request) -> Iterator[Piece]:

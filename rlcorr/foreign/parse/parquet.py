@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.limits import MAX_ROWS
-from rlcorr.foreign.request import NO_TABLE, Piece, Request
-from rlcorr.foreign.rows import table_piece
+from rlcorr.foreign.parse.limits import MAX_ROWS
+from rlcorr.foreign.parse.request import NO_TABLE, Piece, Request
+from rlcorr.foreign.parse.rows import table_piece
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _MAX_NESTED = 6

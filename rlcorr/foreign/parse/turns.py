@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.engine_log_probs import plain_log_probs
-from rlcorr.foreign.limits import Unreadable
-from rlcorr.foreign.request import Keys
+from rlcorr.foreign.parse.engine_log_probs import plain_log_probs
+from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.parse.request import Keys
 
 Row = dict[str, Any]
 Meaning = Literal["turns", "responses"]
