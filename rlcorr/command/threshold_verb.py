@@ -20,7 +20,7 @@ from rlcorr.command.gaps_verb import placement_lines
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
-from rlcorr.foreign.rounding import ROUNDING, clamp_batch
+from rlcorr.foreign.values import ROUNDING, clamp_batch
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export

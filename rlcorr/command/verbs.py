@@ -29,8 +29,7 @@ from rlcorr.command.study import Study, run_study
 from rlcorr.command.threshold_verb import Threshold, run_threshold
 from rlcorr.command.train_options import configured, run_to_resume, train_config
 from rlcorr.errors import UsageError
-from rlcorr.foreign.heap import return_large_blocks
-from rlcorr.foreign.import_run import LARGE, find_files, import_files
+from rlcorr.foreign.import_run import find_files, import_files, return_large_blocks
 from rlcorr.foreign.retokenised import load_tokenizer
 from rlcorr.foreign.stream import pair_files
 from rlcorr.presets import preset
@@ -219,8 +218,7 @@ def run_import(request: Import) -> int:
     tokenizer = None if request.tokenizer is None else load_tokenizer(Path(request.tokenizer))
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
-    if size > LARGE:  # smaller imports take little memory, and are faster without
-        return_large_blocks()
+    return_large_blocks(size)
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         summary = import_files(
             files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,

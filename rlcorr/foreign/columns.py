@@ -1,29 +1,20 @@
-"""A file from outside as named columns whose meaning is not known yet, and limits on how much of a file is read."""
+"""Columns of a file, whose meaning is not known yet: of the tables that `parse` answers, or of a trainer's batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.foreign.names import NEEDED
+from rlcorr.foreign.parse.limits import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.types import TOP
 
-MAX_BYTES = 512 << 20
-"""Bytes of a file, and of its decompressed content."""
-MAX_TOKENS = 1 << 22
-"""Numbers in one column, without padding that a mask shows."""
-MAX_NUMBERS = 1 << 25
-"""Numbers in one array (B, T), padding included: 256 rows of 131,072 columns."""
-MAX_ROWS = 1 << 18
-MAX_PADDED = 1 << 24
-"""Number of rows times the longest row: the size of a batch made of a ragged file."""
-MAX_TEXT = 1 << 26
-"""Characters in one column of texts."""
-MAX_NAMES = 1 << 16
-"""Different names of columns."""
-LARGEST_INTEGER = 2**63 - 1
+_LARGEST_INTEGER = 2**63 - 1
 ABORTED = "import --leave-out-aborted leaves out the rows for which one side has no log-prob, and counts them"
 """How to leave them out, for messages."""
 
@@ -47,17 +38,6 @@ class Lists:
         return torch.arange(len(self.values)) - torch.repeat_interleave(starts, self.lengths)
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A column that is in the file and cannot be read.
-
-    The readers of formats do not know which columns are needed; `names.to_our_names` and `to_record` do. They refuse
-    the file if the pair or a column about masks is unreadable, and leave out every other unreadable column.
-    """
-
-    why: str  # a sentence
-
-
 Column = Lists | Tensor | list[str] | Unreadable
 """A list of numbers per row, a number per row, or a text per row; `Unreadable` if it cannot be read."""
 Columns = dict[str, Column]
@@ -75,38 +55,74 @@ def try_read(read: Callable[[], Column]) -> Column:
 
 
 def from_array(name: str, array: Tensor) -> Column:
-    """Return (B, T) as lists, and (B,) or a single number () unchanged. Raises `UsageError` for more dimensions.
+    """Return (B, T) as lists, and (B,) or a single number () unchanged; others, and too large ones, are unreadable.
 
-    Only the sampler's likeliest tokens have three, (B, T, K), and become lists of T·K numbers.
+    Only the sampler's likeliest tokens have three dimensions, (B, T, K), and become lists of T·K numbers.
     """
+    return try_read(lambda: _from_array(name, array))
+
+
+def _from_array(name: str, array: Tensor) -> Column:
+    if array.is_complex() or (array.dtype.itemsize == 1 and array.is_floating_point()):
+        raise UsageError(f"{name} has dtype {array.dtype}; bool, integers and floats of 16, 32 or 64 bits are read.")
+    check_limit(MAX_NUMBERS if array.dim() > 1 else MAX_TOKENS, array.numel(), f"numbers in {name}")
     if name in TOP and array.dim() == 3:
         array = array.flatten(1)
     if array.dim() > 2:
         raise UsageError(f"{name} has shape {tuple(array.shape)}; (B, T), or (B,) with one number per row, is read.")
     for size in array.shape:  # an array of no numbers may have any number of rows
         check_limit(MAX_TOKENS, size, f"rows or columns of {name}")
+    if not array.is_floating_point() and array.dtype != torch.bool:
+        array = _signed(name, array.numpy())
     if array.dim() < 2:
         return array
     check_limit(MAX_ROWS, len(array), f"rows of {name}")
     return Lists(array.flatten(), torch.full(array.shape[:1], array.shape[1]), padded=True)
 
 
-def signed(name: str, array: np.ndarray) -> np.ndarray:
+def _signed(name: str, array: np.ndarray) -> Tensor:
     """Return integers as int64. Raises `UsageError` for those above 2⁶³ − 1, which would become negative."""
-    if array.dtype.kind == "u" and array.size and int(array.max()) > LARGEST_INTEGER:
+    if array.dtype.kind == "u" and array.size and int(array.max()) > _LARGEST_INTEGER:
         raise UsageError(f"{name} has the number {int(array.max()):,}; integers of at most 63 bits are read.")
-    return array.astype(np.int64)
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def from_table(table: pa.Table) -> Columns:
+    """Return the columns of a table that are not all null."""
+    filled = [name for name in table.column_names if table[name].null_count < len(table)]
+    return {name: try_read(lambda name=name: from_arrow(name, table[name])) for name in filled}
+
+
+def from_arrow(name: str, column: pa.ChunkedArray) -> Column:
+    """Return a column of numbers, lists of numbers or texts; a null text is empty, and a null number NaN."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return [text for chunk in column.chunks for text in _texts(chunk)]
+    lists = isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
+    whole = column.combine_chunks()
+    values = whole.flatten() if lists else whole
+    if pa.types.is_boolean(values.type) and values.null_count:
+        if lists:
+            raise UsageError(f"{name} holds nulls among true and false.")
+        values = values.cast(pa.float64())
+    array = values.to_numpy(zero_copy_only=False)
+    tensor = _signed(name, array) if array.dtype.kind == "u" else torch.tensor(array)
+    if not lists:
+        return tensor
+    lengths = pc.fill_null(pc.call_function("list_value_length", [whole]), 0).to_numpy().astype("int64")
+    null = torch.tensor(whole.is_null().to_numpy(zero_copy_only=False)) if whole.null_count else None
+    return Lists(tensor, torch.tensor(lengths), null=null)
+
+
+def _texts(chunk: pa.Array) -> list[str]:
+    """Return the texts; one that the dictionary of the file has once is in memory once."""
+    if not isinstance(chunk, pa.DictionaryArray):
+        return [text or "" for text in chunk.to_pylist()]
+    words = chunk.dictionary.to_pylist()
+    return ["" if index is None else words[index] or "" for index in chunk.indices.to_pylist()]
 
 
 # --- checking columns ---
-
-
-def check_limit(limit: int, count: int, what: str) -> None:
-    """Raise `UsageError` if `count` is above the limit; `what` names what is counted."""
-    if count > limit:
-        raise UsageError(
-            f"{count:,} {what}; at most {limit:,} are read. Split the file, or leave out what is not needed."
-        )
 
 
 def refuse_null(columns: Columns) -> Columns:
@@ -156,3 +172,52 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
         more = f", and at {len(indices) - 1} more" if len(indices) > 1 else ""
         row, token = int(lists.rows()[first]), int(lists.positions()[first])
         raise UsageError(f"row {row}, token {token} (from 0){more}: {what}.")
+
+
+# --- rows ---
+
+
+def select_rows(columns: Columns, selected: Tensor) -> Columns:
+    """Return the rows of every column at which `selected` (B,) is true.
+
+    A number for the whole file stays. A column with another number of rows is left out.
+    """
+    result: Columns = {}
+    for name, column in columns.items():
+        rows = count_rows(column, len(selected))
+        if rows != len(selected):
+            column = leave_out(name, f"{name} has {rows} rows, step has {len(selected)}.")
+        if isinstance(column, Unreadable):
+            result[name] = column
+        elif isinstance(column, Lists):
+            null = None if column.null is None else column.null[selected]
+            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
+        elif isinstance(column, list):
+            result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
+        else:
+            result[name] = column[selected] if column.dim() else column
+    return result
+
+
+def count_rows(column: Column, default: int) -> int:
+    """Return the number of rows of a column.
+
+    It is `default` for one number for the whole file, and for a column that cannot be read.
+    """
+    if isinstance(column, Lists):
+        return len(column.lengths)
+    if isinstance(column, Unreadable) or (isinstance(column, Tensor) and not column.dim()):
+        return default
+    return len(column)
+
+
+def leave_out(name: str, why: str) -> Unreadable:
+    """Return an optional column as `Unreadable`. Raises `UsageError` for a needed one."""
+    if name in NEEDED:
+        raise UsageError(why)
+    return Unreadable(why)
+
+
+def real_lengths(rollout: Lists, real: Tensor) -> Tensor:
+    """Return the number of real tokens in each row, (B,)."""
+    return rollout.lengths if bool(real.all()) else torch.bincount(rollout.rows()[real], minlength=len(rollout.lengths))

@@ -1,21 +1,12 @@
-"""Columns of other systems' files under our names.
+"""Names of columns in the files of other systems, by our names, and what is known of each: tables, and no code."""
 
-Dumps of NeMo RL, prime-rl, slime and SkyRL are recognised by their columns (`dump_layouts`). verl writes no file with
-both log-probs, so none is recognised; arrays that somebody saved from its batch can be read. Every other file is read
-by the names of its columns. Further columns that say which tokens count are applied in `loss_masks`.
-"""
-
-import difflib
-from collections.abc import Collection
-
-from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Columns, Unreadable, refuse_null, require_readable
-from rlcorr.foreign.dump_layouts import DUMPS, adapt_dump
-from rlcorr.foreign.loss_masks import apply_masks, refuse_unknown_masks
-from rlcorr.systems import areal, open_instruct, skyrl, slime, trl
-from rlcorr.systems.loss_masks import COUNTED, PLACED, REWARDS
+from rlcorr.foreign.parse.request import Keys
+from rlcorr.systems import areal, nemo_rl, open_instruct, prime_rl, skyrl, slime, trl
+from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REWARDS
 from rlcorr.systems.verl import dumps as verl_dumps
+from rlcorr.types import TOP
 
+DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
 _ENDINGS = ("log_probs", "log_prob", "logprobs", "logprob", "logps", "logp", "per_token_logps")
@@ -58,14 +49,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     "responses": ("responses", "response", "completions", "completion", "output"),
     "step": ("export_step", "step", "global_step", "rollout_id"),
 }  # fmt: skip
-"""Our name → the names in other systems. If a file has several of these, the first is used, except for `_UNIQUE`.
+"""Our name → the names in other systems. If a file has several of these, the first is used, except for `UNIQUE`.
 prime-rl's export_step is the step of a run; its step is that of a trainer, which several runs may share."""
 
 NEEDED = (*PAIR, "response_mask", "lengths", "offsets", "step")
 """Columns that must be readable, otherwise the file is refused: the pair, the columns that say which tokens count, and
 the step. Any other column that cannot be read is left out, with a note."""
 
-_UNIQUE = (
+UNIQUE = (
     *PAIR,
     "sampled_log_probs",
     "log_probs",
@@ -77,7 +68,7 @@ _UNIQUE = (
 )
 """The most important columns. If a file has two names of one of these, it is refused or the column is left out."""
 
-_WITHOUT_PAIR = (
+WITHOUT_PAIR = (
     slime.ROLLOUT_DATA, open_instruct.ROLLOUTS, verl_dumps.ROLLOUT_DATA, trl.COMPLETIONS, areal.ROLLOUTS
 )  # fmt: skip
 
@@ -87,7 +78,7 @@ WANTED = frozenset(name for names in NAMES.values() for name in names) | {
 }  # fmt: skip
 """Names of all columns that are read."""
 
-_OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEEDED for name in names) | {
+OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEEDED for name in names) | {
     verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, *REWARDS, *PLACED.values(),
 }  # fmt: skip
 """Names of `WANTED` that are left out if unreadable. A mask that is multiplied into response_mask is not optional."""
@@ -108,49 +99,28 @@ WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[fi
 } | skyrl.DUMP_COLUMNS | COUNTED  # fmt: skip
 """Names of the columns that are read if only the mismatch is measured."""
 
-
-def to_our_names(columns: Columns, names: Collection[str]) -> Columns:
-    """Return the columns under our names; one that is not `NEEDED` may be `Unreadable`.
-
-    Args:
-        columns: the columns that were read.
-        names: the names of all columns of the file.
-
-    Raises `UsageError` if the pair is missing or there twice, if a needed column cannot be read, and for a column that
-    may be a loss mask but is unknown.
-    """
-    refuse_unknown_masks(names, WANTED)
-    columns = refuse_null(columns)
-    _refuse_unreadable({name: column for name, column in columns.items() if name not in _OPTIONAL})
-    columns = adapt_dump(columns, names)
-    named: Columns = {}
-    for field, spellings in NAMES.items():
-        present = [name for name in spellings if name in columns]
-        if len(present) > 1 and field in _UNIQUE:
-            named[field] = Unreadable(f"{' and '.join(present)} are two names of {field}; keep only one of them.")
-        elif present:
-            named[field] = columns[present[0]]
-    missing = [field for field in PAIR if field not in named]
-    if missing:
-        raise UsageError(_missing_message(missing, names))
-    _refuse_unreadable({field: column for field, column in named.items() if field in NEEDED})
-    return apply_masks(named, columns)
-
-
-def _refuse_unreadable(columns: Columns) -> None:
-    for column in columns.values():
-        require_readable(column)
-
-
-def _missing_message(missing: list[str], names: Collection[str]) -> str:
-    needed = " and ".join(f"{name} ({whose})" for name, whose in PAIR.items())
-    recognised = {name for field, spellings in NAMES.items() if field != "log_probs" for name in spellings}
-    others = sorted(name for name in set(names) - recognised if len(name) < 60)[:200]
-    nearest = []
-    for field in missing:
-        close = difflib.get_close_matches(field, others, n=1)
-        nearest.append(f"{field} is missing" + (f"; the nearest name is {close[0]!r:.60}" if close else ""))
-    shown = ", ".join(f"{name!r:.60}" for name in list(names)[:20]) or "none"
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    hints = [f" It looks like {file.what}." for file in _WITHOUT_PAIR if file.columns <= set(names)][:1]
-    return f"found the columns {shown}{more}; needed are {needed}. {'; '.join(nearest)}.{''.join(hints)}"
+_LOG_PROBS = tuple(
+    name for field, names in NAMES.items() if field.endswith("log_probs") and field not in TOP for name in names
+)
+_LOSS_MASKS = (
+    *NAMES["response_mask"],
+    *MASKS,
+    LOSSES,
+    *(dump.mask_over_dummy for dump in DUMPS if dump.mask_over_dummy),
+)
+_SINGLE = frozenset({*NAMES["rewards"], *REWARDS, *NAMES["lengths"]})
+KEYS = Keys(
+    log_probs=_LOG_PROBS,
+    masks=_LOSS_MASKS,
+    ids=(*NAMES["response_ids"], *NAMES["token_ids"]),
+    prompts=frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]}),
+    top=TOP,
+    per_token=frozenset({
+        *_LOG_PROBS, *_LOSS_MASKS, *NAMES["response_ids"], *NAMES["policy_versions"], *NAMES["turn_ids"],
+        *NAMES["values"], *NAMES["advantages"], *NAMES["returns"],
+    }),
+    single=_SINGLE,
+    per_response=_SINGLE | {*NAMES["group_ids"], *(dump.row_mask for dump in DUMPS if dump.row_mask)},
+    placed=PLACED,
+)  # fmt: skip
+"""The names whose lists of lists may be turns or responses, and those that say which they are."""

@@ -2,160 +2,196 @@
 
 Parquet and JSON Lines hold a response per row; .npz, .pt and .safetensors hold arrays (B, T) with a mask, or all tokens
 in one array (N,) with lengths or offsets. rollout_log_probs and old_log_probs are needed; `names` has their names in
-other systems. Files are not trusted: no pickle is executed, and sizes are checked before data is read.
+other systems. Files are not trusted: another process parses them (`child`), and no pickle is executed.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+import pyarrow as pa
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.aborted import leave_out_aborted
-from rlcorr.foreign.arrays import npz_columns, safetensors_columns
-from rlcorr.foreign.columns import MAX_BYTES, Columns, check_limit
-from rlcorr.foreign.json_rows import json_columns
-from rlcorr.foreign.loss_masks import mark_unpaired
-from rlcorr.foreign.names import PAIR_NAMES, RECORDED_STEP_COLUMNS, WANTED, to_our_names
-from rlcorr.foreign.parquet import column_names, parquet_columns, parquet_parts
-from rlcorr.foreign.pickles import pickle_columns, refusal
-from rlcorr.foreign.real_tokens import as_lists, trim_padding
-from rlcorr.foreign.rounding import clamp_columns
-from rlcorr.foreign.step_numbers import concat_columns, split_by_step, step_of_path
-from rlcorr.foreign.to_record import to_record
-from rlcorr.foreign.torch_files import torch_columns
-from rlcorr.records.step_files import StepRecord
+from rlcorr.foreign.child import parsed, seconds_for
+from rlcorr.foreign.columns import Columns, from_array, from_arrow, from_table
+from rlcorr.foreign.names import KEYS, WANTED
+from rlcorr.foreign.parse.limits import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import Request
+from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
+from rlcorr.systems import skyrl, slime
+from rlcorr.systems.verl import dumps as verl_dumps
 
-Reader = Callable[[bytes, Set[str]], tuple[Columns, list[str]]]
-_READERS: dict[str, Reader] = {
-    ".parquet": parquet_columns, ".jsonl": json_columns, ".json": json_columns, ".npz": npz_columns,
-    ".safetensors": safetensors_columns, ".pt": torch_columns, ".pth": torch_columns, ".pkl": pickle_columns,
-    ".pickle": pickle_columns,
-}  # fmt: skip
-ENDINGS = tuple(_READERS)
 _CONTENT = {
-    ".jsonl": ".json", ".npz": "an archive", ".pt": "an archive", ".pth": "an archive", ".pkl": "a pickle",
-    ".pickle": "a pickle",
+    ".parquet": ".parquet", ".jsonl": ".json", ".json": ".json", ".npz": "an archive", ".safetensors": ".safetensors",
+    ".pt": "an archive", ".pth": "an archive", ".pkl": "a pickle", ".pickle": "a pickle",
 }  # fmt: skip
-"""Suffix → the kind that the content must look like, if it differs from the suffix."""
+"""Ending → the kind that the content must look like."""
+ENDINGS = tuple(_CONTENT)
 _PICKLES = (".ckpt", ".bin", ".joblib")
+LARGE = 32 << 20
+"""A Parquet file with more bytes than this is never whole in memory."""
+PART = 1 << 18
+"""Numbers of a column of such a file that are in memory at once."""
+_HEAD = 1 << 20
+"""Bytes at the beginning of a file that say what it is."""
+_CONVERSIONS = {
+    b"skyrl": skyrl.FROM_PICKLE,
+    b"verl": verl_dumps.FROM_PICKLE,
+    b"slime": slime.FROM_PICKLE,
+    b"roll.distributed": "ROLL's rollout_mock has the engine's log-probs only, so it has no pair",
+}
+_ANY_ARRAYS = (
+    "arrays (B, T) go into `numpy.savez('pairs.npz', rollout_log_probs=…, old_log_probs=…, response_mask=…)`, or with "
+    "torch.save into a .pt"
+)
+
+
+# --- files → columns ---
 
 
 @dataclass(frozen=True)
-class Part:
-    """The rows of one step in a file; `step` is None if neither the file nor its name has one."""
+class FileColumns:
+    """The wanted columns of a file, or of some of its rows, and the names of all its columns."""
 
-    step: int | None
     columns: Columns
-    may_be_padded: bool
-    aborted: int = 0
-    """Rows that were left out of the file, see `aborted`; those of all its steps are counted with the first part."""
+    names: list[str]
+    rows: int
+    """Rows of a table; 0 for arrays."""
 
 
-@dataclass(frozen=True)
-class Repairs:
-    """Faults of a file that are repaired on request. Without it the file is refused."""
-
-    nan_is_ratio_one: bool = False  # leave out tokens whose engine log-prob is NaN, see `loss_masks.mark_unpaired`
-    clamp_rounding: bool = False  # set log-probs slightly above 0 to 0, see `rounding`
-    leave_out_aborted: bool = False  # leave out rows for which one side has no log-prob, see `aborted`
-
-
-def read_parts(name: str, content: bytes, **repairs: bool) -> list[Part]:
-    """Return the content of a file by step, with log-probs that are not checked yet.
+def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: bool = False) -> Iterator[FileColumns]:
+    """Yield the wanted columns of a file, whole unless it is a table with more than `MAX_TOKENS` numbers in a column.
 
     Args:
-        name: name of the file. Its suffix says the format and its digits may say the step; nothing is opened.
-        content: bytes of the file.
+        in_parts: yield some rows at a time in any case.
+
+    Raises `UsageError` if the file cannot be read.
+    """
+    names: list[str] = []
+    columns: Columns = {}
+    tables: list[pa.Table] = []
+    for facts, table in parsed(_request(path, ending, wanted)):
+        names = facts.get("names", names)
+        columns |= {name: Unreadable(why) for name, why in facts.get("unreadable", {}).items()}
+        if "name" in facts:
+            columns |= _array(facts, table)
+        elif table.num_columns:
+            tables.append(table)
+            if in_parts or _is_long(tables):
+                in_parts = True
+                yield _joined(columns, names, tables)
+                tables = []
+    if tables or not in_parts:
+        yield _joined(columns, names, tables)
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of all columns of a Parquet file. Raises `UsageError` if it is damaged."""
+    return [name for facts, _ in parsed(_request(path, ".parquet", frozenset())) for name in facts["names"]]
+
+
+def _request(path: Path, ending: str, wanted: frozenset[str]) -> Request:
+    return Request(path.absolute(), ending, wanted, KEYS, PART, seconds_for(path.stat().st_size))
+
+
+def _array(facts: dict[str, Any], table: pa.Table) -> Columns:
+    name = facts["name"]
+    column = from_arrow(name, table[name])
+    return {name: from_array(name, column.view(facts["shape"])) if isinstance(column, torch.Tensor) else column}
+
+
+def _is_long(tables: Sequence[pa.Table]) -> bool:
+    """Check whether there are more numbers or rows than are read at once: padded rows of zeros make a small file."""
+    numbers = [sum(_count_numbers(table[name]) for table in tables) for name in tables[0].column_names]
+    return max(numbers) > MAX_TOKENS or sum(map(len, tables)) > MAX_ROWS
+
+
+def _count_numbers(column: pa.ChunkedArray) -> int:
+    return sum(len(chunk.flatten()) if pa.types.is_list(column.type) else len(chunk) for chunk in column.chunks)
+
+
+def _joined(columns: Columns, names: list[str], tables: Sequence[pa.Table]) -> FileColumns:
+    table = pa.concat_tables(tables) if tables else None
+    return FileColumns(columns | (from_table(table) if table else {}), names, len(table) if table else 0)
+
+
+# --- columns → steps ---
+
+
+def read_parts(name: str, content: bytes, **repairs: bool) -> Iterator[Part]:
+    """Return the parts of a file whose content is in memory, see `parts_of_file`; `name` is opened nowhere."""
+    with name_in_errors(name):
+        ending = _ending(name, content[:_HEAD], len(content))
+
+    def parts() -> Iterator[Part]:
+        with tempfile.TemporaryDirectory(prefix="rlcorr_") as folder:
+            path = Path(folder, "file")
+            path.write_bytes(content)
+            yield from _parts(path, name, ending, repairs)
+
+    return parts()
+
+
+def parts_of_file(path: Path, **repairs: bool) -> Iterator[Part]:
+    """Yield the content of a file by step, with log-probs that are not checked yet.
+
+    Args:
+        path: the file. Its suffix says the format, and its digits may say the step.
         repairs: those of `Repairs`.
 
     Raises `UsageError` if the file cannot be read or lacks a needed column.
     """
+    with name_in_errors(str(path)):
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+        except OSError as error:
+            raise UsageError(f"cannot be read: {error.strerror}.") from error
+        ending = _ending(str(path), head, path.stat().st_size)
+    yield from _parts(path, str(path), ending, repairs)
+
+
+def _parts(path: Path, name: str, ending: str, repairs: dict[str, bool]) -> Iterator[Part]:
     with name_in_errors(name):
-        columns, names = _reader(name, content)(content, WANTED)
-        return to_parts(columns, names, step_of_path(name), **repairs)
-
-
-def read_parquet_parts(path: Path, **repairs: bool) -> Iterator[Part]:
-    """Do the same as `read_parts` for a Parquet file of any size, of which some rows are in memory at a time."""
-    names = column_names(path)
-    for columns, _ in parquet_parts(path, WANTED):
-        yield from to_parts(columns, names, step_of_path(str(path)), **repairs)
-
-
-def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
-    """Return columns, still under the file's names, as one part per step.
-
-    Args:
-        columns: the columns that were read.
-        names: the names of all columns of the file.
-        path_step: the step in the name of the file, if it has one.
-        repairs: those of `Repairs`.
-
-    Raises `UsageError` if a needed column is missing or unreadable.
-    """
-    asked, aborted = Repairs(**repairs), 0
-    if asked.leave_out_aborted:
-        columns, aborted = leave_out_aborted(columns, PAIR_NAMES)
-    ready = trim_padding(to_our_names(columns, names))
-    if asked.nan_is_ratio_one:
-        ready = mark_unpaired(ready)
-    if asked.clamp_rounding:
-        ready = clamp_columns(ready)
-    may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
-    return [
-        Part(step, rows, may_be_padded, 0 if number else aborted)
-        for number, (step, rows) in enumerate(split_by_step(ready, path_step))
-    ]
-
-
-def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
-    """Return the rows of all parts as one step. Real tokens are moved to the left, so that padding comes last.
-
-    A log-prob may be at most 0.01 (rounding, as in `TokenBatch.check_values`). It may be −inf; its ratio is then e^±20.
-
-    Args:
-        parts: parts of one step, for example those of its ranks.
-        step: the number of the step, if it is not that of the parts.
-
-    Raises `UsageError` for NaN in a real token, −inf in both log-probs, or a needed column that cannot be used.
-    """
-    number = parts[0].step if step is None else step
-    columns = concat_columns([as_lists(part.columns) if len(parts) > 1 else part.columns for part in parts])
-    columns = columns if number is None else columns | {"step": torch.tensor(number)}
-    record = to_record(columns, may_be_padded=any(part.may_be_padded for part in parts))
-    return replace(record, aborted=sum(part.aborted for part in parts))
-
-
-@contextmanager
-def name_in_errors(name: str) -> Iterator[None]:
-    """Put the name of the file before every `UsageError` that is raised inside."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"{_file_name(name)}: {error}") from error
+        in_parts = ending == ".parquet" and path.stat().st_size > LARGE
+        for part in read_columns(path, ending, WANTED, in_parts=in_parts):
+            yield from to_parts(part.columns, part.names, step_of_path(name), **repairs)
 
 
 # --- the format of a file ---
 
 
-def _reader(name: str, content: bytes) -> Reader:
-    """Return the reader for this suffix. Raises `UsageError` if the content starts like another format."""
-    suffix = PurePosixPath(name).suffix.lower()
-    kind = _kind(content)
-    expected = _CONTENT.get(suffix, suffix)
-    if suffix in _PICKLES or (kind == "a pickle" and expected != kind):
-        raise refusal(content)
-    if suffix not in _READERS:
-        raise UsageError(f"files that end in {', '.join(_READERS)} are read; this one ends in {suffix!r:.20}.")
-    check_limit(MAX_BYTES, len(content), "bytes")
-    if not content.strip(b" \t\r\n\0"):
+def _ending(name: str, head: bytes, size: int) -> str:
+    """Return the suffix that says the format. Raises `UsageError` if the content starts like another format."""
+    ending, kind = PurePosixPath(name).suffix.lower(), _kind(head)
+    expected = _CONTENT.get(ending)
+    if ending in _PICKLES or (kind == "a pickle" != expected) or (expected == "a pickle" and not _is_skyrl(head)):
+        raise _refusal(head)
+    if expected is None:
+        raise UsageError(f"files that end in {', '.join(ENDINGS)} are read; this one ends in {ending!r:.20}.")
+    if ending != ".parquet":
+        check_limit(MAX_BYTES, size, "bytes")
+    if not head.strip(b" \t\r\n\0"):
         raise UsageError("is empty.")
     if expected not in (kind, "a pickle"):  # a pickle of protocol 0 or 1 may start with any byte
-        raise UsageError(f"ends in {suffix}, but its content looks like {kind}.")
-    return _READERS[suffix]
+        raise UsageError(f"ends in {ending}, but its content looks like {kind}.")
+    return ending
+
+
+def _is_skyrl(head: bytes) -> bool:
+    return skyrl.PICKLE_MARK in head
+
+
+def _refusal(head: bytes) -> UsageError:
+    """Return the error for a pickle, with the conversion for the system that seems to have written it, or any."""
+    conversions = [text for mark, text in _CONVERSIONS.items() if mark in head]
+    return UsageError(
+        "Reading a pickle runs the code in it, so it is not read here. Convert it where you trust it: "
+        f"{conversions[0] if conversions else _ANY_ARRAYS}."
+    )
 
 
 def _kind(content: bytes) -> str:
@@ -168,8 +204,3 @@ def _kind(content: bytes) -> str:
     if content[8:9] == b"{" and content[:1] != b"{" and b"\0" in content[:8]:
         return ".safetensors"
     return ".json" if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "something else"
-
-
-def _file_name(name: str) -> str:
-    """Return the last part of a path, with unprintable characters escaped."""
-    return repr(PurePosixPath(name.replace("\\", "/")).name[-80:])

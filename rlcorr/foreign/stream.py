@@ -1,21 +1,81 @@
-"""Parquet files of log-prob pairs, of any size and number, read as one small batch after the other."""
+"""Parquet files of log-prob pairs, of any size and number, read as one small batch after the other.
+
+Responses of any length are sorted by length before they are padded, so that the padding is small.
+"""
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Columns
-from rlcorr.foreign.names import PAIR, RECORDED_STEP_COLUMNS, WANTED, WANTED_TO_MEASURE, to_our_names
-from rlcorr.foreign.parquet import column_names, parquet_parts
-from rlcorr.foreign.ragged import RaggedTokens, pool, to_batches
-from rlcorr.foreign.rounding import clamp_columns
-from rlcorr.foreign.to_record import NoTokens, to_ragged, to_record
+from rlcorr.foreign.find_columns import to_our_names
+from rlcorr.foreign.names import PAIR, RECORDED_STEP_COLUMNS, WANTED, WANTED_TO_MEASURE
+from rlcorr.foreign.read_file import column_names, read_columns
+from rlcorr.foreign.to_record import NoTokens, RaggedTokens, to_ragged, to_record
+from rlcorr.foreign.values import clamp_columns
 from rlcorr.records import runs
 from rlcorr.records.step_files import UNPAIRED, StepRecord
 from rlcorr.types import TokenBatch
+
+# --- responses of any length ---
+
+
+POOL_TOKENS = 1 << 22
+"""Number of tokens that are sorted by length together. The more there are, the less the lengths in a batch differ."""
+MAX_PADDED_TOKENS = 1 << 18
+"""Rows × columns of a batch, padding included: small enough for the processor's cache."""
+
+
+def pool(pieces: Iterable[RaggedTokens]) -> Iterator[RaggedTokens]:
+    """Yield the same responses in pieces of at least `POOL_TOKENS` tokens; the last piece may be smaller."""
+    waiting: list[RaggedTokens] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(len(ragged.fields["rollout_log_probs"]) for ragged in waiting) >= POOL_TOKENS:
+            yield _concat(waiting)
+            waiting = []
+    if waiting:
+        yield _concat(waiting)
+
+
+def _concat(pieces: list[RaggedTokens]) -> RaggedTokens:
+    fields = {name: torch.cat([piece.fields[name] for piece in pieces]) for name in pieces[0].fields}
+    return RaggedTokens(fields, torch.cat([piece.lengths for piece in pieces]))
+
+
+def to_batches(ragged: RaggedTokens) -> Iterator[TokenBatch]:
+    """Yield all responses that have tokens, the shortest first, as float64 batches of about `MAX_PADDED_TOKENS`.
+
+    The padding of a row holds the values that follow it in `fields`; only the mask says which tokens are real. In
+    float64, sums over any number of tokens agree with those of another program to more digits than are printed.
+    """
+    lengths, order = ragged.lengths.sort()
+    starts = (ragged.lengths.cumsum(0) - ragged.lengths)[order]
+    longest = int(lengths.max()) if len(lengths) else 0
+    # With `longest` zeros at the end, a window of any width that starts at a response stays within the array.
+    windows = {name: torch.cat([values, values.new_zeros(longest)]) for name, values in ragged.fields.items()}
+    for rows in _row_groups(lengths.tolist()):
+        width = int(lengths[rows.stop - 1])
+        columns = {name: values.unfold(0, width, 1)[starts[rows]].double() for name, values in windows.items()}
+        yield TokenBatch(response_mask=torch.arange(width) < lengths[rows, None], **columns)
+
+
+def _row_groups(lengths: list[int]) -> Iterator[slice]:
+    """Yield consecutive rows of ascending lengths: at least one, and as many as fit into `MAX_PADDED_TOKENS`.
+
+    Rows without tokens are skipped.
+    """
+    start = next((row for row, length in enumerate(lengths) if length), len(lengths))
+    for row in range(start, len(lengths)):
+        if row > start and (row + 1 - start) * lengths[row] > MAX_PADDED_TOKENS:
+            yield slice(start, row)
+            start = row
+    if start < len(lengths):
+        yield slice(start, len(lengths))
+
 
 # --- finding files ---
 
@@ -74,8 +134,8 @@ def check_columns(files: Sequence[Path], *, advantages: bool) -> None:
 def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: bool = False) -> Iterator[TokenBatch]:
     """Yield all real tokens of the files as float64 batches, with the advantages if requested.
 
-    `clamp_rounding` sets log-probs slightly above 0 to 0 (`rounding`). Raises `UsageError` for unusable numbers, and if
-    there are no tokens at all.
+    `clamp_rounding` sets log-probs slightly above 0 to 0 (`values.ROUNDING`). Raises `UsageError` for unusable numbers,
+    and if there are no tokens at all.
     """
     tokens = 0
     for ragged in pool(piece for file in files for piece in _read_ragged(file, advantages, clamp_rounding)):
@@ -93,13 +153,13 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
     """
     read = 0
     for file in files:
-        names = column_names(file)
-        for columns, _ in parquet_parts(file, WANTED):
-            ready = {name: column for name, column in to_our_names(columns, names).items() if name != "step"}
+        for part in read_columns(file, ".parquet", WANTED, in_parts=True):
+            ours = to_our_names(part.columns, part.names)
+            ready = {name: column for name, column in ours.items() if name != "step"}
             if clamp_rounding:
                 ready = clamp_columns(ready)
             try:
-                record = to_record(ready, may_be_padded=not set(names) >= RECORDED_STEP_COLUMNS)
+                record = to_record(ready, may_be_padded=not set(part.names) >= RECORDED_STEP_COLUMNS)
             except NoTokens:
                 continue
             yield record
@@ -110,21 +170,21 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
 
 def count_unpaired_tokens(files: Sequence[Path]) -> int:
     """Return how many tokens were left out of recorded steps because the engine's log-prob was NaN."""
-    counts = [columns.get(UNPAIRED) for file in files for columns, _ in parquet_parts(file, {UNPAIRED})]
+    wanted = frozenset({UNPAIRED})
+    parts = (part for file in files for part in read_columns(file, ".parquet", wanted, in_parts=True))
+    counts = [part.columns.get(UNPAIRED) for part in parts]
     return sum(int(count.sum()) for count in counts if isinstance(count, torch.Tensor))
 
 
 def _read_ragged(file: Path, advantages: bool, clamp_rounding: bool) -> Iterator[RaggedTokens]:
     first_row = 0
     try:
-        names = column_names(file)
-        may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
-        for columns, rows in parquet_parts(file, WANTED_TO_MEASURE):
-            needed = _select_needed(to_our_names(columns, names), advantages)
+        for part in read_columns(file, ".parquet", WANTED_TO_MEASURE, in_parts=True):
+            needed = _select_needed(to_our_names(part.columns, part.names), advantages)
             if clamp_rounding:
                 needed = clamp_columns(needed)
-            yield to_ragged(needed, may_be_padded=may_be_padded)
-            first_row += rows
+            yield to_ragged(needed, may_be_padded=not set(part.names) >= RECORDED_STEP_COLUMNS)
+            first_row += part.rows
     except UsageError as error:
         after = f"after row {first_row:,}: " if first_row else ""
         raise UsageError(f"{file}: {after}{error}") from error

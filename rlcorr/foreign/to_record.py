@@ -1,21 +1,41 @@
 """Columns under our names as a recorded step. Every number is checked, because the file comes from outside."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_PADDED, Columns, Lists, check_limit
-from rlcorr.foreign.left_out import LeftOut, notes, read_optional
+from rlcorr.foreign.columns import Columns, Lists, real_lengths
 from rlcorr.foreign.names import PAIR
-from rlcorr.foreign.ragged import RaggedTokens
-from rlcorr.foreign.real_tokens import TOKEN_COLUMNS, drop_empty, find_real_tokens, real_lengths, split_unpaired
-from rlcorr.foreign.segments import turns, versions
-from rlcorr.foreign.top_lists import padded, top_lists
-from rlcorr.foreign.values import PER_ROW, refuse_both_infinite, row_values, step_of, texts, token_ids, token_values
+from rlcorr.foreign.parse.limits import MAX_PADDED, check_limit
+from rlcorr.foreign.values import (
+    PER_ROW,
+    LeftOut,
+    padded,
+    read_optional,
+    refuse_both_infinite,
+    row_values,
+    step_of,
+    texts,
+    token_ids,
+    token_values,
+    top_lists,
+    turns,
+    versions,
+)
+from rlcorr.foreign.which_tokens_count import TOKEN_COLUMNS, drop_empty, find_real_tokens, split_unpaired
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.loss_masks import LOSSES, MASKS
 from rlcorr.types import TokenBatch
+
+
+@dataclass(frozen=True)
+class RaggedTokens:
+    """The numbers of real tokens, all responses one after the other."""
+
+    fields: dict[str, Tensor]  # name → (N,)
+    lengths: Tensor  # (B,) int64, with sum N
 
 
 class NoTokens(UsageError):
@@ -110,3 +130,19 @@ def _no_tokens(unpaired: int) -> NoTokens:
         "holds no tokens that count: no rows, empty lists, or 0 everywhere in the mask or in a column that is "
         f"multiplied into it ({others})."
     )
+
+
+def notes(left_out: LeftOut, rewards: Tensor | None) -> tuple[str, ...]:
+    """Return a sentence per column that is left out, and one if some rewards are unknown.
+
+    A null reward becomes NaN in its row, and the other rows keep their rewards. The mean reward is then NaN and is not
+    recorded: a mean over the known rewards alone would mislead.
+    """
+    sentences = [f"{name} is left out: {why}" for name, why in left_out.items()]
+    unknown = 0 if rewards is None else int(rewards.isnan().sum())
+    if rewards is not None and 0 < unknown < len(rewards):
+        sentences.append(
+            f"rewards is null or NaN in {unknown} of {len(rewards)} rows; these rewards are unknown, so no mean "
+            "reward is recorded."
+        )
+    return tuple(sentences)

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rlcorr.foreign.arrays import tensor_column
-from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
-from rlcorr.foreign.json_rows import column_from_cells, to_cell
-from rlcorr.foreign.names import WANTED
-from rlcorr.foreign.turns import IDS, to_arrays
+from rlcorr.foreign.columns import Column, Columns, Lists, from_array, from_arrow, try_read
+from rlcorr.foreign.names import KEYS, WANTED
+from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.parse.rows import array_of_cells, to_cell
+from rlcorr.foreign.parse.turns import to_arrays
 
 
 def copy_columns(batch: Mapping[str, Any]) -> Columns:
@@ -23,10 +24,10 @@ def copy_columns(batch: Mapping[str, Any]) -> Columns:
     lists = {name: _to_lists(x) for name, x in present.items() if isinstance(x, list | tuple) or _is_object_array(x)}
     ids = {
         name: x.tolist()
-        for name in IDS
+        for name in KEYS.ids
         if isinstance(x := present.get(name), Tensor | np.ndarray) and not _is_nested(x)
     }
-    converted = to_arrays(ids | lists, "the batch")
+    converted = to_arrays(ids | lists, "the batch", KEYS)
     columns = {
         name: _list_column(name, converted[name]) if name in lists else _array_column(name, x)
         for name, x in present.items()
@@ -57,7 +58,8 @@ def _list_column(name: str, values: Any) -> Column | None:
     if isinstance(values, Unreadable):
         return values
     rows: Sequence[Any] = values if isinstance(values, list) else values.tolist()
-    return column_from_cells(name, [to_cell(x, name) for x in rows])
+    array = array_of_cells(name, [to_cell(x, name) for x in rows])
+    return try_read(lambda: from_arrow(name, pa.chunked_array([array]))) if isinstance(array, pa.Array) else array
 
 
 def _array_column(name: str, value: Any) -> Column:
@@ -66,7 +68,7 @@ def _array_column(name: str, value: Any) -> Column:
             return Unreadable(f"{name} is an array of {value.dtype}; numbers are read.")
         # torch supports few unsigned types, and only the byte order of the machine
         native = value.astype("int64") if value.dtype.kind in "iu" else value.astype(value.dtype.newbyteorder("="))
-        return tensor_column(name, torch.tensor(native))
+        return from_array(name, torch.tensor(native))
     if not isinstance(value, Tensor):
         return Unreadable(f"{name} is a {type(value).__name__}; tensors, arrays and lists are read.")
     if value.is_nested:
@@ -74,4 +76,4 @@ def _array_column(name: str, value: Any) -> Column:
         if any(row.dim() != 1 for row in rows):
             return Unreadable(f"{name} has rows of {rows[0].dim()} dimensions; one number per token is read.")
         return Lists(torch.cat(rows) if rows else torch.zeros(0), torch.tensor([len(row) for row in rows]))
-    return tensor_column(name, value.detach().to("cpu", copy=True))
+    return from_array(name, value.detach().to("cpu", copy=True))

@@ -1,4 +1,7 @@
-"""Numbers per token, numbers and texts per row, and token ids of a file, each checked before it is used."""
+"""Numbers, texts and ids of a file, each checked before it is used: per token, per row, and per part of a response."""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -6,21 +9,64 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import (
     ABORTED,
-    MAX_PADDED,
-    MAX_TEXT,
     Column,
     Columns,
     Lists,
-    check_limit,
+    real_lengths,
     refuse_where,
     require_aligned,
     require_lists,
     require_readable,
 )
-from rlcorr.foreign.left_out import LeftOut, read_optional
-from rlcorr.foreign.rounding import ROUNDING
+from rlcorr.foreign.parse.limits import MAX_PADDED, MAX_TEXT, check_limit
 from rlcorr.records.step_files import pad
-from rlcorr.types import ROUNDED_UP
+from rlcorr.types import ROUNDED_UP, TOP, TokenBatch
+
+LeftOut = dict[str, str]
+"""Column → why it is left out."""
+
+T = TypeVar("T")
+
+
+def read_optional(name: str, read: Callable[[], T], left_out: LeftOut) -> T | None:
+    """Return the result of `read`. If it raises `UsageError`, return None and add the message to `left_out`."""
+    try:
+        return read()
+    except UsageError as error:
+        left_out[name] = str(error)
+        return None
+
+
+ROUNDING = 0.125
+"""Largest log-prob that counts as rounded up, and is clamped to 0 on request: the largest value that
+AI-Hypercomputer/maxtext pull request 5231 reports for bfloat16. A larger one is not rounding."""
+
+
+def clamp_columns(columns: Columns) -> Columns:
+    """Return the columns with every log-prob in (0, `ROUNDING`] replaced by 0."""
+    return {name: _clamp_column(column) if name.endswith("log_probs") else column for name, column in columns.items()}
+
+
+def _clamp_column(column: Column) -> Column:
+    if isinstance(column, Lists):
+        return Lists(clamp_values(column.values), column.lengths, column.padded)
+    return clamp_values(column) if isinstance(column, torch.Tensor) else column
+
+
+def clamp_values(values: torch.Tensor) -> torch.Tensor:
+    """Return the values with every one in (0, `ROUNDING`] replaced by 0.
+
+    >>> clamp_values(torch.tensor([-1.0, 0.03125, 0.125, 0.25])).tolist()
+    [-1.0, 0.0, 0.0, 0.25]
+    """
+    return torch.where((values > 0) & (values <= ROUNDING), 0, values)
+
+
+def clamp_batch(batch: TokenBatch) -> TokenBatch:
+    """Return the batch with every log-prob in (0, `ROUNDING`] replaced by 0."""
+    names = [name for name in batch.tensors() if name.endswith("log_probs")]
+    return batch.replace(**{name: clamp_values(batch.tensors()[name]) for name in names})
+
 
 PER_ROW = ("rewards", "group_ids", "unpaired_tokens")
 """Columns with one number per row that `row_values` reads."""
@@ -147,7 +193,7 @@ def texts(name: str, columns: Columns, rows: int) -> list[str]:
 
 
 def step_of(columns: Columns) -> int:
-    """Return the step, 1 if no column has it. `step_numbers.split_by_step` has checked that there is only one."""
+    """Return the step, 1 if no column has it. `steps.split_by_step` has checked that there is only one."""
     if "step" not in columns:
         return 1
     return int(whole_numbers("step", columns["step"]).flatten()[0])
@@ -213,3 +259,124 @@ def _split_ids(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Lists, T
         has_log_prob = ~in_prompt
     prompt = Lists(tokens.values[in_prompt], torch.bincount(rows[in_prompt], minlength=len(tokens.lengths)))
     return prompt, whole_numbers("token_ids", tokens.values[has_log_prob])[real]
+
+
+# --- the likeliest tokens ---
+
+
+def top_lists(columns: Columns, rollout: Lists, paired: Tensor) -> dict[str, Tensor]:
+    """Return the lists of the paired tokens by name, (N, K) each; none if the file has none.
+
+    Raises `UsageError` if a token has more or fewer numbers than the others, if a file has only a part of the columns
+    that belong together, and for log-probs that are NaN or above 0.
+    """
+    present = [name for name in TOP if name in columns]
+    if not present:
+        return {}
+    if present != list(TOP) and present != list(TOP[:2]):
+        raise UsageError(f"{', '.join(TOP[:2])} belong together; the file has {', '.join(present)}.")
+    tables = {name: _table(name, columns, rollout)[paired] for name in present}
+    if len({table.shape for table in tables.values()}) > 1:
+        sizes = ", ".join(f"{name} {table.shape[1]}" for name, table in tables.items())
+        raise UsageError(f"every token must have as many log-probs as ids; got {sizes} per token.")
+    for name in present[1:]:
+        if bool((tables[name].isnan() | (tables[name] > ROUNDED_UP)).any()):
+            raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0 and not NaN.")
+    return tables | {"top_ids": whole_numbers("top_ids", tables["top_ids"])}
+
+
+def _table(name: str, columns: Columns, rollout: Lists) -> Tensor:
+    lists = require_lists(name, columns[name])
+    tokens = max(int(rollout.lengths.sum()), 1)
+    count = len(lists.values) // tokens
+    if len(wrong := (lists.lengths != count * rollout.lengths).nonzero()):
+        row = int(wrong[0])
+        raise UsageError(
+            f"row {row} (from 0): {name} has {int(lists.lengths[row])} numbers for {int(rollout.lengths[row])} tokens; "
+            "every token must have the same number of them."
+        )
+    return lists.values.view(-1, count)
+
+
+def padded(table: Tensor, mask: Tensor, name: str) -> Tensor:
+    """Return (N, K) as (B, T, K), with −1 (ids) or 0 where the mask (B, T) is false.
+
+    >>> padded(torch.tensor([[5, 7]]), torch.tensor([[True, False]]), "top_ids").tolist()
+    [[[5, 7], [-1, -1]]]
+    """
+    filled = torch.full((*mask.shape, table.shape[1]), -1 if name == "top_ids" else 0).to(table)
+    filled[mask] = table
+    return filled
+
+
+# --- versions and turns ---
+
+
+FALLS = {
+    "policy_versions": "a response is only continued with newer weights, so a version must not be lower than the one "
+    "before it",
+    "turn_ids": "a turn ends before the next one begins, so two turns must not overlap",
+}
+"""Column whose numbers must not fall within a response → why."""
+TOOL = "Tokens that a tool wrote belong to no turn: leave them out with response_mask."
+
+
+def versions(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, bool]:
+    """Return one version per real token, (N,), and True if a row has several; otherwise one per row, (B,), and False.
+
+    SGLang's weight_version is a text; a text of digits is such a number. Raises `UsageError` for anything but whole
+    numbers, because the order of other texts is unknown, and if the versions of a response fall: a response is only
+    ever continued with newer weights.
+    """
+    column = _numbers_of_texts(require_readable(columns["policy_versions"]))
+    if not isinstance(column, Lists) or not varies(column):
+        return whole_numbers("policy_versions", one_per_row("policy_versions", column)), False
+    return _rising("policy_versions", columns, rollout, real), True
+
+
+def _numbers_of_texts(column: Lists | Tensor | list[str]) -> Lists | Tensor:
+    if not isinstance(column, list):
+        return column
+    other = next((text for text in column if not (text.isascii() and text.isdecimal() and len(text) < 10)), None)
+    if other is not None:
+        raise UsageError(
+            f"policy_versions has texts such as {other!r:.40}: which of two texts is the newer version is unknown. "
+            "Write whole numbers that rise with each update of the weights."
+        )
+    return torch.tensor([int(text) for text in column])
+
+
+def turns(columns: Columns, rollout: Lists, real: Tensor, paired: Tensor) -> Tensor | None:
+    """Return the turn of each paired token, (N,): the file's, or the runs of real tokens between others.
+
+    None if no response has more than one turn. Raises `UsageError` if the turns of a response fall or are negative.
+    """
+    if "turn_ids" in columns:
+        numbers = _rising("turn_ids", columns, rollout, paired)
+        if bool((numbers < 0).any()):
+            row, lowest = int(rollout.rows()[paired][numbers < 0][0]), int(numbers.min())
+            raise UsageError(f"row {row} (from 0): turn_ids has {lowest}; turns are numbered from 0. {TOOL}")
+        return numbers
+    before = torch.zeros_like(real)
+    before[1:] = real[:-1]
+    starts = real & ~(before & (rollout.positions() > 0))
+    if int(starts.sum()) == int((real_lengths(rollout, real) > 0).sum()):
+        return None
+    count = starts.long().cumsum(0)
+    first = torch.zeros(len(rollout.lengths), dtype=torch.int64).scatter_reduce_(
+        0, rollout.rows(), count - starts.long(), "amin", include_self=False
+    )
+    return (count - first[rollout.rows()] - 1)[paired].int()
+
+
+def _rising(name: str, columns: Columns, rollout: Lists, real: Tensor) -> Tensor:
+    """Return the whole numbers of the real tokens. Raises `UsageError` if they fall within a response."""
+    numbers, row = whole_numbers(name, require_aligned(name, columns, rollout).values)[real], rollout.rows()[real]
+    falls = (numbers[1:] < numbers[:-1]) & (row[1:] == row[:-1])
+    if bool(falls.any()):
+        where = int(falls.nonzero()[0])
+        got = f"{int(numbers[where])} to {int(numbers[where + 1])}"
+        raise UsageError(
+            f"row {int(row[where])} (from 0): {name} falls within the response, from {got}; {FALLS[name]}."
+        )
+    return numbers

@@ -18,7 +18,7 @@ from typing import Any, Self, SupportsIndex
 from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.columns import Columns
 from rlcorr.foreign.import_run import write_step_with_metrics
-from rlcorr.foreign.read_file import merge_parts, to_parts
+from rlcorr.foreign.steps import merge_parts, to_parts
 from rlcorr.foreign.trainer_batch import copy_columns
 from rlcorr.records import runs
 from rlcorr.records.disk import CannotWrite

@@ -11,11 +11,10 @@ from typing import Any
 from attempts import Attack, one_sentence
 from damage import damaged
 from hostile import MIB
-from hostile_arrays import hostile_array
-from hostile_texts import hostile_text
+from hostile_files import HOSTILE, content_of
 from sound_files import sound_files
 
-DAMAGED, HOSTILE_ARRAYS, HOSTILE_TEXTS = 900, 350, 250
+DAMAGED, DAMAGED_HOSTILE = 900, 300
 GROWTH, TIMES = 300 * MIB, 20
 """Bytes that one command may take, and more in proportion to the file."""
 PATIENCE = 60.0
@@ -69,10 +68,12 @@ def attack(attack: Attack) -> None:
     for number, chance in attack.attempts(DAMAGED):
         name, content, how = damaged(chance, sound)
         attack.judge(number, f"{name!r}, {how}", problem_of(program, attack.folder, name, content))
-    for count, make in ((HOSTILE_ARRAYS, hostile_array), (HOSTILE_TEXTS, hostile_text)):
-        for number, chance in attack.attempts(count):
-            name, content, how = make(chance, harm)
-            attack.judge(number, f"{name!r}, {how}", problem_of(program, attack.folder, name, content))
+    hostile = {f"{what}{ending}": (ending, case) for ending, cases in HOSTILE.items() for what, case in cases.items()}
+    for number, chance in attack.attempts(DAMAGED_HOSTILE):
+        what = chance.choice([*hostile])
+        ending, case = hostile[what]
+        name, content, how = damaged(chance, {f"x{ending}": content_of(case, harm)})
+        attack.judge(number, f"{name!r}, {what}, {how}", problem_of(program, attack.folder, name, content))
     for number, chance in attack.attempts(20):
         words = run_name(chance)
         attack.judge(number, f"a run named {words!r:.60}", problem_of_name(program, attack.folder, words, sound))

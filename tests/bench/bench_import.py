@@ -23,7 +23,7 @@ from rlcorr.command import verbs
 from rlcorr.command.cli import main
 small, large, kept = sys.argv[1:]
 if kept == "True":
-    verbs.return_large_blocks = lambda: None
+    verbs.return_large_blocks = lambda size: None
 
 def imported(path, run):
     with contextlib.suppress(SystemExit):

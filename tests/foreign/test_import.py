@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from hostile import MIB
 from pair_files import jsonl, real
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign import import_run
+from rlcorr.foreign import read_file
 from rlcorr.foreign.import_run import find_files, import_files
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
@@ -153,7 +154,7 @@ def large(path: Path, steps: int, tokens: int) -> None:
 def test_parts_are_the_steps_that_the_whole_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large(tmp_path / "x.parquet", steps=3, tokens=270_000)
     whole = made(tmp_path, tmp_path / "x.parquet")
-    monkeypatch.setattr(import_run, "LARGE", 0)
+    monkeypatch.setattr(read_file, "LARGE", 0)
     (tmp_path / "more").mkdir()
     assert made(tmp_path / "more", tmp_path / "x.parquet") == whole
     assert list(whole) == [0, 1, 2]
@@ -162,7 +163,7 @@ def test_parts_are_the_steps_that_the_whole_is(tmp_path: Path, monkeypatch: pyte
 def test_a_step_that_is_too_large_and_steps_that_are_not_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_run, "LARGE", 0)
+    monkeypatch.setattr(read_file, "LARGE", 0)
     large(tmp_path / "x.parquet", steps=1, tokens=5_000_000)
     assert "tokens in one step; at most 4,194,304 are read" in refused(tmp_path, tmp_path / "x.parquet")
     table = pa.table({name: [row(-1)[name]] * 300_000 for name in row(-1)} | {"step": [2] * 299_999 + [1]})
@@ -192,3 +193,31 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
     grown = int(subprocess.run(run, env=os.environ | paths, capture_output=True, text=True, check=True).stdout)
     assert grown < 80 * MIB  # half of the file
+
+
+FREED = """
+import sys, torch
+from rlcorr.foreign.import_run import return_large_blocks
+
+def resident():
+    return int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0]) / 1024
+
+return_large_blocks(int(sys.argv[1]))
+large = torch.zeros(30 << 18)
+del large
+before = resident()
+blocks = [torch.ones(1 << 18) for _ in range(100)]
+del blocks[:-1]
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory of glibc")
+def test_freed_blocks_of_a_large_import_are_returned() -> None:
+    """Check 100 blocks of 1 MiB, of which only the last is kept, after a large block has been freed."""
+    command = [sys.executable, "-c", FREED]
+    kept, returned = (
+        float(subprocess.run([*command, size], capture_output=True, text=True, check=True).stdout)
+        for size in ("0", str(1 << 30))
+    )
+    assert returned < 10 < 80 < kept

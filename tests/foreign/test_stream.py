@@ -12,8 +12,7 @@ from pair_files import FILES, OLD, PAIR, ROLLOUT, parquet
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, evaluate, metrics, preset
 from rlcorr.errors import UsageError
-from rlcorr.foreign import parquet as parts_of_files
-from rlcorr.foreign import ragged
+from rlcorr.foreign import read_file, stream
 from rlcorr.foreign.stream import check_columns, pair_batches, pair_files
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.records import runs
@@ -78,7 +77,7 @@ def test_parts_give_the_numbers_of_the_whole(
     name: str, sizes: tuple[int, int, int], three_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for (module, size_name), size in zip(
-        ((parts_of_files, "PART"), (ragged, "POOL_TOKENS"), (ragged, "MAX_PADDED_TOKENS")), sizes, strict=True
+        ((read_file, "PART"), (stream, "POOL_TOKENS"), (stream, "MAX_PADDED_TOKENS")), sizes, strict=True
     ):
         monkeypatch.setattr(module, size_name, size)
     expected = evaluate(whole(), CONFIGS[name])[1]
@@ -89,13 +88,13 @@ def test_hardly_a_place_is_padding() -> None:
     """Batch a million tokens in responses of 1 to 1,000 tokens. Unsorted, half of the batches would be padding."""
     lengths = torch.randint(1, 1000, (2000,), generator=torch.Generator().manual_seed(0))
     tokens = int(lengths.sum())
-    given = ragged.RaggedTokens(
+    given = stream.RaggedTokens(
         {"rollout_log_probs": -torch.rand(tokens), "old_log_probs": -torch.rand(tokens)}, lengths
     )
-    made = list(ragged.to_batches(given))
+    made = list(stream.to_batches(given))
     assert sum(int(batch.response_mask.sum()) for batch in made) == tokens
     assert sum(batch.response_mask.numel() for batch in made) < 1.3 * tokens
-    assert max(batch.response_mask.numel() for batch in made) <= ragged.MAX_PADDED_TOKENS
+    assert max(batch.response_mask.numel() for batch in made) <= stream.MAX_PADDED_TOKENS
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".parquet")])
@@ -188,7 +187,7 @@ def test_a_file_that_is_damaged_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_the_row_of_a_wrong_number_in_a_later_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_of_files, "PART", 1)
+    monkeypatch.setattr(read_file, "PART", 1)
     (tmp_path / "x.parquet").write_bytes(parquet(**NAN))
     with pytest.raises(UsageError, match=r"x\.parquet: after row 1: row 0, token 0 \(from 0\)"):
         numbers(pair_files(str(tmp_path)), preset("disabled"))

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.read_file import merge_parts, name_in_errors, read_parts
+from rlcorr.foreign.read_file import read_parts
+from rlcorr.foreign.steps import merge_parts, name_in_errors
 from rlcorr.records.step_files import StepRecord
 
 # Exact in bfloat16, so that no format changes them.
@@ -167,7 +168,7 @@ FILES = {
 
 def read_pairs(name: str, content: bytes, **options: bool) -> StepRecord:
     """Return the single step of a file, as `python -m rlcorr import` reads it. Raises `UsageError`."""
-    parts = read_parts(name, content, **options)
+    parts = list(read_parts(name, content, **options))
     with name_in_errors(name):
         assert len({part.step for part in parts}) == 1
         return merge_parts(parts)

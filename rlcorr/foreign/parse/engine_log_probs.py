@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from rlcorr.errors import UsageError
 
@@ -53,7 +52,7 @@ def _list_of(value: Any) -> Any:
 
 def _token_ids(ids: Any, count: int) -> Sequence[Any]:
     """Return the ids, or None for every token if their number is not `count`."""
-    if isinstance(ids, np.ndarray | Tensor):
+    if isinstance(ids, np.ndarray):
         ids = ids.tolist()
     if not isinstance(ids, list | tuple) or len(ids) != count:
         return [None] * count

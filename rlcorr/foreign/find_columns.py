@@ -1,19 +1,23 @@
-"""The dumps of other systems: columns whose layout or meaning differs from ours are converted here.
+"""Columns of a file under our names.
 
-Afterwards the names of the columns are enough to read them. What is known of each system is in `systems/`.
+Dumps of NeMo RL, prime-rl, slime and SkyRL are recognised by their columns, and what differs from ours is converted.
+verl writes no file with both log-probs, so none is recognised; arrays that somebody saved from its batch can be read.
+Every other file is read by the names of its columns (`names`).
 """
 
+import difflib
 from collections.abc import Collection
 
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, Unreadable
-from rlcorr.systems import nemo_rl, prime_rl, skyrl, slime
+from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_readable
+from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, UNIQUE, WANTED, WITHOUT_PAIR
+from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
+from rlcorr.systems import skyrl
 from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.verl import dumps as verl_dumps
-
-DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
 
 
 def adapt_dump(columns: Columns, names: Collection[str]) -> Columns:
@@ -105,3 +109,50 @@ def _skyrl_batch(columns: Columns) -> Columns:
         in_prompt[:, ids.shape[1] - tokens :] &= response.values.view(rows, -1) == 0
         columns["prompt_ids"] = Lists(ids[in_prompt], in_prompt.sum(-1))
     return columns
+
+
+def to_our_names(columns: Columns, names: Collection[str]) -> Columns:
+    """Return the columns under our names; one that is not `NEEDED` may be `Unreadable`.
+
+    Args:
+        columns: the columns that were read.
+        names: the names of all columns of the file.
+
+    Raises `UsageError` if the pair is missing or there twice, if a needed column cannot be read, and for a column that
+    may be a loss mask but is unknown.
+    """
+    refuse_unknown_masks(names, WANTED)
+    columns = refuse_null(columns)
+    _refuse_unreadable({name: column for name, column in columns.items() if name not in OPTIONAL})
+    columns = adapt_dump(columns, names)
+    named: Columns = {}
+    for field, spellings in NAMES.items():
+        present = [name for name in spellings if name in columns]
+        if len(present) > 1 and field in UNIQUE:
+            named[field] = Unreadable(f"{' and '.join(present)} are two names of {field}; keep only one of them.")
+        elif present:
+            named[field] = columns[present[0]]
+    missing = [field for field in PAIR if field not in named]
+    if missing:
+        raise UsageError(_missing_message(missing, names))
+    _refuse_unreadable({field: column for field, column in named.items() if field in NEEDED})
+    return apply_masks(named, columns)
+
+
+def _refuse_unreadable(columns: Columns) -> None:
+    for column in columns.values():
+        require_readable(column)
+
+
+def _missing_message(missing: list[str], names: Collection[str]) -> str:
+    needed = " and ".join(f"{name} ({whose})" for name, whose in PAIR.items())
+    recognised = {name for field, spellings in NAMES.items() if field != "log_probs" for name in spellings}
+    others = sorted(name for name in set(names) - recognised if len(name) < 60)[:200]
+    nearest = []
+    for field in missing:
+        close = difflib.get_close_matches(field, others, n=1)
+        nearest.append(f"{field} is missing" + (f"; the nearest name is {close[0]!r:.60}" if close else ""))
+    shown = ", ".join(f"{name!r:.60}" for name in list(names)[:20]) or "none"
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    hints = [f" It looks like {file.what}." for file in WITHOUT_PAIR if file.columns <= set(names)][:1]
+    return f"found the columns {shown}{more}; needed are {needed}. {'; '.join(nearest)}.{''.join(hints)}"

@@ -1,5 +1,9 @@
-"""Which values of a file belong to real tokens: row lengths and masks."""
+"""Which tokens of a file count: loss masks of other systems, the real tokens between padding, and aborted responses.
 
+A column that may be a loss mask is used or refused.
+"""
+
+import json
 from collections.abc import Collection
 
 import torch
@@ -7,19 +11,114 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import (
-    MAX_TOKENS,
     Column,
     Columns,
     Lists,
-    check_limit,
+    count_rows,
+    leave_out,
     refuse_where,
     require_aligned,
     require_lists,
+    select_rows,
 )
-from rlcorr.foreign.loss_masks import UNPAIRED
-from rlcorr.foreign.step_numbers import count_rows, leave_out
+from rlcorr.foreign.parse.limits import MAX_TOKENS, check_limit
 from rlcorr.foreign.values import first_numbers, one_per_row, whole_numbers
+from rlcorr.systems.loss_masks import LOSSES, MASKS, REFUSED, REWARDS, RL, may_count
 from rlcorr.types import TOP
+
+# --- masks of other systems ---
+
+
+UNPAIRED = "unpaired"
+"""Column (B, T) that this program adds: true if the token has no log-prob of the engine, so that its ratio is 1."""
+
+
+def refuse_unknown_masks(names: Collection[str], understood: Collection[str]) -> None:
+    """Raise `UsageError` for a column that may be a loss mask, by its name, and is not one of the `understood`."""
+    for name in names:
+        if name in REFUSED:
+            raise UsageError(f"has a column {name}: {REFUSED[name]}.")
+        if name not in understood and name not in MASKS and may_count(name):
+            raise UsageError(
+                f"{name!r:.60} may say which tokens count, but its meaning is unknown: multiply it into the "
+                "response_mask, or leave it out."
+            )
+
+
+def apply_masks(columns: Columns, theirs: Columns) -> Columns:
+    """Return our columns with the masks in `theirs` multiplied into response_mask, and with the rewards in `theirs`.
+
+    Raises `UsageError` for a mask of another shape, or with other numbers than 0 and 1.
+    """
+    for name, replaced in REWARDS.items():
+        if name in theirs:
+            columns = columns | {replaced: theirs[name]}
+    masks = {name: theirs[name] for name in MASKS if name in theirs}
+    if isinstance(texts := theirs.get(LOSSES), list):
+        masks[LOSSES] = _rl_loss_masks(texts)
+    for name, mask in masks.items():
+        columns = columns | {"response_mask": _multiply_masks(name, mask, columns.get("response_mask"))}
+    return columns
+
+
+def mark_unpaired(columns: Columns) -> Columns:
+    """Return the columns with `UNPAIRED` added: true where the sampler's log-prob is NaN. These tokens are left out.
+
+    TRL (grpo_trainer.py, 1.16.0) takes a ratio of 1 there and leaves them out of its metrics. A ratio of 1 adds nothing
+    to the log-ratio of a response, and in the metrics it would look like a perfect agreement.
+    """
+    column = columns["rollout_log_probs"]
+    if isinstance(column, Lists):
+        return columns | {UNPAIRED: Lists(column.values.isnan(), column.lengths, column.padded)}
+    return columns | {UNPAIRED: column.isnan()} if isinstance(column, torch.Tensor) else columns  # refused later
+
+
+def _multiply_masks(name: str, mask: Column, response_mask: Column | None) -> Column:
+    """Return the product of the two masks; `mask` may be null (NaN), which counts as 1.
+
+    An empty mask is ignored: `stream.check_columns` passes one if it looks at the names of the columns only.
+    """
+    if not isinstance(mask, Lists):
+        if isinstance(mask, torch.Tensor) and not len(mask):
+            return mask if response_mask is None else response_mask
+        raise UsageError(f"{name} must hold a list of numbers per row.")
+    counts = torch.where(mask.values.isnan(), 1, mask.values) if mask.values.is_floating_point() else mask.values
+    if bool(((counts != 0) & (counts != 1)).any()):
+        odd = counts[(counts != 0) & (counts != 1)][0]
+        raise UsageError(f"{name} must hold 0 and 1, which say whether a token counts; got {float(odd):g}.")
+    if response_mask is None:
+        return Lists(counts, mask.lengths)
+    if not isinstance(response_mask, Lists) or not torch.equal(response_mask.lengths, mask.lengths):
+        raise UsageError(f"{name} must have the shape of response_mask.")
+    return Lists(response_mask.values * counts, mask.lengths)
+
+
+def _rl_loss_masks(texts: list[str]) -> Lists:
+    """Return the masks of the RL loss from prime-rl's column of losses, which has one JSON text per row."""
+    rows = [[1.0 if _rl_mask(record) else 0.0 for record in _records(text)] for text in texts]
+    values = torch.tensor([number for row in rows for number in row])
+    return Lists(values, torch.tensor([len(row) for row in rows]))
+
+
+def _records(text: str) -> list[object]:
+    try:
+        records = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{LOSSES} must hold JSON; got {text!r:.60}.") from error
+    if not isinstance(records, list):
+        raise UsageError(f"{LOSSES} must hold a list of losses, one per token; got {text!r:.60}.")
+    return records
+
+
+def _rl_mask(record: object) -> bool:
+    channel = record.get(RL, {}) if isinstance(record, dict) else None
+    if not isinstance(channel, dict):
+        raise UsageError(f"{LOSSES} must hold an object of losses per token; got {record!r:.60}.")
+    return bool(channel.get("mask"))
+
+
+# --- padding ---
+
 
 TOKEN_COLUMNS = (
     "rollout_log_probs", "old_log_probs", "sampled_log_probs", "log_probs", "ref_log_probs", "values", "advantages",
@@ -78,11 +177,6 @@ def _row_lengths(columns: Columns, tokens: int) -> Tensor:
         rule = "be ≥ 0 and sum to" if name == "lengths" else "rise from 0 to"
         raise UsageError(f"{name} must {rule} the {tokens} tokens of rollout_log_probs; got {first_numbers(numbers)}.")
     return lengths
-
-
-def real_lengths(rollout: Lists, real: Tensor) -> Tensor:
-    """Return the number of real tokens in each row, (B,)."""
-    return rollout.lengths if bool(real.all()) else torch.bincount(rollout.rows()[real], minlength=len(rollout.lengths))
 
 
 def trim_padding(columns: Columns) -> Columns:
@@ -182,7 +276,7 @@ def _looks_padded(columns: Columns, rollout: Lists) -> bool:
 def split_unpaired(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, Tensor]:
     """Return which real tokens have both log-probs (N,), and how many of each row lack the engine's (B,).
 
-    The second is 0 unless `loss_masks.mark_unpaired` has marked tokens. Raises `UsageError` if the trainer's log-prob
+    The second is 0 unless `mark_unpaired` has marked tokens. Raises `UsageError` if the trainer's log-prob
     of a marked token is missing, too.
     """
     if UNPAIRED not in columns:
@@ -191,3 +285,37 @@ def split_unpaired(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tens
     old = require_aligned("old_log_probs", columns, rollout)
     refuse_where(old, unpaired & old.values.isnan(), "old_log_probs is NaN or null")
     return real & ~unpaired, torch.bincount(rollout.rows()[unpaired], minlength=len(rollout.lengths)).int()
+
+
+# --- aborted responses ---
+
+
+def leave_out_aborted(columns: Columns, pair: Collection[str]) -> tuple[Columns, int]:
+    """Return the columns without the rows for which one side has no log-prob, and the number of these rows.
+
+    Such a row is null, or it is empty or all NaN while the other side has numbers.
+
+    Args:
+        columns: the columns, under any names.
+        pair: the names of the two log-probs.
+
+    Raises `UsageError` if no row is left.
+    """
+    sides = [column for name in pair if isinstance(column := columns.get(name), Lists)]
+    if not sides or len({len(side.lengths) for side in sides}) > 1:
+        return columns, 0  # refused later
+    empty = torch.stack([side.lengths == 0 for side in sides])
+    lost = torch.stack([_is_null(side) | _is_nan(side) for side in sides]).any(0) | (empty.any(0) & ~empty.all(0))
+    if bool(lost.all()):
+        raise UsageError("in every row one side has no log-prob.")
+    return select_rows(columns, ~lost) if bool(lost.any()) else columns, int(lost.sum())
+
+
+def _is_null(side: Lists) -> Tensor:
+    return torch.zeros_like(side.lengths, dtype=torch.bool) if side.null is None else side.null
+
+
+def _is_nan(side: Lists) -> Tensor:
+    """Return the rows that hold NaN alone, (B,); an empty row is none of them."""
+    count = torch.bincount(side.rows()[~side.values.isnan()], minlength=len(side.lengths))
+    return (count == 0) & (side.lengths > 0)

@@ -1,18 +1,17 @@
-"""JSON and JSON Lines of other people as columns: one object per response, or objects that hold many of them."""
+"""Objects of a file (of JSON, of nested Parquet columns, of torch.save) as a table with one row per response."""
 
-import io
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
+import pyarrow as pa
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Column, Columns, Lists, Unreadable, check_limit
-from rlcorr.foreign.turns import (
+from rlcorr.foreign.parse.limits import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import Keys, Piece, Request
+from rlcorr.foreign.parse.turns import (
     TURN_IDS,
     Row,
     join_turns,
@@ -23,47 +22,42 @@ from rlcorr.foreign.turns import (
     to_arrays,
     unknown_meaning,
 )
-from rlcorr.systems.loss_masks import PLACED
 
-_MAX_VALUE = 32 << 20
-"""Bytes of one JSON value (a line or a whole document). In Python it takes up to eight times as much memory."""
-_MAX_BRACKETS = 1_000_000
+Cell = np.ndarray | float | bool | str | Unreadable | None
 
 
-def json_columns(content: bytes, wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """Return the wanted keys as columns, and the names of all keys. Raises `UsageError` for a damaged file.
+def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
+    """Return the rows of objects, each of which comes with its place in the file, for messages.
 
     A row is an object with a list of numbers per token key. If such a key holds lists of lists, the object is as many
     rows, or the turns of one row (`turns`). An object with "samples" is one row per sample, and a table with "columns"
     and "data" (Weights & Biases, pandas with orient="split") one row per list of its data. null among numbers becomes
-    NaN, and so does the NaN that Python writes.
+    NaN. Raises `UsageError` for anything but objects.
     """
-    return object_columns(_json_values(content), wanted)
-
-
-def object_columns(values: Iterable[tuple[str, Any]], wanted: Set[str]) -> tuple[Columns, list[str]]:
-    """Do the same as `json_columns` for parsed values. Each comes with its place in the file, for messages."""
+    wanted, keys = request.wanted, request.keys
     entries: list[tuple[str, Row]] = []
     names: dict[str, None] = {}
     tokens = 0
-    for place, value in values:
-        for where, entry in _objects(value, place):
+    for place, value in objects:
+        for where, entry in _samples(value, place, keys):
             names |= dict.fromkeys(entry)
             check_limit(MAX_NAMES, len(names), "different keys")
-            entries.append((where, to_arrays({name: x for name, x in entry.items() if name in wanted}, where)))
+            entries.append((where, to_arrays({name: x for name, x in entry.items() if name in wanted}, where, keys)))
             tokens += max(map(_count_numbers, entries[-1][1].values()), default=0)
+            check_limit(MAX_TOKENS, tokens, "tokens")
         check_limit(MAX_ROWS, len(entries), "rows")
-        check_limit(MAX_TOKENS, tokens, "tokens")
-    rows = _rows(entries)
+    rows = _rows(entries, keys)
     if not rows:
         raise UsageError("holds no rows.")
     check_limit(MAX_ROWS, len(rows), "rows")
     columns = {
-        name: column_from_cells(name, [to_cell(row.get(name), name) for row in rows])
-        for name in (names | dict.fromkeys(name for row in rows for name in row))
+        name: array_of_cells(name, [to_cell(row.get(name), name) for row in rows])
+        for name in names | dict.fromkeys(name for row in rows for name in row)
         if name in wanted
     }
-    return {name: column for name, column in columns.items() if column is not None}, list(names)
+    unreadable = {name: column.why for name, column in columns.items() if isinstance(column, Unreadable)}
+    table = pa.table({name: column for name, column in columns.items() if isinstance(column, pa.Array)})
+    return {"names": list(names), "unreadable": unreadable}, table
 
 
 def _count_numbers(value: Any) -> int:
@@ -72,43 +66,10 @@ def _count_numbers(value: Any) -> int:
     return len(value) if isinstance(value, np.ndarray) else 0
 
 
-# --- text → objects ---
+# --- values → objects ---
 
 
-def _json_values(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield every JSON value of the file with its place. If the first line is {…}, each line is a value."""
-    text = content.lstrip(b"\xef\xbb\xbf \t\r\n")
-    first = text.partition(b"\n")[0].strip()
-    if not (first.startswith(b"{") and first.endswith(b"}")):
-        yield "the document", _parse(text, "the document")
-        return
-    check_limit(MAX_ROWS, content.count(b"\n"), "lines")
-    for number, line in enumerate(io.BytesIO(content.removeprefix(b"\xef\xbb\xbf")), 1):
-        if line.strip():
-            yield f"line {number}", _parse(line, f"line {number}")
-
-
-def _parse(text: bytes, place: str) -> Any:
-    check_limit(_MAX_VALUE, len(text), f"bytes in {place}; one object per line, and per response, takes less memory")
-    check_limit(_MAX_BRACKETS, text.count(b"[") + text.count(b"{"), f"brackets in {place}")
-    try:
-        return json.loads(text, object_pairs_hook=_object)
-    except RecursionError as error:
-        raise UsageError(f"{place} is nested too deeply.") from error
-    except ValueError as error:  # wrong JSON or UTF-8, or a number with thousands of digits
-        raise UsageError(f"{place} is not JSON: {error!s:.120}.") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object. Raises `ValueError` for a repeated key: programs differ in which value they take."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {repeated!r:.80} is given twice")
-    return values
-
-
-def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
+def _samples(value: Any, place: str, keys: Keys) -> Iterable[tuple[str, Row]]:
     """Yield the objects of a value with their places. Numbers and texts next to "samples" apply to every sample."""
     shared: Row = {}
     whole: Row = value if isinstance(value, dict) else {}
@@ -123,7 +84,7 @@ def _objects(value: Any, place: str) -> Iterator[tuple[str, Row]]:
     for where, entry in places:
         if not isinstance(entry, dict):
             raise UsageError(f"{where} is not a JSON object.")
-        yield where, shared | _placed_values(whole, entry) | entry
+        yield where, shared | _placed_values(whole, entry, keys) | entry
 
 
 def _is_table(whole: Row) -> bool:
@@ -138,10 +99,10 @@ def _table_row(columns: list[str], cells: Any, where: str) -> Row:
     return dict(zip(columns, cells, strict=True))
 
 
-def _placed_values(whole: Row, entry: Row) -> Row:
+def _placed_values(whole: Row, entry: Row, keys: Keys) -> Row:
     """Return this sample's entries of the lists next to "samples", if the sample has its index in them."""
     numbers: Row = {}
-    for key, place in PLACED.items():
+    for key, place in keys.placed.items():
         values, index = whole.get(key), entry.get(place)
         if isinstance(values, list) and isinstance(index, int) and 0 <= index < len(values):
             numbers[key] = values[index]
@@ -151,13 +112,13 @@ def _placed_values(whole: Row, entry: Row) -> Row:
 # --- objects → rows ---
 
 
-def _rows(entries: list[tuple[str, Row]]) -> list[Row]:
+def _rows(entries: list[tuple[str, Row]], keys: Keys) -> list[Row]:
     """Return one row per response.
 
     The lists of an object may be turns or responses. If it does not say which, the other objects of the file decide.
     """
-    nested = {n: key for n, (_, entry) in enumerate(entries) if (key := nested_key(entry)) is not None}
-    meanings = {n: meaning(entries[n][1], key, entries[n][0]) for n, key in nested.items()}
+    nested = {n: key for n, (_, entry) in enumerate(entries) if (key := nested_key(entry, keys)) is not None}
+    meanings = {n: meaning(entries[n][1], key, entries[n][0], keys) for n, key in nested.items()}
     stated = {meanings[n] for n, key in nested.items() if len(entries[n][1][key]) > 1} - {None}
     rows: list[Row] = []
     for n, (where, entry) in enumerate(entries):
@@ -169,13 +130,13 @@ def _rows(entries: list[tuple[str, Row]]) -> list[Row]:
         if meanings[n] is None and len(stated) != 1:
             raise unknown_meaning(entry, key, where)
         if (meanings[n] or next(iter(stated))) == "turns":
-            rows.append(join_turns(entry, key, where))
+            rows.append(join_turns(entry, key, where, keys))
         else:
             rows += split_responses(entry, key, where)
-    return [one_turn(row) for row in rows] if any(TURN_IDS in row for row in rows) else rows
+    return [one_turn(row, keys) for row in rows] if any(TURN_IDS in row for row in rows) else rows
 
 
-Cell = np.ndarray | float | bool | str | Unreadable | None
+# --- rows → columns ---
 
 
 def to_cell(value: Any, name: str) -> Cell:
@@ -201,11 +162,11 @@ def _json_default(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
+def array_of_cells(name: str, cells: list[Cell]) -> pa.Array | Unreadable | None:
     """Return the column of these cells, one per row; None if all are null.
 
-    null becomes NaN among numbers, an empty text among texts, and an empty list that is marked among lists. Cells of
-    different kinds make it `Unreadable`.
+    null becomes NaN among numbers, an empty text among texts, and stays null among lists. Cells of different kinds make
+    it `Unreadable`.
     """
     unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
     if unreadable is not None:
@@ -218,23 +179,26 @@ def column_from_cells(name: str, cells: list[Cell]) -> Column | None:
         empty = ("an empty list", "nothing") if " list" in kind_of_column else ("nothing",)
         if kind not in (kind_of_column, *empty):
             return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {kind_of_column}.")
-    return _list_column(cells) if " list" in kind_of_column else _value_column(cells)
+    return _list_array(cells) if " list" in kind_of_column else _value_array(name, cells)
 
 
-def _list_column(cells: list[Any]) -> Lists:
+def _list_array(cells: list[Any]) -> pa.Array:
     lists = [x for x in cells if x is not None]
-    values = np.concatenate([x for x in lists if len(x)] or lists)
-    lengths = torch.tensor([0 if x is None else len(x) for x in cells])
-    null = torch.tensor([x is None for x in cells]) if len(lists) < len(cells) else None
-    return Lists(torch.tensor(values), lengths, null=null)
+    ends = np.cumsum([0, *(0 if x is None else len(x) for x in cells)]).tolist()
+    starts = [None if x is None else start for x, start in zip(cells, ends, strict=False)]  # None: a null list
+    offsets = pa.array([*starts, ends[-1]], pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([x for x in lists if len(x)] or lists)))
 
 
-def _value_column(cells: list[Any]) -> torch.Tensor | list[str]:
+def _value_array(name: str, cells: list[Any]) -> pa.Array | Unreadable:
     if any(isinstance(x, str) for x in cells):
-        return [x or "" for x in cells]
+        try:
+            return pa.array([x or "" for x in cells])
+        except UnicodeEncodeError as error:
+            return Unreadable(f"{name} holds half a surrogate pair, which is no text: {error.object[:40]!r}.")
     if all(isinstance(x, bool) for x in cells):
-        return torch.tensor(cells)
-    return torch.tensor([math.nan if x is None else float(x) for x in cells], dtype=torch.float64)
+        return pa.array(cells)
+    return pa.array([math.nan if x is None else float(x) for x in cells], pa.float64())
 
 
 def _cell_kind(cell: Any) -> str:

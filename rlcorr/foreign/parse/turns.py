@@ -11,51 +11,30 @@ from typing import Any, Literal
 import numpy as np
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Unreadable
-from rlcorr.foreign.dump_layouts import DUMPS
-from rlcorr.foreign.engine_log_probs import plain_log_probs
-from rlcorr.foreign.names import NAMES
-from rlcorr.systems.loss_masks import LOSSES, MASKS, REWARDS
-from rlcorr.types import TOP
+from rlcorr.foreign.parse.engine_log_probs import plain_log_probs
+from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.parse.request import Keys
 
 Row = dict[str, Any]
 Meaning = Literal["turns", "responses"]
-
-LOG_PROBS = tuple(
-    name for field, names in NAMES.items() if field.endswith("log_probs") and field not in TOP for name in names
-)
-IDS = (*NAMES["response_ids"], *NAMES["token_ids"])
-_MASKS = (*NAMES["response_mask"], *MASKS, LOSSES, *(dump.mask_over_dummy for dump in DUMPS if dump.mask_over_dummy))
-_PER_TOKEN = frozenset({
-    *LOG_PROBS, *_MASKS, *NAMES["response_ids"], *NAMES["policy_versions"], *NAMES["turn_ids"], *NAMES["values"],
-    *NAMES["advantages"], *NAMES["returns"],
-})  # fmt: skip
-"""Keys with a number per token of the response."""
-_SINGLE = frozenset({*NAMES["rewards"], *REWARDS, *NAMES["lengths"]})
-"""Keys with one number per response."""
-PER_RESPONSE = _SINGLE | {*NAMES["group_ids"], *(dump.row_mask for dump in DUMPS if dump.row_mask)}
-"""Keys with a number per response: a list here means as many responses. One prompt id may be for many responses."""
-BY_ROW = frozenset({*LOG_PROBS, *_MASKS})
-"""Keys whose nested lists are turns or responses."""
 TURN_IDS = "turn_ids"
-_PROMPT_KEYS = frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]})
 
 
-def to_arrays(entry: Row, where: str) -> Row:
+def to_arrays(entry: Row, where: str, keys: Keys) -> Row:
     """Return the entry with lists of numbers as arrays, and with the engines' log-probs as one number per token."""
-    ids = next((entry[name] for name in IDS if entry.get(name) is not None), None)
+    ids = next((entry[name] for name in keys.ids if entry.get(name) is not None), None)
     converted: Row = {}
     for name, value in entry.items():
         place = f"{name} in {where}"
         try:
-            numbers = plain_log_probs(value, ids, place) if name in LOG_PROBS else value
+            numbers = plain_log_probs(value, ids, place) if name in keys.log_probs else value
             converted[name] = _to_array(numbers, nested=True)
         except UsageError as error:
             converted[name] = Unreadable(str(error))
         except (OverflowError, RecursionError):
             converted[name] = Unreadable(f"{place} holds a number that is too large, or lists that are too deep.")
-    one_response = any(isinstance(converted.get(name), np.ndarray) for name in LOG_PROBS)
-    for name in TOP:
+    one_response = any(isinstance(converted.get(name), np.ndarray) for name in keys.log_probs)
+    for name in keys.top:
         if isinstance(converted.get(name), list):
             converted[name] = _flat_top_lists(converted[name], f"{name} in {where}", per_token=one_response)
     return converted
@@ -113,22 +92,22 @@ def _is_list(value: Any) -> bool:
 # --- turns or responses ---
 
 
-def nested_key(entry: Row) -> str | None:
+def nested_key(entry: Row, keys: Keys) -> str | None:
     """Return the first key of a log-prob or a mask that holds lists of lists, None if there is none."""
-    names = (name for name in (*LOG_PROBS, *_MASKS) if isinstance(entry.get(name), list) and entry[name])
+    names = (name for name in (*keys.log_probs, *keys.masks) if isinstance(entry.get(name), list) and entry[name])
     return next((name for name in names if _is_list(entry[name][0])), None)
 
 
-def meaning(entry: Row, key: str, where: str) -> Meaning | None:
+def meaning(entry: Row, key: str, where: str, keys: Keys) -> Meaning | None:
     """Return what the other keys of the entry say about the lists of `key`; None if they say nothing.
 
     Raises `UsageError` if they contradict each other.
     """
     count, total = len(entry[key]), sum(len(x) for x in entry[key] if _is_list(x))
     flat = {name: x for name, x in entry.items() if _is_list(x) and not (len(x) and _is_list(x[0]))}
-    single = [name for name in entry if name in _SINGLE and isinstance(entry[name], int | float)]
-    whole = [name for name, x in flat.items() if name in _PER_TOKEN and len(x) == total != count]
-    per_list = [name for name, x in flat.items() if name in PER_RESPONSE and len(x) == count]
+    single = [name for name in entry if name in keys.single and isinstance(entry[name], int | float)]
+    whole = [name for name, x in flat.items() if name in keys.per_token and len(x) == total != count]
+    per_list = [name for name, x in flat.items() if name in keys.per_response and len(x) == count]
     turns, responses = (single or whole)[:1], per_list[:1]
     if turns and responses and count > 1:
         raise UsageError(
@@ -166,27 +145,27 @@ def split_responses(entry: Row, key: str, where: str) -> list[Row]:
     return rows
 
 
-def join_turns(entry: Row, key: str, where: str) -> Row:
+def join_turns(entry: Row, key: str, where: str, keys: Keys) -> Row:
     """Return one row, in which the lists per token of all turns are joined."""
     lengths = [len(x) if _is_list(x) else 1 for x in entry[key]]
     turn_ids = {} if TURN_IDS in entry else {TURN_IDS: np.repeat(np.arange(len(lengths), dtype=np.float64), lengths)}
-    return turn_ids | {name: _join_values(name, value, lengths, key, where) for name, value in entry.items()}
+    return turn_ids | {name: _join_values(name, value, lengths, key, where, keys) for name, value in entry.items()}
 
 
-def one_turn(entry: Row) -> Row:
+def one_turn(entry: Row, keys: Keys) -> Row:
     """Return a plain row of a file in which other rows have turns: all of its tokens are in turn 0."""
-    log_probs = next((entry[name] for name in LOG_PROBS if isinstance(entry.get(name), np.ndarray)), None)
+    log_probs = next((entry[name] for name in keys.log_probs if isinstance(entry.get(name), np.ndarray)), None)
     return entry if log_probs is None or TURN_IDS in entry else entry | {TURN_IDS: np.zeros(len(log_probs))}
 
 
-def _join_values(name: str, value: Any, lengths: list[int], key: str, where: str) -> Any:
+def _join_values(name: str, value: Any, lengths: list[int], key: str, where: str, keys: Keys) -> Any:
     if not isinstance(value, list) or not value or not any(map(_is_list, value)):
         return value
-    if name in _PROMPT_KEYS:
+    if name in keys.prompts:
         return Unreadable(f"in {where}, {name} is a list per turn, so it is unknown which ids belong to the response.")
-    if name in TOP and all(isinstance(x, np.ndarray) for x in value):
+    if name in keys.top and all(isinstance(x, np.ndarray) for x in value):
         return np.concatenate(value)
-    if name not in _PER_TOKEN:
+    if name not in keys.per_token:
         return value
     got = [len(x) if _is_list(x) else 1 for x in value]
     if got != lengths:
