@@ -51,7 +51,9 @@ def model_of(architecture: str) -> Any:
     return model.to(torch.bfloat16).eval()
 
 
-def write_gguf(path: Path, architecture: str, model: Any, *, quantised: bool = False, **extra: Any) -> Path:
+def write_gguf(
+    path: Path, architecture: str, model: Any, *, quantised: bool = False, without: str = "", **extra: Any
+) -> Path:
     """Write a model as llama.cpp's converter does: queries and keys of a Llama are interleaved, Gemma's norms have
     their 1 added."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -83,7 +85,8 @@ def write_gguf(path: Path, architecture: str, model: Any, *, quantised: bool = F
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(arch, SIZES["num_hidden_layers"])
     for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+        tied = name == "lm_head.weight" and model.config.tie_word_embeddings
+        if tied or (without and without in name):
             continue
         x = tensor.float().numpy()
         if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
@@ -165,6 +168,13 @@ def test_files_that_cannot_be_used(tmp_path: Path, cache: Path) -> None:
             resolve_model(str(tmp_path / name))
         assert sentence in str(refused.value), name
         assert "\n" not in str(refused.value), name
+    for lacking, without in (
+        ("contains no weights", "."),
+        ("lacks 1 of the model's tensors: model.norm", "model.norm"),
+    ):
+        hollow = write_gguf(tmp_path / "hollow.gguf", "llama", model_of("llama"), without=without)
+        with pytest.raises(UsageError, match=lacking):
+            resolve_model(str(hollow))
     part = write_gguf(tmp_path / "part.gguf", "qwen2", model_of("qwen2"), split__count=3)
     with pytest.raises(UsageError, match="one of 3 parts; join them"):
         resolve_model(str(part))

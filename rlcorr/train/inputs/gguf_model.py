@@ -34,8 +34,8 @@ def from_gguf(file: Path) -> Path:
     """Return the directory of the model in a GGUF file, in Hugging Face format; make it on first use.
 
     Raises:
-        UsageError: if the file is damaged, one of several parts or of another architecture, or if the model cannot be
-            written.
+        UsageError: if the file is damaged, lacks a tensor, is one of several parts or of another architecture, or if
+            the model cannot be written.
     """
     state = file.stat()
     key = hashlib.sha256(repr((file.resolve(), state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
@@ -62,9 +62,11 @@ def convert(file: Path, target: Path) -> None:
     plain = GgufConfig(dequantize=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         complete = Path(folder, "model")
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=plain
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=plain, output_loading_info=True
         )
+        if missing := sorted(loaded["missing_keys"]):  # they would be random numbers
+            raise UsageError(f"{file} lacks {len(missing)} of the model's tensors: {', '.join(missing[:3])}, ….")
         model.save_pretrained(complete)
         AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(complete)
         try:
@@ -94,4 +96,6 @@ def _millions(file: Path) -> float:
         raise UsageError(f"{file} contains a model of architecture {architecture!r}; expected one of {expected}.")
     if fields.get("gemma3.attention.key_length", GEMMA_HEAD) != GEMMA_HEAD:
         raise UsageError(f"{file} has no heads of {GEMMA_HEAD} numbers, and does not say how its attention is scaled.")
+    if not read.tensors:
+        raise UsageError(f"{file} contains no weights.")
     return sum(int(tensor.n_elements) for tensor in read.tensors) / 1e6
