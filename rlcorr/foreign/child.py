@@ -130,5 +130,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @atexit.register
 def end_idle() -> None:
+    """End the process that waits for the next file."""
     while _idle:
         _end(_idle.pop())
