@@ -229,7 +229,7 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_955,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
-    ("rlcorr/foreign",): 2_667,
+    ("rlcorr/foreign",): 2_675,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_858,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_123,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_166,

@@ -43,6 +43,8 @@ _VARIABLES = {
 _WAY_OUT = "Split the file, leave out the columns that are not needed, or write it again as Parquet"
 _idle: list[subprocess.Popen[bytes]] = []
 """At most one process, which waits for the next file."""
+_busy: set[subprocess.Popen[bytes]] = set()
+"""The others. Garbage of a reader that was left in the middle thus never holds a process that nobody has ended."""
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_idle.clear)  # its pipe belongs to this process
 
@@ -61,6 +63,7 @@ def parsed(request: Request) -> Iterator[Piece]:
         process = _idle.pop()
     except IndexError:
         process = _start()
+    _busy.add(process)
     is_sound = False
     try:
         assert process.stdin is not None
@@ -79,6 +82,7 @@ def parsed(request: Request) -> Iterator[Piece]:
             _idle.append(process)
         else:
             _end(process)
+        _busy.discard(process)
 
 
 def _start() -> subprocess.Popen[bytes]:

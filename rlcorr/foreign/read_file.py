@@ -5,6 +5,7 @@ in one array (N,) with lengths or offsets. rollout_log_probs and old_log_probs a
 other systems. Files are not trusted: another process parses them (`child`), and no pickle is executed.
 """
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -127,10 +128,13 @@ def read_parts(name: str, content: bytes, **repairs: bool) -> Iterator[Part]:
         ending = _ending(name, content[:_HEAD], len(content))
 
     def parts() -> Iterator[Part]:
-        with tempfile.TemporaryDirectory(prefix="rlcorr_") as folder:
-            path = Path(folder, "file")
+        folder = Path(tempfile.mkdtemp(prefix="rlcorr_"))
+        try:
+            path = folder / "file"
             path.write_bytes(content)
             yield from _parts(path, name, ending, repairs)
+        finally:
+            shutil.rmtree(folder)
 
     return parts()
 
