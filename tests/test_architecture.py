@@ -228,7 +228,7 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 5_182,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 5_500,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_836,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_839,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 6_454,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_526,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_099,
