@@ -76,6 +76,8 @@ def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: b
     tables: list[pa.Table] = []
     for facts, table in parsed(_request(path, ending, wanted)):
         names = facts.get("names", names)
+        if facts.get("rows") == 0 and not in_parts:
+            raise UsageError("holds no rows.")
         columns |= {name: Unreadable(why) for name, why in facts.get("unreadable", {}).items()}
         if "name" in facts:
             columns |= _array(facts, table)

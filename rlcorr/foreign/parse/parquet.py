@@ -28,7 +28,8 @@ def parquet_pieces(request: Request) -> Iterator[Piece]:
     """
     wanted, keys = request.wanted, request.keys
     try:
-        schema = pq.read_schema(request.path)
+        metadata = pq.read_metadata(request.path)
+        schema = metadata.schema.to_arrow_schema()
         types = {name: schema.field(name).type for name in schema.names}
         may_be_turns = wanted & keys.may_be_turns()
         by_row = any(_is_nested(types[name]) and _has_numbers(types[name]) for name in may_be_turns & types.keys())
@@ -36,17 +37,16 @@ def parquet_pieces(request: Request) -> Iterator[Piece]:
             wanted |= keys.per_response | set(keys.ids)
         types = {name: kind for name, kind in types.items() if name in wanted}
         unreadable = {name for name, kind in types.items() if not _is_read(kind, nested=by_row)}
-        yield {"names": schema.names, "unreadable": {x: _unsupported_type(x, types[x]) for x in unreadable}}, NO_TABLE
-        if not wanted:
+        why = {name: _unsupported_type(name, types[name]) for name in unreadable}
+        yield {"names": schema.names, "unreadable": why, "rows": metadata.num_rows}, NO_TABLE
+        if not wanted or not metadata.num_rows:
             return
         types = {name: kind for name, kind in types.items() if name not in unreadable}
         texts = [name for name, kind in types.items() if _is_text(kind)]
         # By default pyarrow reads whole column chunks, which may be larger than the memory.
         with pq.ParquetFile(request.path, buffer_size=1 << 20, pre_buffer=False, read_dictionary=texts) as file:
-            if not file.metadata.num_rows:
-                raise UsageError("holds no rows.")
             row, paths = 0, _leaf_paths(file, types)
-            rows = _rows_at_once(file.metadata, types, request.part)
+            rows = _rows_at_once(metadata, types, request.part)
             for batch in file.iter_batches(rows, columns=paths, use_threads=False):
                 table = pa.Table.from_batches([batch])
                 if by_row:

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 Piece = tuple[dict[str, Any], pa.Table]
-"""An answer: facts and a table. Facts may be the `names` of all columns, why some are `unreadable`, and for an array
-its `name` and `shape`; a table without `name` has one row per response. The last piece is the `end`, or a refusal."""
+"""An answer: facts and a table. Facts may be the `names` of all columns, why some are `unreadable`, the number of
+`rows` in the file, and for an array its `name` and `shape`; a table without `name` has one row per response. The last
+piece is the `end`, or why the file is `refused`."""
 NO_TABLE = pa.table({})
 FACTS = b"rlcorr"
 """Key of the facts in the metadata of a table, as JSON."""
