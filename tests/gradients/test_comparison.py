@@ -66,6 +66,7 @@ def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) 
     draws, of_blocks, of_directions = (
         resampled(count, replicates, seed).double().numpy() for count, seed in ((ROWS, 0), (BLOCKS, 1), (DIRECTIONS, 2))
     )
+    assert SKETCH.reference is not None
     blocks, per_block = SKETCH.reference.by_token.double().numpy(), 15 * lengths.mean()
     noise_r = ((blocks / per_block - blocks.mean(0) / per_block) ** 2).sum(0) / (BLOCKS - 1) / BLOCKS
     sums = {"a": sums_of(a), "b": sums_of(b), "exact": exact_sums()}

@@ -4,6 +4,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rlcorr.errors import UsageError
 
@@ -62,9 +63,10 @@ def convert(file: Path, target: Path) -> None:
     plain = GgufConfig(dequantize=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         complete = Path(folder, "model")
-        model, loaded = AutoModelForCausalLM.from_pretrained(
+        read: Any = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=plain, output_loading_info=True
         )
+        model, loaded = read
         if missing := sorted(loaded["missing_keys"]):  # they would be random numbers
             raise UsageError(f"{file} lacks {len(missing)} of the model's tensors: {', '.join(missing[:3])}, ….")
         model.save_pretrained(complete)
