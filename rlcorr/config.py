@@ -10,7 +10,7 @@ from typing import Literal
 
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
-from rlcorr.validated import booleans, member, number, positive
+from rlcorr.validated import booleans, member, number
 from rlcorr.weights import LEVELS, WeightMode, Weights
 
 LossType = Literal[
@@ -60,12 +60,10 @@ class CorrectionConfig:
     """Average the loss over all response tokens (fixed) or over the kept tokens only (kept)."""
 
     def __post_init__(self) -> None:
-        _ = self.weights  # checks them
-        member("rollout_is_mode", self.rollout_is_mode, WeightMode)
+        self._weights_at("token" if self.rollout_is is None else self.rollout_is)  # checks level, bounds and mode
         member("loss_type", self.loss_type, LossType)
         member("denominator", self.denominator, Denominator)
         booleans(self, "rollout_is_batch_normalize", "bypass_mode")
-        positive("rollout_is_threshold", self.rollout_is_threshold_lower, self.rollout_is_threshold)
         if not isinstance(self.rollout_rs, tuple) or not all(isinstance(r, RejectionRule) for r in self.rollout_rs):
             raise UsageError(f"rollout_rs must be a tuple of RejectionRule; got {self.rollout_rs!r}.")
         names = [rule.name for rule in self.rollout_rs]
@@ -91,10 +89,11 @@ class CorrectionConfig:
     @property
     def weights(self) -> Weights | None:
         """Return the importance weights; None if there are none."""
-        if self.rollout_is is None:
-            return None
+        return None if self.rollout_is is None else self._weights_at(self.rollout_is)
+
+    def _weights_at(self, level: str) -> Weights:
         bounds = self.rollout_is_threshold, self.rollout_is_threshold_lower
-        return Weights(self.rollout_is, *bounds, self.rollout_is_mode, self.rollout_is_batch_normalize)
+        return Weights(level, *bounds, self.rollout_is_mode, self.rollout_is_batch_normalize)
 
     @property
     def needs_advantages(self) -> bool:

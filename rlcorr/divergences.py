@@ -27,7 +27,7 @@ class Divergence:
     meaning: str
     """Formula, for people who choose a rule."""
     subject: str
-    """What a rule compares: "k3" in "keeps a token while k3 ≤ 0.1"."""
+    """The words for it in a sentence: "k3" in "keeps a token while k3 ≤ 0.1"."""
     title: str
     """The same in the title of a preset: "KL" in "reject tokens by KL"."""
     of_log_ratio: Callable[[Tensor], Tensor] | None = None

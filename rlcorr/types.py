@@ -178,7 +178,6 @@ class CorrectionResult:
     keep_mask: Tensor  # (B, T) bool: real tokens that no rule rejected
     rejected_by: Tensor  # (B, T) int8: 0 if kept or padding, k if the k-th rule was the first to reject it
     norm_factor: Tensor | None = None  # () divisor of batch normalisation
-    only_by_rules: bool = True  # False if tokens are left out that no rule rejected
 
     def rows(self, index: Tensor | slice) -> "CorrectionResult":
         """Return the result of these rows only."""
@@ -188,7 +187,6 @@ class CorrectionResult:
             self.keep_mask[index],
             self.rejected_by[index],
             self.norm_factor,
-            self.only_by_rules,
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcorr.errors import unknown
 from rlcorr.ratios import over_sequence, ratio
-from rlcorr.validated import booleans, member, positive
+from rlcorr.validated import member, positive
 
 WeightMode = Literal["truncate", "mask"]
 SUMMABLE = 1e30
@@ -24,7 +24,7 @@ class Level:
     meaning: str
     """Formula, for people who choose a level."""
     subject: str
-    """What weights a token: "its own ratio" in "each token is weighted by its own ratio π_old/π_rollout"."""
+    """The words for it in a sentence: "its own ratio {ratio}" in "each token is weighted by …"."""
     title: str
     """The same in the title of a preset: "each token's weight"."""
     of_log_ratio: Callable[[Tensor, Tensor], Tensor]
@@ -75,7 +75,6 @@ class Weights:
         if self.level not in LEVELS:
             raise unknown("rollout_is", str(self.level), LEVELS)
         member("rollout_is_mode", self.mode, WeightMode)
-        booleans(self, "normalise")
         if not isinstance(self.lower, Tensor) and not isinstance(self.upper, Tensor):
             positive("rollout_is_threshold", self.lower, self.upper)
 

@@ -69,7 +69,6 @@ def correct_per_turn(batch: TokenBatch, config: CorrectionConfig) -> CorrectionR
         placed(by_turn.keep_mask),
         placed(by_turn.rejected_by),
         by_turn.norm_factor,
-        by_turn.only_by_rules,
     )
 
 

@@ -1,14 +1,15 @@
 """Files of other people, parsed in a process of its own with limits of memory and time (`parse`).
 
 Whatever a file makes of the libraries that parse it (a crash, gigabytes of zeros, hours), the process ends and this one
-raises one sentence. A process that has read a file without an error reads the next one, because it takes half a second
-to start.
+raises one sentence. A process that has read a file without an error reads the next one, because starting
+takes much longer than reading a small file.
 """
 
 import atexit
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -100,7 +101,12 @@ def _next_piece(process: subprocess.Popen[bytes], seconds: int) -> Piece:
     """Return the next piece. Raises `UsageError` if the process ends instead, or none comes in time."""
     assert process.stdout is not None
     late = threading.Event()
-    timer = threading.Timer(_PATIENCE * seconds, lambda: (late.set(), process.kill()))
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(_PATIENCE * seconds, stop)
     timer.start()
     try:
         with pa.ipc.open_stream(process.stdout) as stream:
@@ -115,7 +121,7 @@ def _next_piece(process: subprocess.Popen[bytes], seconds: int) -> Piece:
 def _why_it_ended(process: subprocess.Popen[bytes], late: threading.Event, seconds: int) -> UsageError:
     process.kill()  # if it has ended, nothing happens
     code = process.wait()
-    if late.is_set() or (sys.platform != "win32" and code == -24):  # SIGXCPU
+    if late.is_set() or (sys.platform != "win32" and code == -signal.SIGXCPU):
         return UsageError(f"takes more than {seconds} s to read. {_WAY_OUT}.")
     if code == OUT_OF_MEMORY:
         return UsageError(f"takes far more memory to read than its size. {_WAY_OUT}.")
@@ -128,8 +134,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
+        assert pipe is not None
         with suppress(OSError):  # what is left of a request cannot be written any more
-            pipe.close() if pipe is not None else None
+            pipe.close()
 
 
 @atexit.register

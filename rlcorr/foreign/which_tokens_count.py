@@ -1,4 +1,4 @@
-"""Which tokens of a file count: loss masks of other systems, the real tokens between padding, and aborted responses.
+"""The tokens of a file that count: loss masks of other systems, real tokens between padding, and aborted responses.
 
 A column that may be a loss mask is used or refused.
 """

@@ -48,13 +48,13 @@ class BootstrapSamples:
     reference: Tensor  # (1 + R, K) the on-policy gradient
     reference_noise: Tensor  # (K,) what noise adds to its squares
     reference_is_target: bool
-    """Whether the reference is the mean gradient of the target. If not, it comes from other answers."""
+    """True if the reference is the mean gradient of the target. If not, it comes from other answers."""
     target: Contributions
     """The contributions whose gradient a correction should have, from the same units, so that most of their noise
     cancels in the difference. With all answers present this is the on-policy gradient itself, otherwise the gradient of
     unbounded sequence weights."""
     exact: bool
-    """Whether the units are prompts with all their answers."""
+    """True if the units are prompts with all their answers."""
     finite_population_factor: float
     """How much the choice of prompts adds to a variance, compared with prompts from an endless supply.
 

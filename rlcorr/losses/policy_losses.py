@@ -173,7 +173,7 @@ def discounted(x: Tensor, gamma: float) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """What a policy loss is computed from, (B, T) each. Only log π_θ has a graph; old is log π_old."""
+    """The inputs of a policy loss, (B, T) each. Only log π_θ has a graph; old is log π_old."""
 
     log_probs: Tensor
     old: Tensor
@@ -195,7 +195,7 @@ class Loss:
     of: Callable[[Inputs, LossConfig, torch.Generator | None], Tensor]
     """Loss per token, (B, T)."""
     title: str = ""
-    """What the titles of presets call it; empty for losses that they do not name."""
+    """Its name in the titles of presets; empty for losses that they do not name."""
     alone: bool = False
     """True if the gradient at a token depends on that token alone, which score centering needs."""
     whole_batch: bool = False

@@ -71,7 +71,6 @@ def correct_parts(
         weights=by_engine.weights * by_age.weights,
         keep_mask=keep,
         rejected_by=by_engine.rejected_by.where(by_engine.rejected_by > 0, later).to(by_engine.rejected_by.dtype),
-        only_by_rules=by_engine.only_by_rules and by_age.only_by_rules,
     )
     return by_engine, by_age, whole
 

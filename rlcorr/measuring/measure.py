@@ -99,9 +99,11 @@ def measure(
     [2.0, 2.0, 4.0, 0.0, 2.0]
     """
     require_fields(batch, config)
-    pairs = measure_pairs(batch) if pairs is None else pairs
     blocks = [(batch.rows(rows), result.rows(rows)) for rows in row_blocks(batch)]
-    measured = pairs.beside(merge(_table(correction_numbers(*block, config)) for block in blocks))
+    if pairs is None:
+        measured = merge(_measured(*block, config) for block in blocks)
+    else:
+        measured = pairs.beside(merge(_table(correction_numbers(*block, config)) for block in blocks))
     return measured if result.norm_factor is None else normalised(measured, result.norm_factor)
 
 
@@ -131,7 +133,11 @@ def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[Co
     ([[0.0, 2.0]], 2.0)
     """
     result = correct_block(batch, config)
-    return result, _table(pair_numbers(batch, result.log_ratio) | correction_numbers(batch, result, config))
+    return result, _measured(batch, result, config)
+
+
+def _measured(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> MomentTable:
+    return _table(pair_numbers(batch, result.log_ratio) | correction_numbers(batch, result, config))
 
 
 def _table(quantities: Mapping[Quantity | RuleKey, Numbers]) -> MomentTable:

@@ -4,9 +4,9 @@ from typing import Literal
 
 Quantity = Literal[
     # per token; d = log π_old − log π_rollout, and an excess is a ratio minus 1
-    "training_log_prob", "rollout_log_prob", "d", "abs_d", "k3", "ratio", "ratio_excess",
+    "d", "abs_d", "k3", "ratio", "ratio_excess",
     # weights: after the bounds, before them (raw), outside the bounds, and the divisor of batch normalisation
-    "weight", "weight_excess", "weight_low", "weight_high", "log_weight", "raw_weight", "raw_weight_excess", "outside",
+    "weight", "weight_excess", "weight_low", "weight_high", "raw_weight", "raw_weight_excess", "outside",
     "extreme_weight",  # as in verl: token weights after the bounds, sequence weights before them
     "norm_factor",
     # rejection: kept tokens, the weights on them, rejected tokens, rows outside the veto's bounds
@@ -27,7 +27,6 @@ RuleQuantity = Literal[
     "statistic",  # the value that the rule compares with its bounds
     "clamped",  # the statistic, clamped to the bounds
     "low", "high",  # whether the statistic is below, or above, the bounds
-    "outside",  # whether it is below or above; true for NaN
     "rejected",  # whether the rule alone rejects the token
     "extremes",  # the statistic of a token or of a row, depending on the level of the rule
     "seq", "seq_deviation", "seq_low", "seq_high", "seq_rejected",  # the same per sequence

@@ -35,7 +35,7 @@ LONGEST = 200_000
 
 @dataclass(frozen=True)
 class Pasted:
-    """What a pasted text says about the correction."""
+    """The correction that a pasted text describes."""
 
     system: str
     config: CorrectionConfig

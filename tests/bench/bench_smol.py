@@ -197,7 +197,7 @@ def formats(manifest: runs.RunManifest) -> str:
 
 def outside(batch: TokenBatch) -> float:
     d = log_ratio(batch.tensors()["old_log_probs"], batch.rollout_log_probs, batch.response_mask)
-    return float(((d[batch.response_mask].exp() - 1).abs() > 0.1).double().mean())
+    return float(outside_band(d[batch.response_mask]).mean())
 
 
 def inside(batch: TokenBatch) -> float:

@@ -106,7 +106,6 @@ def test_old_tokens_are_left_out_of_the_loss(tiny_model: Path, local_runs: Path)
     _, result, _ = corrected(batch, config, 4)
     lags = 3 - batch.tensors()["policy_versions"]
     assert torch.equal(result.keep_mask, batch.response_mask & (lags <= 1))
-    assert not result.only_by_rules
     rows = runs.read_metrics(path)
     kept = float(result.keep_mask.sum() / batch.response_mask.sum())
     assert rows[3]["rollout_corr/kept_fraction"] == pytest.approx(kept, abs=1e-4)

@@ -1,4 +1,4 @@
-"""What `child` asks of the process that parses files, and what that process answers."""
+"""Requests of `child` to the process that parses files, and the form of its answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Request:
-    """What to read of a file."""
+    """A file, and the columns of it that are wanted."""
 
     path: Path
     ending: str

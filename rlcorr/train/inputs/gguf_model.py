@@ -1,12 +1,11 @@
 """Models in GGUF files, whose weights are made plain once and cached in Hugging Face format."""
 
-import hashlib
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from rlcorr.errors import UsageError
+from rlcorr.train.inputs.model_cache import cache, key_of
 
 ARCHITECTURES = ("llama", "qwen2", "gemma3")
 """Architectures that are read. Others may be read as well, but nobody has compared what comes out."""
@@ -15,13 +14,6 @@ GEMMA_HEAD = 256
 """Numbers of a head of Gemma 3 up to 12 billion weights. No field says by what its attention is divided, and the root
 of this is what the reader takes."""
 MAGIC = b"GGUF"
-
-
-def cache() -> Path:
-    """Return the folder for downloads and converted models: $RLCORR_CACHE, or the user's cache folder."""
-    import platformdirs  # belongs to the extra train; `python -m rlcorr import` works without it
-
-    return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
 def require_gguf(file: Path) -> None:
@@ -38,9 +30,7 @@ def from_gguf(file: Path) -> Path:
         UsageError: if the file is damaged, lacks a tensor, is one of several parts or of another architecture, or if
             the model cannot be written.
     """
-    state = file.stat()
-    key = hashlib.sha256(repr((file.resolve(), state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
-    target = cache() / "gguf" / f"{file.stem}-{key}"
+    target = cache() / "gguf" / f"{file.stem}-{key_of([file])}"
     if not target.is_dir():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,8 @@ import zipfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.gguf_model import cache, convert
+from rlcorr.train.inputs.gguf_model import convert
+from rlcorr.train.inputs.model_cache import cache
 
 NAME = "smollm2"
 """Name of the model for `--model`."""

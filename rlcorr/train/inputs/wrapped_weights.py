@@ -1,6 +1,5 @@
 """Weights that were saved from inside a wrapper (DDP, PEFT, torch.compile), whose names begin with the wrapper's."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -8,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.gguf_model import cache
+from rlcorr.train.inputs.model_cache import cache, key_of
 
 WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.|base_model\.model\.)+|(?<=\.)_orig_mod\.")
 """Names that DDP (module), torch.compile (_orig_mod, also of single layers) and PEFT (base_model.model) insert."""
@@ -26,9 +25,7 @@ def without_wrappers(model: Path) -> Path:
     inserted = sorted({match[0] for name in names for match in WRAPPERS.finditer(name)})
     if not inserted or len({WRAPPERS.sub("", name) for name in names}) < len(names):  # the same name with and without
         return model
-    state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = hashlib.sha256(repr((model.resolve(), state)).encode()).hexdigest()[:16]
-    target = cache() / "without_wrappers" / key
+    target = cache() / "without_wrappers" / key_of(files)
     print(f"{model}: names of weights begin with {', '.join(inserted)}; a copy without it is in {target}", flush=True)
     if not target.is_dir():
         try:

@@ -57,7 +57,7 @@ def reject_at_random(
         gone = order[left >= needed]
         keep = mask.clone()
         keep[gone] &= ~may_go[gone]
-    return replace(result, keep_mask=result.keep_mask & keep, only_by_rules=False)
+    return replace(result, keep_mask=result.keep_mask & keep)
 
 
 def _negative(batch: TokenBatch) -> Tensor:

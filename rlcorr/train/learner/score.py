@@ -147,7 +147,7 @@ def corrected(
         result = correct(batch, correction)
     if config.rollout.max_lag is not None:
         young = without_older(batch, step, config.rollout.max_lag).response_mask
-        result = replace(result, keep_mask=result.keep_mask & young, only_by_rules=False)
+        result = replace(result, keep_mask=result.keep_mask & young)
     kept = result.keep_mask.any(-1)
     if config.advantage.grouped and not bool(kept.all()):
         batch = with_advantages(batch, config.advantage, kept)
