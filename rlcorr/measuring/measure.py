@@ -4,8 +4,9 @@ A quantity is one number per token or per row, and how often each row counts. Wh
 table of metrics: a quantity has extremes only if a metric reads its largest or smallest value.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from rlcorr.masked import count_true
 from rlcorr.measuring.metric_definitions import METRICS, RULE_METRICS
 from rlcorr.measuring.metrics import metrics
 from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, merge, moments, normalised, row_moments
-from rlcorr.measuring.quantities import Quantity
+from rlcorr.measuring.quantities import Quantity, RuleQuantity
 from rlcorr.measuring.statistics import largest, mean, smallest
 from rlcorr.ratios import excess, k3, log_ratio, ratio
 from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
@@ -62,7 +63,8 @@ class Numbers(NamedTuple):
         return moments(self.x, self.tokens, squares=squares, extremes=extremes, count=self.count)
 
 
-Quantities = dict[Quantity | RuleKey, Numbers]
+Quantities = Iterator[tuple[Quantity, Numbers]]
+"""Quantities one after the other, so that tensors as large as the batch are freed as soon as they are summed."""
 
 
 def evaluate(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
@@ -137,117 +139,129 @@ def correct_and_measure(batch: TokenBatch, config: CorrectionConfig) -> tuple[Co
 
 
 def _measured(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> MomentTable:
-    return _table(pair_numbers(batch, result.log_ratio) | correction_numbers(batch, result, config))
+    return _table(chain(pair_numbers(batch, result.log_ratio), correction_numbers(batch, result, config)))
 
 
-def _table(quantities: Mapping[Quantity | RuleKey, Numbers]) -> MomentTable:
-    named = {key: key.quantity if isinstance(key, RuleKey) else key for key in quantities}
-    return MomentTable.pooled({key: numbers.moments(named[key]) for key, numbers in quantities.items()})
+def _table(quantities: Iterable[tuple[Quantity | RuleKey, Numbers]]) -> MomentTable:
+    return MomentTable.pooled({key: numbers.moments(_quantity(key)) for key, numbers in quantities})
+
+
+def _quantity(key: str | RuleKey) -> str:
+    return key.quantity if isinstance(key, RuleKey) else key
 
 
 def pair_numbers(batch: TokenBatch, d: Tensor) -> Quantities:
-    """Return the quantities that depend on the log-probs only; d (B, T) is their log-ratio, 0 on padding.
+    """Yield the quantities that depend on the log-probs only; d (B, T) is their log-ratio, 0 on padding.
 
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
-    >>> pair_numbers(batch, torch.tensor([[0.0, 2.0]]))["seq_log_ppl_diff"].x.tolist()  # −mean d
+    >>> dict(pair_numbers(batch, torch.tensor([[0.0, 2.0]])))["seq_log_ppl_diff"].x.tolist()  # −mean d
     [-1.0]
     """
     mask, n = batch.response_mask, count_true(batch.response_mask)
-    tokens = {"d": d, "abs_d": d.abs(), "k3": k3(d), "ratio": ratio(d), "ratio_excess": excess(d)}
+    yield "d", Numbers(d, n, mask)
+    yield "abs_d", Numbers(d.abs(), n, mask)
+    yield "k3", Numbers(k3(d), n, mask)
+    yield "ratio", Numbers(ratio(d), n, mask)
+    yield "ratio_excess", Numbers(excess(d), n, mask)
     log_probs = (x.to(d.dtype) for x in (old_log_probs(batch), batch.rollout_log_probs))
     training, rollout, gap = (-_row_mean(x, mask, n) for x in (*log_probs, d))
-    rows = {
-        "seq_training_log_ppl": training,
-        "seq_rollout_log_ppl": rollout,
-        "seq_training_ppl": training.exp(),
-        "seq_rollout_ppl": rollout.exp(),
-        "seq_log_ppl_diff": gap,
-        "seq_log_ppl_abs_diff": gap.abs(),
-        "seq_ppl_ratio": gap.exp(),
-        "seq_excess": excess(-gap * n),
-    }
-    return _per_token(tokens, mask, n) | _per_row(rows, _once(n))
+    once = _once(n)
+    yield "seq_training_log_ppl", Numbers(training, once)
+    yield "seq_rollout_log_ppl", Numbers(rollout, once)
+    yield "seq_training_ppl", Numbers(training.exp(), once)
+    yield "seq_rollout_ppl", Numbers(rollout.exp(), once)
+    yield "seq_log_ppl_diff", Numbers(gap, once)
+    yield "seq_log_ppl_abs_diff", Numbers(gap.abs(), once)
+    yield "seq_ppl_ratio", Numbers(gap.exp(), once)
+    yield "seq_excess", Numbers(excess(-gap * n), once)
 
 
-def correction_numbers(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Quantities:
-    """Return the quantities of weights and rejections, as they are before batch normalisation.
+def correction_numbers(
+    batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig
+) -> Iterator[tuple[Quantity | RuleKey, Numbers]]:
+    """Yield the quantities of weights and rejections, as they are before batch normalisation.
 
     Comparisons with bounds are made in the dtype in which the correction made them.
 
     >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -3.0]]), torch.ones(1, 2))
     >>> config = CorrectionConfig(rollout_is="token")  # weights of 1, and of e² cut to 2
-    >>> correction_numbers(batch, correct(batch, config), config)["weight"].x.tolist()
+    >>> dict(correction_numbers(batch, correct(batch, config), config))["weight"].x.tolist()
     [[1.0, 2.0]]
     """
     mask, keep, d = batch.response_mask, result.keep_mask, result.log_ratio
     n, kept = count_true(mask), count_true(keep)
+    yield "kept", Numbers(keep, n, mask)
+    yield "rejected", Numbers(~keep, n, mask)
     weights = result.weights if result.norm_factor is None else result.weights * result.norm_factor
-    numbers = _per_token({"kept": keep, "rejected": ~keep}, mask, n)
-    numbers |= {"trained": Numbers(weights, kept, keep), "seq_rejected": Numbers(kept < n, _once(n))}
+    yield "trained", Numbers(weights, kept, keep)
+    yield "seq_rejected", Numbers(kept < n, _once(n))
     if config.weights is not None:
-        numbers |= _weight_numbers(d, mask, n, config.weights)
+        yield from _weight_numbers(d, mask, n, config.weights)
+    vetoed = []
     for rule in config.rollout_rs:
-        numbers |= _rule_numbers(rule, batch, d, n)
-    vetoes = [rule for rule in config.rollout_rs if rule.name in ("seq_min_k1", "seq_max_k1")]
-    if vetoes:
-        outside = [~inside(rule, numbers[RuleKey(rule.name, "seq")].x) for rule in vetoes]
-        numbers["veto"] = Numbers(torch.stack(outside).any(0), _once(n))
-    return numbers
+        for name, numbers in _rule_numbers(rule, batch, d, n):
+            yield RuleKey(rule.name, name), numbers
+            if name == "seq" and rule.name in ("seq_min_k1", "seq_max_k1"):
+                vetoed.append(~inside(rule, numbers.x))
+    if vetoed:
+        yield "veto", Numbers(torch.stack(vetoed).any(0), _once(n))
 
 
 def _weight_numbers(d: Tensor, mask: Tensor, n: Tensor, weights: Weights) -> Quantities:
-    """Return the quantities of the weights. Without a lower bound, weights below 1/upper count as low, as in verl."""
+    """Yield the quantities of the weights. Without a lower bound, weights below 1/upper count as low, as in verl."""
     log_raw, once = weights.raw(d, mask), _once(n)
     below, above = weights.outside(log_raw)
     outside, lower = below | above, weights.lower
     if lower is None:
         lower = 1 / weights.upper
         below = log_raw < -log_bound(weights.upper)
-    weight, raw, raw_excess = weights.bounded(log_raw), ratio(log_raw), excess(log_raw)
-    tokens = {
-        "weight": weight, "weight_excess": weight - 1, "raw_weight": raw, "raw_weight_excess": raw_excess,
-        "outside": outside,
-    }  # fmt: skip
+    weight = weights.bounded(log_raw)
     if weights.per_token:
+        raw = ratio(log_raw)
         seq, seq_raw = _row_mean(weight, mask, n), _row_mean(raw, mask, n)
-        numbers = _per_token(tokens | {"extreme_weight": weight, "weight_low": below, "weight_high": above}, mask, n)
-        sides = {"seq_raw_low": seq_raw < lower, "seq_raw_high": seq_raw > weights.upper}
+        sides = seq_raw < lower, seq_raw > weights.upper
+        extreme, raw_excess, counted = weight, excess(log_raw), mask
     else:  # a row's weight counts once for each of its tokens
-        seq, wide = weight[:, 0], log_raw[:, 0].double()
-        tokens |= {"raw_weight": ratio(wide), "raw_weight_excess": excess(wide), "extreme_weight": ratio(wide)}
-        numbers = _per_row({name: x.flatten() for name, x in tokens.items()}, n)
-        low, high = below[:, 0], above[:, 0]
-        sides = {"weight_low": low, "seq_raw_low": low, "weight_high": high, "seq_raw_high": high}
-    return numbers | _per_row({"seq_weight": seq, "seq_weight_deviation": (seq - 1).abs(), **sides}, once)
+        below, above, outside, weight, wide = (x[:, 0] for x in (below, above, outside, weight, log_raw.double()))
+        raw = extreme = ratio(wide)
+        seq, sides, raw_excess, counted = weight, (below, above), excess(wide), None
+    yield "weight", Numbers(weight, n, counted)
+    yield "weight_excess", Numbers(weight - 1, n, counted)
+    yield "extreme_weight", Numbers(extreme, n, counted)
+    yield "raw_weight", Numbers(raw, n, counted)
+    yield "raw_weight_excess", Numbers(raw_excess, n, counted)
+    yield "outside", Numbers(outside, n, counted)
+    yield "weight_low", Numbers(below, n if weights.per_token else once, counted)
+    yield "weight_high", Numbers(above, n if weights.per_token else once, counted)
+    yield "seq_raw_low", Numbers(sides[0], once)
+    yield "seq_raw_high", Numbers(sides[1], once)
+    yield "seq_weight", Numbers(seq, once)
+    yield "seq_weight_deviation", Numbers((seq - 1).abs(), once)
 
 
-def _rule_numbers(rule: RejectionRule, batch: TokenBatch, d: Tensor, n: Tensor) -> Quantities:
-    """Return the quantities of a rule: its statistic, and what the rule rejects alone."""
+def _rule_numbers(
+    rule: RejectionRule, batch: TokenBatch, d: Tensor, n: Tensor
+) -> Iterator[tuple[RuleQuantity, Numbers]]:
+    """Yield the quantities of a rule: its statistic, and what the rule rejects alone."""
     mask, once = batch.response_mask, _once(n)
     statistic = rule_statistic(rule, batch, d)
     low, high = log_bounds(rule)
     rejected = mask & ~passes(rule, statistic, batch, d)
-    items = {"statistic": statistic, "clamped": statistic.clamp(low, high)}
-    sides = {"low": statistic < low, "high": statistic > high}
     if rule.level == "token":
-        seq = _row_mean(statistic, mask, n)
-        numbers = _per_token(items | sides, mask, n)
+        seq, sides, counted = _row_mean(statistic, mask, n), n, mask
     else:
-        seq = statistic[:, 0]
-        numbers = _per_row({name: x.flatten() for name, x in items.items()}, n)
-        numbers |= _per_row({name: x.flatten() for name, x in sides.items()}, once)
-    numbers |= _per_token({"rejected": rejected}, mask, n)
-    rows = {"seq": seq, "seq_deviation": seq.abs(), "seq_low": seq < low, "seq_high": seq > high}
-    numbers |= _per_row(rows | {"seq_rejected": rejected.any(-1)}, once)
-    return {RuleKey(rule.name, name): x for name, x in numbers.items()}
-
-
-def _per_token(quantities: Mapping, mask: Tensor, n: Tensor) -> dict:
-    return {name: Numbers(x, n, mask) for name, x in quantities.items()}
-
-
-def _per_row(quantities: Mapping, count: Tensor) -> dict:
-    return {name: Numbers(x, count) for name, x in quantities.items()}
+        seq = statistic = statistic[:, 0]
+        sides, counted = once, None
+    yield "statistic", Numbers(statistic, n, counted)
+    yield "clamped", Numbers(statistic.clamp(low, high), n, counted)
+    yield "low", Numbers(statistic < low, sides, counted)
+    yield "high", Numbers(statistic > high, sides, counted)
+    yield "rejected", Numbers(rejected, n, mask)
+    yield "seq", Numbers(seq, once)
+    yield "seq_deviation", Numbers(seq.abs(), once)
+    yield "seq_low", Numbers(seq < low, once)
+    yield "seq_high", Numbers(seq > high, once)
+    yield "seq_rejected", Numbers(rejected.any(-1), once)
 
 
 def _once(n: Tensor) -> Tensor:
