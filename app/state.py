@@ -137,6 +137,8 @@ FIELDS: dict[str, Field] = {
     "tokens_page": Field(1),
     "kl_target": Field(next(iter(gradient_text.TARGETS))),
     "use_it": Field(False),
+    "paste": Field(False),
+    "pasted": Field(""),
     "budget_of": Field(phrases.BUDGET_KEEP),
     "budget_share": Field(95.0),
     "budget_m2": Field(0.04),

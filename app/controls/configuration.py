@@ -1,6 +1,8 @@
 """The controls of a configuration: a preset, choices, the sliders of its bounds, and its text for a system."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import state
@@ -8,19 +10,21 @@ import streamlit as st
 from components.live_part import Slider
 from components.offers import offer
 from data.bounds import Bound, bounds_of
-from data.configuration import FIRST, PRESET_KEYS, SECOND, bound_values, bounds, choices, configuration
+from data.configuration import FIRST, PRESET_KEYS, SECOND, bound_values, bounds, choices, configuration, values_of
 from data.names import preset_label
 from text import phrases
 from text.formatting import plain
 
-from controls.choosing import pick, pick_several
+from controls.choosing import folding, pick, pick_several
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.bounds import BoundId, at_threshold
+from rlcorr.command.config_verb import ignored, lines_read, python_lines
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.strips.packing import Package, pack
 from rlcorr.systems.export import SYSTEMS, beyond_defaults, refused
 from rlcorr.systems.overrides import overrides
+from rlcorr.systems.pasted import Pasted, read_pasted
 
 NOT_IN_LINK = ("hide", "projector")
 """Keys of a link that are about how a page looks."""
@@ -42,6 +46,42 @@ def settings(slot: str = FIRST, label: str = phrases.CHOICES) -> CorrectionConfi
     except UsageError as error:
         st.error(plain(f"{error} {phrases.CONTRADICTION}"))
         return PRESETS[state.get(PRESET_KEYS[slot][0])].config
+
+
+def paste_box() -> None:
+    """Show a box for a configuration of verl, SkyRL or TRL, and what was read of it."""
+    box = folding("paste", phrases.PASTE)
+    if not state.get("paste"):
+        return
+    with box:
+        with st.form("paste_form", border=False):
+            st.text_area(phrases.PASTE, key="pasted_text", help=phrases.PASTE_IS, label_visibility="collapsed")
+            st.form_submit_button(phrases.PASTE_SHOW, on_click=_show_pasted)
+        if text := state.get("pasted"):
+            try:
+                pasted = read_pasted(text)
+            except UsageError as error:
+                st.error(plain(str(error)))
+                return
+            if _values_of(pasted) is None:
+                st.warning(phrases.PASTE_NO_CONTROL)
+                st.code("\n".join(python_lines(pasted)), language=None, wrap_lines=True)
+            st.caption(phrases.PASTE_READ.format(system=pasted.system))
+            st.code("\n".join(lines_read(pasted)), language=None, wrap_lines=True)
+            st.caption(plain(ignored(pasted)))
+
+
+def _show_pasted() -> None:
+    """Make the page show the pasted text's configuration, if it is one."""
+    text = st.session_state["pasted_text"]
+    values = None
+    with suppress(UsageError):  # the box says what is wrong
+        values = _values_of(read_pasted(text))
+    state.change(pasted=text, **(values or {}))
+
+
+def _values_of(pasted: Pasted) -> dict[str, Any] | None:
+    return values_of(pasted.config, score_centering=pasted.loss.score_centering, system=pasted.system)
 
 
 StripOf = Callable[[CorrectionConfig, Bound, tuple[float, ...]], tuple[str, Callable[[], Package]]]

@@ -22,6 +22,7 @@ SELECTORS = {
     "choices": ".st-key-choices",
     "methods": ".st-key-methods",
     "budget": ".st-key-budget",
+    "paste": ".st-key-paste",
     "use_it": ".st-key-use_it",
     "second": ".st-key-second, .st-key-second_choices, [data-slider^='live_b.']",
     "training": ".st-key-train, .st-key-live_stop, .st-key-part button:last-of-type",

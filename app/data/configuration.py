@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
@@ -14,6 +15,7 @@ from data.bounds import Bound, bounds_of, with_bounds
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule
 from rlcorr.config import Denominator
 from rlcorr.divergences import DIVERGENCES
+from rlcorr.errors import UsageError
 from rlcorr.rules import RULE_NAMES
 from rlcorr.weights import LEVELS, WeightMode
 
@@ -120,6 +122,26 @@ def configuration(values: Values, slot: str) -> CorrectionConfig:
     """Return the whole configuration. Raises `UsageError` as above."""
     present = bound_values(values, slot)
     return with_bounds(chosen(values, slot), {b.id: present[b.key] for b in bounds(values, slot)})
+
+
+def values_of(config: CorrectionConfig, *, score_centering: bool, system: str) -> dict[str, Any] | None:
+    """Return the fewest values with which the page shows this configuration, a preset of this system if there is one.
+
+    Return None if it needs a bound or a loss that the page has no control for.
+    """
+    options = []
+    for name, preset in PRESETS.items():
+        if preset.loss.score_centering != score_centering:
+            continue
+        theirs = {choice.key: choice.value for choice in choices_of(preset.config)}
+        picked = {choice.key: choice.value for choice in choices_of(config) if choice.value != theirs[choice.key]}
+        values = {"preset": name} | picked
+        with suppress(UsageError):
+            wanted = {b.id: b.value for b in bounds_of(config)}
+            values |= {b.key: wanted.get(b.id, b.value) for b in bounds(values, FIRST)}
+            if configuration(values, FIRST) == config:
+                options.append((len(picked), preset.system != system, values))
+    return min(options, key=lambda option: option[:2], default=(0, True, None))[2]
 
 
 def _in_slot(fields: list[F], slot: str) -> list[F]:

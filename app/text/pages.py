@@ -52,6 +52,7 @@ HIDEABLE = {
     "choices": "the choice of weights and rejection rules",
     "methods": "the picker of the methods on the Mismatch page",
     "budget": "the budget",
+    "paste": "the box for a configuration of verl, SkyRL or TRL",
     "use_it": "the export of the configuration",
     "second": "the pickers of B on the Compare page",
     "training": "the form that starts a training run, and the button that stops it",

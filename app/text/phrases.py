@@ -92,6 +92,14 @@ M2 = (
     "the slider. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
 )
 M2_BUDGET = "Or set M2PO's threshold, the mean squared log-ratio of the kept tokens"
+PASTE = "Paste your configuration"
+PASTE_IS = (
+    "The correction of verl, SkyRL or TRL as YAML, JSON, Python or overrides of a command line. A whole configuration "
+    "may be pasted, too."
+)
+PASTE_SHOW = "Show it on this page"
+PASTE_READ = "Read as {system}'s:"
+PASTE_NO_CONTROL = "This page has no controls for this correction, so it shows another one. In Python it is:"
 EXPORT = "Export the config"
 EXPORT_IS = (
     "This configuration as text to copy, for your system. If the system cannot express it, you get the nearest one "

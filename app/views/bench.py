@@ -8,7 +8,7 @@ import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture
 from controls import strips
 from controls.choosing import folding, number, switch
-from controls.configuration import export_text, pick_system, set_threshold, settings
+from controls.configuration import export_text, paste_box, pick_system, set_threshold, settings
 from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
 from data import corrections
@@ -40,6 +40,7 @@ def show(shown: Selection) -> None:
         left, right = st.columns([3, 1], gap="medium")  # on a phone the right one is below the pictures
         with right, st.container(key="side"):
             config = settings()
+            paste_box()
             of_turns = batch.turn_ids is not None and switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
             if of_turns:
                 identity, batch = corrections.per_turn(identity, batch)

@@ -38,7 +38,9 @@ class Config:
 
 def run_config(request: Config) -> int:
     """Run the verb and return its exit code."""
-    print("\n".join(config_lines(read_pasted(_text_of(request.file), request.system))))
+    pasted = read_pasted(_text_of(request.file), request.system)
+    read = (f"  {line}" for line in lines_read(pasted))
+    print("\n".join([*python_lines(pasted), "", "Read:", *read, *textwrap.wrap(ignored(pasted), WIDTH)]))
     return 0
 
 
@@ -52,8 +54,8 @@ def _text_of(file: str) -> str:
         raise UsageError(f"{file} is not text in UTF-8.") from error
 
 
-def config_lines(pasted: Pasted) -> Iterator[str]:
-    """Yield the correction as Python, each key that was read with its meaning, and the keys that were not read."""
+def python_lines(pasted: Pasted) -> Iterator[str]:
+    """Yield the correction as Python."""
     text, loss = five_digits(to_python(pasted.config)), pasted.loss
     equal = [
         name
@@ -70,10 +72,17 @@ def config_lines(pasted: Pasted) -> Iterator[str]:
         numbers = {f.name: getattr(loss, f.name) for f in fields(loss)}
         changed = ", ".join(f"{name}={x!r}" for name, x in numbers.items() if x != getattr(LossConfig(), name))
         yield f"loss = LossConfig({changed})"
-    yield from ("", "Read:")
-    for name, value in pasted.read.items():
-        yield f"  {name} = {value}: {FACTS[pasted.system].keys[name].meaning}"
-    if pasted.ignored:
-        names = ", ".join(pasted.ignored[:SHOWN]) + ", …" * (len(pasted.ignored) > SHOWN)
-        count = "1 key is" if len(pasted.ignored) == 1 else f"{len(pasted.ignored)} keys are"
-        yield from textwrap.wrap(f"Ignored: {count} not about the correction: {names}.", WIDTH)
+
+
+def lines_read(pasted: Pasted) -> list[str]:
+    """Return each key that was read, with its value and its meaning."""
+    return [f"{name} = {value}: {FACTS[pasted.system].keys[name].meaning}" for name, value in pasted.read.items()]
+
+
+def ignored(pasted: Pasted) -> str:
+    """Return a sentence that names keys which were not read; "" if there are none."""
+    if not pasted.ignored:
+        return ""
+    names = ", ".join(pasted.ignored[:SHOWN]) + ", …" * (len(pasted.ignored) > SHOWN)
+    count = "1 key is" if len(pasted.ignored) == 1 else f"{len(pasted.ignored)} keys are"
+    return f"Ignored: {count} not about the correction: {names}."

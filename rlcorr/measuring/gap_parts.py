@@ -11,13 +11,13 @@ Each part is a batch of its own, so that everything in this library measures and
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import correct, old_log_probs
+from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.measure import evaluate
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.ratios import log_ratio
-from rlcorr.types import CorrectionResult, TokenBatch
+from rlcorr.types import TokenBatch
 
 PARTS = ("engine", "age")
 PART_METRICS = ("k3_kl", "abs_log_ratio", "abs_log_ratio_max", "is_ratio_mean", "ratio_eff_sample_size")
@@ -42,37 +42,6 @@ def age_part(batch: TokenBatch) -> TokenBatch:
     tensor([[2.]])
     """
     return batch.replace(rollout_log_probs=_sampled(batch))
-
-
-def correct_parts(
-    batch: TokenBatch, engine: CorrectionConfig, age: CorrectionConfig
-) -> tuple[CorrectionResult, CorrectionResult, CorrectionResult]:
-    """Correct each part by its own configuration; return both results and the two together.
-
-    Together, the weight of a token is the product of its two weights, and it is kept if both parts keep it. In
-    `rejected_by`, rules of `age` are numbered after those of `engine`. Without bounds and batch normalisation the
-    product is the weight of the whole gap; bounds make a difference, because each part is bounded on its own.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
-    >>> capped = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
-    >>> correct_parts(batch.replace(sampled_log_probs=torch.tensor([[-3.0]])), capped, capped)[2].weights
-    tensor([[4.]])
-
-    Raises:
-        UsageError: without sampled_log_probs, in bypass mode, and as `correct` does.
-    """
-    if engine.bypass_mode or age.bypass_mode:
-        raise UsageError("the two parts need π_old, which bypass_mode replaces: leave it out in both configurations.")
-    by_engine, by_age = correct(engine_part(batch), engine), correct(age_part(batch), age)
-    later = (by_age.rejected_by + len(engine.rollout_rs)).where(by_age.rejected_by > 0, 0)
-    keep = by_engine.keep_mask & by_age.keep_mask
-    whole = CorrectionResult(
-        log_ratio=by_engine.log_ratio + by_age.log_ratio,
-        weights=by_engine.weights * by_age.weights,
-        keep_mask=keep,
-        rejected_by=by_engine.rejected_by.where(by_engine.rejected_by > 0, later).to(by_engine.rejected_by.dtype),
-    )
-    return by_engine, by_age, whole
 
 
 def correlation_of_parts(batch: TokenBatch) -> float:

@@ -1,86 +1,20 @@
-"""`make bench`: the measured figures of the README, each from processes started as a person starts them.
+"""`make bench`: the measured figures of the READMEs, each from processes started as a person starts them.
 
-    make bench                  everything, about four hours on two cores, of which the algorithms take two
+    make bench                  what there is
     make bench ARGS="ppo play"  only these
 
-ppo grpo rloo   addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy
-float32   fifty steps with a float32 engine: the largest k3 between engine and trainer
-play      a warm start of `make play`: seconds to the page, and to the first live step
-app       moving a threshold on 131 k and 1 M tokens in headless Chromium: milliseconds to the repainted pictures
-sessions  thirty people who move one at once: milliseconds to the answer, memory of the server
-followed  a training alone, and with its page open in Chromium: what being watched costs
-library   the whole correction with its metrics, beside verl's own helper: million positions per second
-devices   whether a GPU gives the CPU's numbers, for every preset on recorded steps; seconds
-gpu       the whole correction with its metrics on a GPU, beside verl's own helper: milliseconds; two minutes
-report    log-prob pairs of 120 million tokens from Parquet, one thread: tokens per second and memory
-site      the page without installation, as `make site` wrote it: seconds to its first drag, redraws, megabytes
-strips    all places of a slider at once, 131 k and 1 M tokens: milliseconds, and kilobytes to send
-gradients a gradient report and a sweep over thresholds: milliseconds; the sketch of a step: seconds; what the runs tell
-exact     gradients over all likely answers beside those of 20,000 sampled ones, on two runs that are trained again
-progress  the share of the progress beside what one step of training gains, ten presets: twenty minutes
-prompts   gradients over all likely answers to 128 to 1,024 prompts, two runs trained again: five minutes
-long      answers of 200 to 500 tokens: weights, bounds and the effective sample size over the length; seconds
-diagnosis what triage says of every recorded step, beside its cause, with all measured gaps and with fewer; a minute
-confusion what triage says of causes planted on SmolLM2, by the number of tokens; ten minutes
-family    the gaps of any model (MODEL=FILE.gguf) in several number formats, and what triage says of each; half an hour
-precision k3 between engine and trainer in every pair of number formats, on the warm start: six minutes
-memory    running sums: growth over 500 steps, and the overhead of a step
-recorder  what recording costs a training: its steps with and without, in pairs; two minutes
-import    memory that a Parquet file of 1 GiB takes while it is imported; three minutes
-trainer   a step beside TRL's GRPO trainer, and beside the engine and the model alone
-real      a GRPO step on SmolLM2-135M, beside TRL's: completions per second and memory; ten minutes
-smol_runs what became of the recorded runs of SmolLM2-135M; seconds
-proof     what the proof of a sync names if one tensor stays old, or none, and its seconds; four minutes
-invariance  whether the engine of SmolLM2 computes the same alone and among 64 prompts; three minutes
-retokenised  answers of SmolLM2 that become other tokens if their text is encoded again; seconds
-hidden    updates of SmolLM2-135M that rounding to bfloat16 hides from the engine; four minutes
-smol      the gaps of SmolLM2-135M without training: number formats and old weights; half an hour
-shared    forward and backward passes with and without a common prompt of the answers; nine minutes
-sgd       SmolLM2-135M, a cap on the product with SGD at the step length of AdamW: half an hour
-scores    the sketch of SmolLM2-135M: seconds and memory; how often intervals from sketches are right; ten minutes
-router    a mixture of experts: k3 and swapped experts, with and without router replay
-picture   the picture of the README
+Every file bench_NAME.py beside this one is a part; the others are in `PARTS`.
 """
 
+import importlib
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import bench_app
-import bench_confusion
-import bench_devices
-import bench_diagnosis
-import bench_exact
-import bench_family
-import bench_followed
-import bench_gpu
-import bench_gradients
-import bench_hidden
-import bench_import
-import bench_invariance
-import bench_library
-import bench_long
-import bench_memory
-import bench_precision
-import bench_progress
-import bench_prompts
-import bench_proof
-import bench_real
-import bench_recorder
-import bench_report
-import bench_retokenised
-import bench_router
-import bench_scores
-import bench_sessions
-import bench_sgd
-import bench_shared
-import bench_site
-import bench_smol
-import bench_strips
-import bench_trainer
 from app_runs import chromium, serve, settled, tab
 from processes import ROOT, rlcorr, running, url_in, wait_for
 
@@ -170,56 +104,40 @@ def picture() -> None:
     print("wrote app/screenshot.png")
 
 
-PARTS = {
-    "ppo": partial(learning, "gae"),
-    "grpo": partial(learning, "grpo", *GROUPS),
-    "rloo": partial(learning, "rloo", *GROUPS),
-    "float32": float32,
-    "play": play,
-    "app": bench_app.main,
-    "sessions": bench_sessions.main,
-    "followed": bench_followed.main,
-    "library": bench_library.main,
-    "devices": bench_devices.bench_devices,
-    "gpu": bench_gpu.bench_gpu,
-    "report": bench_report.main,
-    "site": bench_site.main,
-    "strips": bench_strips.main,
-    "gradients": bench_gradients.main,
-    "exact": bench_exact.bench_exact,
-    "progress": bench_progress.bench_progress,
-    "prompts": bench_prompts.bench_prompts,
-    "diagnosis": bench_diagnosis.main,
-    "confusion": bench_confusion.main,
-    "family": bench_family.main,
-    "precision": bench_precision.bench_precision,
-    "long": bench_long.bench_long,
-    "import": bench_import.main,
-    "hidden": bench_hidden.bench_hidden,
-    "invariance": bench_invariance.bench_invariance,
-    "retokenised": bench_retokenised.bench_retokenised,
-    "proof": bench_proof.bench_proof,
-    "memory": bench_memory.main,
-    "recorder": bench_recorder.main,
-    "trainer": bench_trainer.main,
-    "real": bench_real.bench_real,
-    "smol_runs": bench_smol.bench_runs,
-    "smol": bench_smol.bench_smol,
-    "sgd": bench_sgd.bench_sgd,
-    "shared": bench_shared.bench_shared,
-    "router": bench_router.main,
-    "scores": bench_scores.main,
-    "picture": picture,
+def smol_runs() -> None:
+    importlib.import_module("bench_smol").smol_runs()
+
+
+PARTS: dict[str, tuple[Callable[[], None], str]] = {
+    "ppo": (
+        partial(learning, "gae"),
+        "addition from the warm start, bfloat16 vLLM, three seeds: minutes to 90 % greedy accuracy",
+    ),
+    "grpo": (partial(learning, "grpo", *GROUPS), "the same with GRPO"),
+    "rloo": (partial(learning, "rloo", *GROUPS), "the same with RLOO"),
+    "float32": (float32, "fifty steps with a float32 engine: the largest k3 between engine and trainer"),
+    "play": (play, "a warm start of `make play`: seconds to the page, and to the first live step"),
+    "smol_runs": (smol_runs, "what became of the recorded runs of SmolLM2-135M; seconds"),
+    "picture": (picture, "the picture of the README"),
 }
+"""Name → what it runs, and what it measures."""
+FILES = {path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py")}
 
 
 def main(names: list[str]) -> None:
-    unknown = set(names) - set(PARTS)
-    if unknown:
-        sys.exit(f"unknown part {', '.join(sorted(unknown))}. Known: {', '.join(PARTS)}.")
-    for name in names or PARTS:
+    unknown = set(names) - set(PARTS) - FILES
+    if unknown or not names:
+        print("\n".join(f"{name:11} {text}" for name, (_, text) in PARTS.items()))
+        print("\n".join(f"{name:11} {_first_line(name)}" for name in sorted(FILES)))
+        sys.exit(f"unknown part {', '.join(sorted(unknown))}" if unknown else 0)
+    for name in names:
         print(f"\n{name}", flush=True)
-        PARTS[name]()
+        (importlib.import_module(f"bench_{name}").main if name in FILES else PARTS[name][0])()
+
+
+def _first_line(name: str) -> str:
+    text = Path(__file__).with_name(f"bench_{name}.py").read_text(encoding="utf-8")
+    return text.splitlines()[0].strip('"').partition("`: ")[2] or text.splitlines()[0].strip('"')
 
 
 if __name__ == "__main__":

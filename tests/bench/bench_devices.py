@@ -20,7 +20,7 @@ RUNS = ("smol_kv_fp8", "gpu_smol_stale_6", "gpu_smol_lcm", "async", "kv_fp8_e5m2
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def bench_devices() -> None:
+def main() -> None:
     if DEVICE.type == "cpu":
         print("torch sees no GPU on this machine.")
         return

@@ -22,7 +22,7 @@ ANSWERS = 20_000
 COMPARED = ("disabled", "decoupled_token_is", "decoupled_k3_rs")
 
 
-def bench_exact() -> None:
+def main() -> None:
     for name in ("kv_fp8", "stale_4"):
         exact, samples = trained(find_recipe(name).options, sampled)
         print(f"{name}: exact against {ANSWERS:,} sampled answers, in standard errors of the sample")

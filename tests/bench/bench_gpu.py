@@ -19,7 +19,7 @@ SHAPES = ((512, 2048), (2048, 4096))
 WARM_UP, TIMES = 3, 15
 
 
-def bench_gpu() -> None:
+def main() -> None:
     if not torch.cuda.is_available():
         print("torch sees no GPU on this machine.")
         return

@@ -21,7 +21,7 @@ from rlcorr.train.loop import train
 STEPS, PROMPTS = 3, 8
 
 
-def bench_hidden() -> None:
+def main() -> None:
     optim = replace(SMOLLM2.optim, precision="float32")
     config = replace(
         SMOLLM2, run="hidden", optim=optim, steps=STEPS, prompts_per_step=PROMPTS, eval_prompts=1, checkpoint_every=0,

@@ -32,7 +32,7 @@ DTYPES: tuple[Dtype, ...] = ("bfloat16", "float32")
 PRECISIONS: dict[Dtype, Precision] = {"bfloat16": "bfloat16", "float32": "float32"}
 
 
-def bench_invariance() -> None:
+def main() -> None:
     model, task = smollm2.fetched(), get_task("sum_questions")
     tokenizer = load_tokenizer(model)
     drawn = itertools.islice(examples(task, 0), PROMPTS)

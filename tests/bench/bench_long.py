@@ -46,7 +46,7 @@ BOUNDS: dict[str, dict[str, tuple[float | None, float]]] = {
 }
 
 
-def bench_long() -> None:
+def main() -> None:
     for line in start():
         print(line, flush=True)
     for name, short in RUNS.items():

@@ -29,7 +29,7 @@ PROMPTS, DRAWS = 4096, 2000
 USUAL = ("bfloat16", "float32")
 
 
-def bench_precision() -> None:
+def main() -> None:
     tables = differences()
     baseline = tables[USUAL]
     print("| engine | trainer | mean k3 | of k3 in bfloat16, float32 | largest ratio |\n|---|---|---|---|---|")
@@ -84,4 +84,4 @@ def interval(rows: list[Tensor], baseline: list[Tensor]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    bench_precision()
+    main()

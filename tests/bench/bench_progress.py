@@ -57,7 +57,7 @@ class Steps:
         return self.gained[self.best, BATCHES // 2 :]
 
 
-def bench_progress() -> None:
+def main() -> None:
     study = find_study("stale_8")
     names = list(dict.fromkeys(arm.name for arm in study.arms))
     (arm,) = (arm for arm in study.arms if arm.name == "decoupled_seq_is" and arm.seed == 0)

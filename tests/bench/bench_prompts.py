@@ -27,7 +27,7 @@ SAME = 1e-3
 """A preset whose number has a smaller spread than this is exact."""
 
 
-def bench_prompts() -> None:
+def main() -> None:
     for name in ("kv_fp8", "stale_head"):
         for line in lines(recorded(name)):
             print(f"{name}: {line}", flush=True)

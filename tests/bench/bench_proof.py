@@ -31,7 +31,7 @@ ENGINES: list[tuple[str, dict[str, Any]]] = [
 TRIED = {WARM: re.compile(r"(layers|norm)\."), smollm2.NAME: re.compile(r"(layers\.15|model\.norm)\.")}
 
 
-def bench_proof() -> None:
+def main() -> None:
     print("| model | engine | named, of the tensors that alone stayed old | named of none | seconds, fastest of four |")
     print("|---|---|---|---|---|")
     for name, changes in ENGINES:

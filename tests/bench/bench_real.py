@@ -30,7 +30,7 @@ WORK = Work(
 )  # fmt: skip
 
 
-def bench_real() -> None:
+def main() -> None:
     if not (TRL / "trl").is_dir():
         raise UsageError("TRL is not installed for comparison: `make bench` does that.")
     work = replace(WORK, model=str(smollm2.fetched()))

@@ -33,7 +33,7 @@ NO_GRADIENT = 1e-30
 Hook = Callable[[Optimizer, Any, Any], None]
 
 
-def bench_sgd() -> None:
+def main() -> None:
     print("| seed | optimizer | reward, steps 1 to 6 | reward, steps 7 to 10 | greedy accuracy at the end |", end="")
     print(" gradient norm, first and last step | length of a step, first and last |\n|---|---|---|---|---|---|---|")
     differences: dict[str, list[float]] = {"reward of the last four steps": [], "greedy accuracy at the end": []}

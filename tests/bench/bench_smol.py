@@ -46,7 +46,7 @@ Statistic = Callable[[Tensor, Tensor], Tensor]
 """From d and its mask, (prompts, samples, T) each, to sums per prompt, (2, prompts), numerator and denominator."""
 
 
-def bench_smol() -> None:
+def main() -> None:
     model, task = smollm2.fetched(), get_task("sum_questions")
     tokenizer = load_tokenizer(model)
     drawn = list(itertools.islice(examples(task, 0), PROMPTS))
@@ -159,7 +159,7 @@ def interval(sums: Tensor, value: Callable[[Tensor], Tensor] = lambda total: tot
     return f"{float(value(sums.sum(-1))):.3g} [{low:.3g}, {high:.3g}]"
 
 
-def bench_runs() -> None:
+def smol_runs() -> None:
     """Print what became of the recorded runs of the real model."""
     print("| run | engine; trainer | reward, first and last five steps | accuracy, first and last |", end="")
     print(" k3 over the steps | outside ±10 % | kept by ±0.1 % on the mean, last step | seconds per step |")

@@ -1,13 +1,13 @@
-"""The two parts of a gap: their sum is the whole, their numbers follow from the policies, and corrections combine."""
+"""The two parts of a gap: their sum is the whole, their numbers follow from the policies."""
 
 import math
 
 import pytest
 import torch
 
-from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
+from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.errors import UsageError
-from rlcorr.measuring.gap_parts import PARTS, age_part, correct_parts, correlation_of_parts, engine_part, part_metrics
+from rlcorr.measuring.gap_parts import PARTS, age_part, correlation_of_parts, engine_part, part_metrics
 
 ENGINE = torch.tensor([[math.log(2.0), 0.0, math.log(0.5)], [math.log(1.1), math.log(4.0), 0.0]]).double()
 AGE = torch.tensor([[0.0, math.log(3.0), math.log(2.0)], [math.log(0.9), math.log(0.25), 0.0]]).double()
@@ -49,31 +49,8 @@ def test_parts_that_cancel_have_a_correlation_of_minus_one() -> None:
     assert correlation_of_parts(batch(age=torch.zeros_like(AGE))) == 0.0
 
 
-def test_each_part_is_corrected_by_its_own_bounds() -> None:
-    """A cap of 1.5 on the ratios of the engine, and a band from 0.4 to 2.5 on those of the age. The weights are 1.5, 1,
-    1/2, 1.1 and 1.5; the age's rule rejects the ratios 3 and 1/4."""
-    engine = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
-    age = CorrectionConfig(rollout_rs=(RejectionRule("token", "k1", upper=2.5, lower=0.4),))
-    by_engine, by_age, whole = correct_parts(batch(), engine, age)
-    assert by_engine.weights[MASK].tolist() == pytest.approx([1.5, 1.0, 0.5, 1.1, 1.5])
-    assert whole.weights[MASK].tolist() == pytest.approx([1.5, 1.0, 0.5, 1.1, 1.5])
-    assert whole.keep_mask.tolist() == [[True, False, True], [True, False, False]]
-    assert whole.rejected_by.tolist() == by_age.rejected_by.tolist() == [[0, 1, 0], [0, 1, 0]]
-    band = CorrectionConfig(rollout_rs=(RejectionRule("token", "k1", upper=3.0, lower=0.3),))
-    assert correct_parts(batch(), band, age)[2].rejected_by.tolist() == [[0, 2, 0], [0, 1, 0]]
-
-
-def test_without_bounds_the_product_is_the_weight_of_the_whole_gap() -> None:
-    unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=1e9)
-    whole = correct_parts(batch(), unbounded, unbounded)[2]
-    torch.testing.assert_close(whole.weights, correct(batch(), unbounded).weights)
-    torch.testing.assert_close(whole.log_ratio, correct(batch(), unbounded).log_ratio)
-
-
 def test_a_batch_without_a_third_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="need old_log_probs and sampled_log_probs"):
         engine_part(batch().replace(sampled_log_probs=None))
-    with pytest.raises(UsageError, match="bypass_mode replaces"):
-        correct_parts(batch(), CorrectionConfig(bypass_mode=True), CorrectionConfig())
     with pytest.raises(UsageError, match="must share one dtype"):
         batch().replace(sampled_log_probs=torch.zeros(2, 3))
