@@ -227,7 +227,7 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_938,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_338,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_846,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_857,
@@ -235,7 +235,7 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_175,
     ("app",): 10_542,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 51_540,
+    ("tests",): 51_536,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from rlcorr import CorrectionConfig, LossConfig, RejectionRule, TokenBatch, correct, evaluate, policy_loss, rules
 from rlcorr.divergences import DIVERGENCES, Divergence
 from rlcorr.losses.policy_losses import LOSSES, Loss
-from rlcorr.presets import PRESETS, titles
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import Preset, read_presets, titles
 from rlcorr.weights import LEVELS, Level
 
 
@@ -69,8 +68,9 @@ def test_a_loss_is_one_record(batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
     assert titles.title(Preset("Mine", config, "", "")) == "Squares"
 
 
-def test_a_preset_is_one_row(batch: TokenBatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
-    monkeypatch.setitem(PRESETS, "mine", Preset("Mine", config, "a source", "it never fails"))
-    assert evaluate(batch, PRESETS["mine"].config)[0].weights.max() == 1.5
-    assert titles.title(PRESETS["mine"]) == "Cap each token's weight at 1.5"
+def test_a_preset_is_one_table(batch: TokenBatch) -> None:
+    table = 'system = "Mine"\nrollout_is = "token"\nrollout_is_threshold = 1.5\nsource = "a note"\nfails_when = "never"'
+    preset = read_presets(f"fails_when.never = 'it never fails'\n[preset.mine]\n{table}")["mine"]
+    assert evaluate(batch, preset.config)[0].weights.max() == 1.5
+    assert titles.title(preset) == "Cap each token's weight at 1.5"
+    assert (preset.system, preset.fails_when) == ("Mine", "it never fails")

@@ -25,7 +25,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import correction, thresholds
 from rlcorr.losses.score_centering import moved_probability
 from rlcorr.measuring.metrics import describe
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import Preset
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip
 

@@ -1,31 +1,56 @@
 """Presets: the corrections of public systems for π_old ≠ π_rollout, with the numbers that these systems use.
 
-verl's presets have verl's names, the others are named `<system>_<method>`. A preset may be written differently from the
-system if the gradient is the same. `source` records remaining differences and non-default numbers.
+They are the tables of `presets.toml`. verl's presets have verl's names, the others are named `<system>_<method>`. A
+preset may be written differently from the system if the gradient is the same. `source` records remaining differences
+and non-default numbers.
 """
 
-from rlcorr.config import CorrectionConfig
-from rlcorr.errors import unknown
-from rlcorr.presets.openrlhf_areal_prime_rl import AREAL_PRESETS, OPENRLHF_PRESETS, PRIME_RL_PRESETS
-from rlcorr.presets.other_systems import NEMO_RL_PRESETS, OTHER_PRESETS, ROLL_PRESETS, SLIME_PRESETS, TRL_PRESETS
-from rlcorr.presets.papers import CTPO_PRESETS, SAO_PRESETS
-from rlcorr.presets.parts import Preset
-from rlcorr.presets.verl_skyrl import SKYRL_PRESETS, VERL_PRESETS
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-PRESETS: dict[str, Preset] = (
-    VERL_PRESETS
-    | SKYRL_PRESETS
-    | OPENRLHF_PRESETS
-    | AREAL_PRESETS
-    | TRL_PRESETS
-    | PRIME_RL_PRESETS
-    | SLIME_PRESETS
-    | NEMO_RL_PRESETS
-    | ROLL_PRESETS
-    | OTHER_PRESETS
-    | SAO_PRESETS
-    | CTPO_PRESETS
-)
+from rlcorr.config import CorrectionConfig, LossConfig
+from rlcorr.errors import unknown
+from rlcorr.rules import RejectionRule
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration with its source and the situation in which it fails."""
+
+    system: str
+    config: CorrectionConfig
+    source: str
+    """Version or commit, keys and paper, and what the system does differently from this configuration."""
+    fails_when: str
+    """The situation, and what happens in it."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    """Hyperparameters of the loss, if the method sets them."""
+
+
+def read_presets(text: str) -> dict[str, Preset]:
+    """Return the presets of a text of TOML, such as `presets.toml`, whose head explains it.
+
+    Raises `UsageError` for a field with a wrong value, TypeError for an unknown field, KeyError for a missing one.
+
+    >>> text = 'fails_when.cap = "large mismatch"\\n[preset.mine]\\nsystem = "ours"\\nsource = "a note"\\n'
+    >>> read_presets(text + 'fails_when = "cap"\\nrollout_is = "token"')["mine"].config.rollout_is
+    'token'
+    """
+    tables = tomllib.loads(text)
+    return {name: _preset(dict(row), tables["fails_when"]) for name, row in tables["preset"].items()}
+
+
+def _preset(row: dict[str, Any], situations: Mapping[str, str]) -> Preset:
+    rules = tuple(RejectionRule.named(**rule) for rule in row.pop("rollout_rs", ()))
+    system, source, fails_when = row.pop("system"), row.pop("source"), situations[row.pop("fails_when")]
+    loss = LossConfig(**row.pop("loss", {}))
+    return Preset(system, CorrectionConfig(rollout_rs=rules, **row), source, fails_when, loss)
+
+
+PRESETS = read_presets((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
 """Name → preset. Presets of one system are neighbours, and pickers show this order."""
 
 RANKED = tuple(name for name, entry in PRESETS.items() if not entry.loss.score_centering)

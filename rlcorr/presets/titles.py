@@ -5,7 +5,7 @@ import math
 from rlcorr.config import CorrectionConfig
 from rlcorr.divergences import DIVERGENCES
 from rlcorr.losses.policy_losses import LOSSES
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import Preset
 from rlcorr.rules import RejectionRule
 from rlcorr.weights import LEVELS
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rlcorr import TokenBatch, correct, evaluate
 from rlcorr.losses.objective import policy_loss
-from rlcorr.presets import PRESETS
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
 
 RUNS = ("smol_kv_fp8", "gpu_smol_stale_6", "gpu_smol_lcm", "async", "kv_fp8_e5m2", "moe_bf16")

@@ -16,9 +16,9 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.presets import PRESETS
-from rlcorr.presets.parts import rules
 from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import runs
+from rlcorr.rules import RejectionRule
 from rlcorr.train.config.rollout import GREEDY, RolloutConfig, Sampling
 from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import eos_ids, load_tokenizer
@@ -133,7 +133,8 @@ def bounded(steps: list[TokenBatch]) -> Iterator[str]:
     yield f"| bound, on answers of {LONG} tokens or more | answers outside |"
     yield "|---|---|"
     for label, bounds in BOUNDS.items():
-        config = CorrectionConfig(rollout_rs=rules(**bounds))
+        rules = (RejectionRule.named(name, lower=low, upper=high) for name, (low, high) in bounds.items())
+        config = CorrectionConfig(rollout_rs=tuple(rules))
         keep = torch.cat([correct(batch, config).keep_mask.any(-1) for batch in long_answers(steps)])
         yield f"| {label} | {share(~keep)} |"
     yield ""

@@ -11,8 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
-from rlcorr.presets import PRESETS
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import PRESETS, Preset
 from rlcorr.train.config.learning import AdvantageConfig, Critic, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig

@@ -15,8 +15,7 @@ from torch import Tensor
 from rlcorr.command.cli import main
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.presets import PRESETS
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.rules import RejectionRule

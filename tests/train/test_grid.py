@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 
 from rlcorr.config import UNCLIPPED, CorrectionConfig, LossConfig, LossType
 from rlcorr.errors import UsageError
-from rlcorr.presets import PRESETS
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
 from rlcorr.rules import RejectionRule
 from rlcorr.train.config.learning import AdvantageConfig, Estimator, OptimConfig

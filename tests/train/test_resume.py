@@ -20,8 +20,7 @@ from rlcorr.command.cli import main
 from rlcorr.command.train_options import train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.presets import PRESETS
-from rlcorr.presets.parts import Preset
+from rlcorr.presets import PRESETS, Preset
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
