@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlcorr.adaptive import m2_at
 from rlcorr.analysis.budget import correction_named
 from rlcorr.bounds import BoundId, usual_thresholds
 from rlcorr.config import LossConfig
@@ -19,6 +18,7 @@ from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking, compar
 from rlcorr.gradients.sketch import ExactSketch, Sketch, sampled_units
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.losses.score_centering import can_center
+from rlcorr.m2po import m2_at
 from rlcorr.presets import PRESETS, RANKED, preset
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch

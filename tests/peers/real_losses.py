@@ -13,11 +13,11 @@ import torch
 from real_systems import FOLDER, batch, method_of
 from torch import Tensor
 
-from rlcorr.adaptive import m2po
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.losses.per_token import ppo_clip
 from rlcorr.losses.policy_losses import LOSSES, Inputs
+from rlcorr.m2po import m2po
 from rlcorr.types import TokenBatch
 
 BATCHES = 500

@@ -1,4 +1,4 @@
-"""Bounds that are computed from the batch, for methods that look at all its tokens at once."""
+"""M2PO: a bound on k2 that is computed from all tokens of a batch at once (arXiv:2510.01161)."""
 
 from collections.abc import Sequence
 
