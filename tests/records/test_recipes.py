@@ -5,10 +5,10 @@ import pytest
 import torch
 from tiny import tiny_config
 
-from rlcorr.command import record_verb
+from rlcorr.command import record
 from rlcorr.command.cli import run_verb
-from rlcorr.command.record_verb import rehearse
-from rlcorr.command.train_options import train_config
+from rlcorr.command.record import rehearse
+from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import recipes, runs
 from rlcorr.records.recipes import Recipe
@@ -77,7 +77,7 @@ def test_all_runs_are_made_that_this_machine_can_make(
         Recipe("small", "Small", "A story.", "Nothing.", tuple(options.split())),
         Recipe("g", "", "", "", (), gpu=True),
     )
-    monkeypatch.setattr(record_verb, "read_index", lambda: {"small": here, "g": gpu})
+    monkeypatch.setattr(record, "read_index", lambda: {"small": here, "g": gpu})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run_verb(["record", "all"])
     assert verify(local_runs.parent / "small").problems == []

@@ -10,7 +10,7 @@ import pytest
 from step_records import make_run
 from tiny import tiny_config
 
-from rlcorr.command.verbs import Import
+from rlcorr.command.import_ import Import
 from rlcorr.errors import UsageError
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs

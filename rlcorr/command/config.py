@@ -1,7 +1,6 @@
 """`python -m rlcorr config FILE`: a configuration of verl, SkyRL or TRL as our correction, with what was read."""
 
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from rlcorr.command.printing import wrap_each
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
@@ -17,7 +17,6 @@ from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.serialize import five_digits
 from rlcorr.systems.pasted import Pasted, read_pasted
 
-WIDTH = 118
 SHOWN = 5
 """Number of ignored keys that are named."""
 
@@ -37,7 +36,7 @@ class Config:
 
 
 def run_config(request: Config) -> int:
-    """Run the verb and return its exit code."""
+    """Print the correction in a file, and return the exit code."""
     print("\n".join(config_lines(read_pasted(_text_of(request.file), request.system))))
     return 0
 
@@ -76,4 +75,4 @@ def config_lines(pasted: Pasted) -> Iterator[str]:
     if pasted.ignored:
         names = ", ".join(pasted.ignored[:SHOWN]) + ", …" * (len(pasted.ignored) > SHOWN)
         count = "1 key is" if len(pasted.ignored) == 1 else f"{len(pasted.ignored)} keys are"
-        yield from textwrap.wrap(f"Ignored: {count} not about the correction: {names}.", WIDTH)
+        yield from wrap_each([f"Ignored: {count} not about the correction: {names}."])
