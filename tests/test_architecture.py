@@ -232,10 +232,10 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_846,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_857,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_132,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7027,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_025,
     ("app",): 10_467,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 51510,
+    ("tests",): 51_409,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

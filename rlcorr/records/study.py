@@ -313,34 +313,31 @@ class Outcome:
     """Mean over all steps."""
 
 
-def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
+def outcomes(rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
     """Return the outcome of each preset, the highest reward at the end first."""
-    outcomes = []
-    for preset in dict.fromkeys(row["preset"] for row in rows):
-        trained = [row for row in rows if row["preset"] == preset]
-        seeds = [[row for row in trained if row["seed"] == seed] for seed in sorted({row["seed"] for row in trained})]
-        outcomes.append(
-            Outcome(
-                preset=preset,
-                reward=over_seeds([fmean(_end(seed, "reward")) for seed in seeds]),
-                best_reward=over_seeds([max(_smooth(_numbers(seed, "reward"))) for seed in seeds]),
-                k3=over_seeds([median(_end(seed, "k3")) for seed in seeds]),
-                kept_fraction=over_seeds([fmean(_numbers(seed, "kept_fraction")) for seed in seeds]),
-            )
+    outcomes = [
+        Outcome(
+            preset=preset,
+            reward=over_seeds([fmean(_end(run, "reward")) for run in by_seed.values()]),
+            best_reward=over_seeds([max(_smooth(_numbers(run, "reward"))) for run in by_seed.values()]),
+            k3=over_seeds([median(_end(run, "k3")) for run in by_seed.values()]),
+            kept_fraction=over_seeds([fmean(_numbers(run, "kept_fraction")) for run in by_seed.values()]),
         )
+        for preset, by_seed in _by_arm(rows).items()
+    ]
     return sorted(outcomes, key=lambda outcome: -outcome.reward.mean)
 
 
-def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[SeedRange]]:
+def course(rows: Sequence[Mapping[str, Any]], preset: str, column: str) -> tuple[list[int], list[SeedRange]]:
     """Return the steps of a preset, and at each step the range of a column over its seeds."""
-    trained = [row for row in rows if row["preset"] == preset]
-    steps = sorted({row["step"] for row in trained})
-    return steps, [over_seeds([row[column] for row in trained if row["step"] == step]) for step in steps]
+    of_preset = [row for row in rows if row["preset"] == preset]
+    steps = sorted({row["step"] for row in of_preset})
+    return steps, [over_seeds([row[column] for row in of_preset if row["step"] == step]) for step in steps]
 
 
 def end_rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return arm → seed → mean reward over the last quarter of the steps."""
-    return _of_each_run(rows, lambda trained: fmean(_end(trained, "reward")))
+    return _of_each_run(rows, lambda run: fmean(_end(run, "reward")))
 
 
 def gains(rows: Sequence[Mapping[str, Any]], steps: int) -> dict[str, dict[int, float]]:
@@ -381,11 +378,15 @@ def _of_each_run(
     rows: Sequence[Mapping[str, Any]], number: Callable[[Sequence[Mapping[str, Any]]], float]
 ) -> dict[str, dict[int, float]]:
     """Return arm → seed → a number computed from the rows of one training run."""
-    numbers: dict[str, dict[int, float]] = {}
-    for arm, seed in dict.fromkeys((row["preset"], row["seed"]) for row in rows):
-        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm, seed)]
-        numbers.setdefault(arm, {})[seed] = number(trained)
-    return numbers
+    return {arm: {seed: number(run) for seed, run in by_seed.items()} for arm, by_seed in _by_arm(rows).items()}
+
+
+def _by_arm(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[Mapping[str, Any]]]]:
+    """Return arm → seed → the rows of one training run."""
+    by_arm: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        by_arm.setdefault(row["preset"], {}).setdefault(row["seed"], []).append(row)
+    return by_arm
 
 
 def over_seeds(values: Sequence[float]) -> SeedRange:

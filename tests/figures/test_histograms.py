@@ -14,30 +14,25 @@ from rlcorr.figures.fates import fate_mask, token_fates
 
 
 def test_weight_histogram_counts_every_kept_token_once() -> None:
+    """The sides of ratio 1 have their colours. Weights of 0 are counted in a note."""
     config = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
     bars = trace(histograms.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
     assert bars.y.sum() == 7
-    assert bars.y[: histograms.BINS // 2].sum() == 2  # −0.2 and −1
-    assert bars.y[histograms.BINS // 2] == 2  # the two zeros
-    assert bars.y[histograms.BINS // 2 + 1 :].sum() == 3
+    middle = histograms.BINS // 2
+    assert bars.y[:middle].sum() == 2  # −0.2 and −1
+    assert bars.y[middle] == 2  # the two zeros
+    assert bars.y[middle + 1 :].sum() == 3
     drawn = bars.x[np.nonzero(bars.y)[0][-1]]
     assert drawn == pytest.approx(math.log(1.5), abs=bars.width)  # 1.0 was truncated to log 1.5
-
-
-def test_weights_of_zero_are_counted_in_a_note() -> None:
+    colours = np.array(bars.marker.color)
+    assert {*colours[bars.x < -bars.width]} == {canvas.COOL}
+    assert {*colours[bars.x > bars.width]} == {canvas.WARM}
     config = CorrectionConfig(
         rollout_is="token", rollout_is_mode="mask", rollout_is_threshold=2, rollout_is_threshold_lower=0.5
     )
     figure = histograms.weight_histogram(SMALL, correct(SMALL, config), config)
     assert trace(figure, "kept").y.sum() == 5
     assert "2 tokens have weight 0" in [shape.label.text for shape in figure.layout.shapes]
-
-
-def test_the_sides_of_ratio_one_have_their_colours() -> None:
-    config = CorrectionConfig()
-    bars = trace(histograms.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
-    assert all(colour == canvas.COOL for colour, x in zip(bars.marker.color, bars.x, strict=True) if x < -bars.width)
-    assert all(colour == canvas.WARM for colour, x in zip(bars.marker.color, bars.x, strict=True) if x > bars.width)
 
 
 @pytest.mark.parametrize(
