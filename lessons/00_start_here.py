@@ -34,7 +34,7 @@ from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.analysis.published import gaps
 from rlcorr.figures.canvas import COOL, WARM, figure
 from rlcorr.figures.cells import ratio_density
-from rlcorr.figures.correction import weight_histogram
+from rlcorr.figures.histograms import weight_histogram
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs

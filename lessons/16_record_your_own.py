@@ -41,7 +41,7 @@ from show import moving_picture, picture, show
 from rlcorr import correct, preset
 from rlcorr.analysis.choosing import choose_bound, kept, pairs_of
 from rlcorr.bounds import BoundId, at_threshold
-from rlcorr.figures.correction import statistic_histogram
+from rlcorr.figures.histograms import statistic_histogram
 from rlcorr.foreign.import_run import import_file
 from rlcorr.foreign.missing_fields import missing
 from rlcorr.gradients import toy

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from rlcorr import PRESETS, correct
 from rlcorr.figures.canvas import Figure
-from rlcorr.figures.correction import statistic_histogram, weight_histogram
+from rlcorr.figures.histograms import statistic_histogram, weight_histogram
 from rlcorr.records import runs
 
 TABLE = Path(__file__).resolve().parent / "_site" / "live.toml"

@@ -12,8 +12,7 @@ import torch
 from IPython.display import display
 from plotted import rounded
 
-from rlcorr.figures.canvas import digest
-from rlcorr.figures.correction import Figure
+from rlcorr.figures.canvas import Figure, digest
 
 LABEL, COLUMN = 38, 9
 """Characters for the label of a line and for each value."""

@@ -72,7 +72,7 @@ class Words:
 
     texts: Sequence[Sequence[str]]
     fates: Sequence[Sequence[int]]
-    """Index into `rlcorr.figures.correction.FATES`, per token."""
+    """Index into `rlcorr.figures.fates.FATES`, per token."""
     title: str
     caption: str
 

@@ -35,7 +35,7 @@ class ShownResponse:
     shades: list[int]
     """Index into the colours, `SHADES` at ratio 1."""
     fates: list[int]
-    """Index into `rlcorr.figures.correction.FATES`."""
+    """Index into `rlcorr.figures.fates.FATES`."""
 
 
 def token_text(

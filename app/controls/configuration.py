@@ -18,7 +18,7 @@ from text.formatting import plain
 from controls.choosing import folding, pick, pick_several
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.bounds import BoundId, at_threshold
-from rlcorr.command.config_verb import ignored, lines_read, python_lines
+from rlcorr.command.config import ignored, lines_read, python_lines
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.strips.packing import Package, pack

@@ -38,7 +38,7 @@ ORDERS: dict[RowOrder, str] = {
 }
 
 FATES = ("", "", "weight below its threshold", "weight above its threshold", "rejected")
-"""What the text says about a token, in the order of `rlcorr.figures.correction.FATES`."""
+"""What the text says about a token, in the order of `rlcorr.figures.fates.FATES`."""
 
 LEGEND = {
     "ratio": "Ratio π_old/π_rollout",

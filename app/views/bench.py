@@ -21,7 +21,8 @@ from text.formatting import percent, plain
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.bounds import BoundId, at_threshold, is_ratio
 from rlcorr.errors import UsageError
-from rlcorr.figures import correction, thresholds
+from rlcorr.figures import histograms, thresholds
+from rlcorr.figures.fates import fate_mask, token_fates
 from rlcorr.losses.score_centering import moved_probability
 from rlcorr.m2po import m2_at, m2po
 from rlcorr.measuring.metrics import describe
@@ -195,12 +196,12 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     """Return the histograms of the weights and of the first rule's statistic, if there are any, and the mask."""
     pictures = {}
     if config.rollout_is is not None or not config.rollout_rs:
-        figure = correction.weight_histogram(batch, result, config)
+        figure = histograms.weight_histogram(batch, result, config)
         pictures["weights"] = Picture(figure, "Importance weights", phrases.WEIGHTS)
     for rule in config.rollout_rs[:1]:
-        figure = correction.statistic_histogram(batch, result, rule)
+        figure = histograms.statistic_histogram(batch, result, rule)
         pictures["statistic"] = Picture(figure, phrases.rule_title(rule), phrases.STATISTIC)
-    figure = correction.fate_mask(correction.token_fates(batch, result, config), config)
+    figure = fate_mask(token_fates(batch, result, config), config)
     return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
 
 

@@ -28,7 +28,7 @@ from rlcorr.analysis.comparison import Agreement, agreement, metric_pairs
 from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
-from rlcorr.figures import cells, comparison, correction
+from rlcorr.figures import cells, comparison, histograms
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
@@ -158,7 +158,7 @@ def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig)
     (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
     pictures, explained, masks = {}, {}, agreement(batch, result_a, result_b)
     for name, config, result in (("A", a, result_a), ("B", b, result_b)):
-        figure = correction.weight_histogram(batch, result, config)
+        figure = histograms.weight_histogram(batch, result, config)
         pictures[f"weights_{name}"] = Picture(figure, say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS)
         explained[EXPLAINED[name]] = f"{name}. {config.explain()}"
     pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), say.TOKENS, say.MASKS)

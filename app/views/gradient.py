@@ -26,7 +26,7 @@ from text.formatting import plain, table
 from rlcorr import CorrectionConfig
 from rlcorr.bounds import is_ratio
 from rlcorr.errors import UsageError
-from rlcorr.figures import bias_noise, gradients
+from rlcorr.figures import gradients
 from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.decomposition import Decomposition
@@ -168,7 +168,7 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
         raise UsageError(say.NOISE_REFERENCE)
     ranking, titles = sketches.all_presets(shown.measured), {name: preset_title(name) for name in RANKED}
     reports = dict(zip(RANKED, ranking.reports, strict=True))
-    plane = bias_noise.bias_noise_plane(reports, shown.batch_size, titles=titles, marked=shown.preset, shown=report)
+    plane = gradients.bias_noise_plane(reports, shown.batch_size, titles=titles, marked=shown.preset, shown=report)
     below = {
         "plane": Picture(plane, say.PLANE_TITLE, say.PLANE.format(size=shown.batch_size)),
         "parts": Picture(_parts(sketches.decomposed(shown.measured, config)), say.PARTS_TITLE, say.DECOMPOSED),
@@ -292,7 +292,7 @@ def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values:
     shapes = gradients.ranking_shapes(sketches.all_presets(shown.measured), size, reports)
     pictures = {
         "ranking": PictureStrip(shapes=shapes),
-        "plane": PictureStrip(shapes=[bias_noise.bias_noise_cross(report, size) for report in reports]),
+        "plane": PictureStrip(shapes=[gradients.bias_noise_cross(report, size) for report in reports]),
         "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in measurements]),
     }
     sweep = None

@@ -21,7 +21,6 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
-from rlcorr.figures.segments import lag_bars, turn_bars
 from rlcorr.foreign.missing_fields import missing
 from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
@@ -119,9 +118,9 @@ def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
         second["tokens"] = mismatch.by_token(batch, labels)
         second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
     if len(lags) > 1:
-        second["lag"] = lag_bars(by_lag(batch, record.step))
+        second["lag"] = mismatch.lag_bars(by_lag(batch, record.step))
     if batch.turn_ids is not None:
-        second["turn"] = turn_bars(by_turn(batch))
+        second["turn"] = mismatch.turn_bars(by_turn(batch))
     if second:
         _row(source, **second)
 

@@ -29,7 +29,8 @@ from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.analysis.symptoms import short
 from rlcorr.errors import UsageError
-from rlcorr.figures import cells, correction, mismatch, study
+from rlcorr.figures import cells, mismatch, study
+from rlcorr.figures.fates import token_fates
 from rlcorr.measuring.metrics import describe
 from rlcorr.records import runs
 from rlcorr.records.study import study_path
@@ -163,7 +164,7 @@ def start_content(batch: TokenBatch, config: CorrectionConfig, texts: Sequence[S
     result, report = corrections.corrected(batch, config)
     statistic = replace(bench.pictures_of(batch, result, config)[STATISTIC], caption="")
     statistic.figure.layout.height = PLAYED_HEIGHT
-    fates = correction.token_fates(batch, result, config)
+    fates = token_fates(batch, result, config)
     total = len(batch.response_mask)
     fates_of_texts = [fates[row, : len(tokens)].tolist() for row, tokens in enumerate(texts)]
     words = Words(texts, fates_of_texts, say.WORDS.format(shown=len(texts), all=total), "")

@@ -23,8 +23,7 @@ from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_row
 from rlcorr.bounds import at_threshold
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
-from rlcorr.figures import correction
-from rlcorr.figures.cells import shades
+from rlcorr.figures.fates import FATES, shades, token_fates
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
 from rlcorr.records.token_texts import pieces, text_kind
@@ -79,11 +78,11 @@ def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, confi
     if opened is None:
         raise UsageError(say.NO_TOKENS)
     strengths, span = shades(record.batch, result)
-    fates = correction.token_fates(record.batch, result, config)
+    fates = token_fates(record.batch, result, config)
     means, rewards, responses = mean_ratios(record.batch, result), record.batch.rewards, []
     for row in rows:
         count = len(texts[row])
-        rejected = int((fates[row] == correction.FATES.index("rejected")).sum())
+        rejected = int((fates[row] == FATES.index("rejected")).sum())
         reward = None if rewards is None else float(rewards[row])
         responses.append(
             ShownResponse(

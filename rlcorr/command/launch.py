@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -259,15 +259,8 @@ def _lock() -> Iterator[IO[bytes]]:
 def _try_for_a_while(lock: IO[bytes]) -> bool:
     """Try to take the lock for a fifth of a second, because `in_progress` holds it for a moment."""
     for _ in range(10):
-        if _try_lock(lock):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         time.sleep(0.02)
     return False
-
-
-def _try_lock(lock: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

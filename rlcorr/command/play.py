@@ -1,4 +1,4 @@
-"""`make play`: a training run in the background and the app; one Ctrl-C ends both."""
+"""`python -m rlcorr play` (`make play`): a training run in the background and the app; one Ctrl-C ends both."""
 
 import os
 import signal
@@ -6,20 +6,53 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import rlcorr
 from rlcorr.command import launch
+from rlcorr.command.import_ import Import, run_import
+from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError, require_extra
+from rlcorr.records import runs
 
 INSTALL_FOLDER = Path(rlcorr.__file__).resolve().parent.parent
 """The folder that contains the package: a clone of the repository, or site-packages."""
 OWN_HOSTS = ("localhost", "127.0.0.1")
 """Names under which browsers may ask for the app. Otherwise a page of another site, whose name it lets point to this
 machine (DNS rebinding), could read the runs and start training."""
+PROGRAM = "python -m rlcorr play"
 PORTS_TO_TRY = 50
 GRACE = 20.0
 """Seconds in which a process may end by itself before it is killed."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """Serve the app and train in the background, until Ctrl-C. Takes the options of `train`, too."""
+
+    port: int = 8501
+    """First port to try."""
+    train: bool = True
+    """Train in the background; --no-train only serves the app."""
+    host: tuple[str, ...] = ()
+    """Other names under which browsers may ask for the app, as behind a proxy; localhost and 127.0.0.1 always may."""
+    file: tuple[str, ...] = ()
+    """Files of your own log-prob pairs to import first, as `import` does, and to open on the page “Your data”."""
+
+
+def run_play(words: list[str]) -> int:
+    """Import the files if there are any, play, and return the exit code."""
+    request, train_words = tyro.cli(Play, args=words, prog=PROGRAM, return_unknown_args=True)
+    config = train_config(train_words, PROGRAM)  # refuses a wrong option here, not in the background
+    run, page = config.run or runs.free_name(config.run_prefix), ""
+    if request.file:
+        imported = runs.free_name("imported")
+        run_import(Import(request.file, imported))
+        page = f"yours?run={imported}"
+    return play(request.port, train_words if request.train else None, run, request.host, page)
 
 
 def play(

@@ -9,18 +9,17 @@ from typing import Annotated, Any, Literal
 import tyro
 from tqdm import tqdm
 
-from rlcorr.command.gradient_table import bracketed, interval_text
+from rlcorr.command.printing import bracketed, interval_text, table_row
 from rlcorr.command.study_workers import train_in_processes, train_on_ray
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study as studies
-from rlcorr.records.trained_arms import gather, is_gathered, missing
+from rlcorr.records.study import gather, is_gathered, missing
 
 Pool = Literal["auto", "ray", "processes"]
 
-WIDTH = 22
 COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
-HEADING = f"{'arm':<24}" + "".join(f"{name:>{WIDTH}}" for name in COLUMNS)
+WIDTHS = (-24, 22, 22, 22, 22)
 UNFINISHED = "Some training runs of this study have not been made yet: nothing may be concluded from what follows."
 UNITS = (
     "Mean over the seeds [lowest, highest]. At the end: the last quarter of the steps (the median for k3). Highest on "
@@ -56,7 +55,7 @@ class Study:
 
 
 def run_study(request: Study) -> int:
-    """Run the verb and return its exit code."""
+    """Train what is missing if asked to, print the tables, and return the exit code."""
     for name in studies.finished_studies() if request.name == "all" else [request.name]:
         if request.train:
             _train_missing(request, studies.find_study(name))
@@ -102,16 +101,12 @@ def study_table(name: str) -> list[str]:
         f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}",
         *([UNFINISHED] if study.unfinished else []),
         "",
-        HEADING,
+        table_row(["arm", *COLUMNS], WIDTHS),
     ]
     for outcome in studies.outcomes(rows):
-        cells = [
-            _seeds_text(outcome.reward),
-            _seeds_text(outcome.best_reward),
-            _seeds_text(outcome.k3, ".0e"),
-            _seeds_text(outcome.kept_fraction),
-        ]
-        lines.append(f"{outcome.preset:<24}" + "".join(f"{cell:>{WIDTH}}" for cell in cells))
+        rewards = (_seeds_text(outcome.reward), _seeds_text(outcome.best_reward))
+        cells = [outcome.preset, *rewards, _seeds_text(outcome.k3, ".0e"), _seeds_text(outcome.kept_fraction)]
+        lines.append(table_row(cells, WIDTHS))
     return [*lines, "", UNITS, *_comparison_lines(study, rows, origin.get("progress", {}))]
 
 
@@ -143,7 +138,7 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
     name = f"mean reward of the last {steps} steps minus that of the first {steps}"
     lines = ["", f"Gain: {name}." if steps else "Greedy accuracy after the last step:"]
     for arm, by_seed in studies.endpoints(rows, endpoint).items():
-        lines.append(f"{arm:<24}{_seeds_text(studies.over_seeds(list(by_seed.values()))):>{WIDTH}}")
+        lines.append(table_row([arm, _seeds_text(studies.over_seeds(list(by_seed.values())))], WIDTHS[:2]))
     compared = compare_endpoints(rows, endpoint)
     count = sum((pair.arm, pair.against) in endpoint.primary for pair in compared)
     adjusted = holm([pair.p_value for pair in compared[:count]])
@@ -151,7 +146,7 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
     for number, pair in enumerate(compared):
         planned = f"  planned: p {adjusted[number]:.2g} after Holm's adjustment" if number < count else ""
         verdict = verdict_of(pair.difference, endpoint.margin)
-        lines.append(f"{pair.arm + ' - ' + pair.against:<40}{interval_text(pair.difference):>26}  {verdict}{planned}")
+        lines.append(f"{_pair_row(pair)}  {verdict}{planned}")
     return lines
 
 
@@ -164,7 +159,8 @@ def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
     lines = ["", DELAY.format(steps=delay)]
     same_step, same_weights = (against_control(rows, delay, earlier=earlier) for earlier in (0, delay))
     for now, before in zip(same_step, same_weights, strict=True):
-        lines.append(f"{now.arm:<24}{interval_text(now.difference):>26}{interval_text(before.difference):>26}")
+        cells = [now.arm, interval_text(now.difference), interval_text(before.difference)]
+        lines.append(table_row(cells, [-24, 26, 26]))
     return lines
 
 
@@ -177,15 +173,16 @@ def _pooled_lines(rows: Sequence[Mapping[str, Any]], study: studies.Study) -> li
     means, compared = pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
     shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
     lines = ["", POOLED.format(names=" and ".join(study.repeats), means=shown)]
-    return lines + [f"{f'{one.arm} - {one.against}':<40}{interval_text(one.difference):>26}" for one in compared]
+    return lines + list(map(_pair_row, compared))
+
+
+def _pair_row(pair: Any) -> str:
+    """Return the row of a `study_comparisons.Comparison`."""
+    return table_row([f"{pair.arm} - {pair.against}", interval_text(pair.difference)], [-40, 26])
 
 
 def verdict_of(difference: Interval, margin: float) -> str:
-    """Return what an interval says: better, worse, as good (it lies within ± the margin), or not known.
-
-    >>> verdict_of(Interval(0.01, -0.02, 0.025), 0.03), verdict_of(Interval(0.01, -0.02, 0.04), 0.03)
-    ('as good', 'not known')
-    """
+    """Return what an interval says: better, worse, as good (it lies within ± the margin), or not known."""
     if difference.tells:
         return "better" if difference.value > 0 else "worse"
     return "as good" if -margin <= difference.low and difference.high <= margin else "not known"
@@ -197,7 +194,7 @@ def _differences(reference: str, pairs: Sequence[tuple[str, Interval]]) -> list[
     lines = ["", f"Reward at the end minus that of {reference}, on the same seeds; simultaneous 95 % intervals:"]
     for arm, difference in pairs:
         note = "" if difference.tells else "  not significant"
-        lines.append(f"{arm:<24}{interval_text(difference):>26}{note}")
+        lines.append(table_row([arm, interval_text(difference)], [-24, 26]) + note)
     return lines
 
 

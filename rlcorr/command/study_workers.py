@@ -11,15 +11,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from rlcorr.analysis.budget import with_budget
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.report import compare
 from rlcorr.records import runs, study
 from rlcorr.records.recipes import expand_runs_folder
 from rlcorr.records.sketch_files import read_gradients
-from rlcorr.records.study import Arm, Study
-from rlcorr.records.trained_arms import ORIGIN, TrainedArm, arm_path, write_trained
+from rlcorr.records.study import ORIGIN, Arm, Study, TrainedArm, arm_path, write_trained
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.types import TokenBatch
 

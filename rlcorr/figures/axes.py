@@ -118,6 +118,17 @@ def _one_sided_axis(
     }
 
 
+def tail_axis(sizes: np.ndarray) -> dict[str, Any]:
+    """Return a logarithmic axis for these |log r|, without the lowest 10 % of those above 0.
+
+    These are tokens that are nearly certain and hardly differ.
+    """
+    positive = sizes[sizes > 0]
+    low, high = np.quantile(positive, [0.1, 1]) if len(positive) else (1e-3, 1.0)
+    axis = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
+    return axis | {"range": [math.log10(low), math.log10(high) + 0.1]}
+
+
 def power_axis(low: float, high: float) -> dict[str, Any]:
     """Return a logarithmic axis of whole decades around low and high.
 

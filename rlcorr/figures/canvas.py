@@ -22,11 +22,14 @@ BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets. They are different from the colours of the two sides of ratio 1."""
 
+ROW, LETTER = 17, 6.4
+"""Pixels: height of a row of a row plot, and width of a letter of its name."""
 SMALL = "font-size:10px"
 _RANKS = 120  # points of a `tail_curve`, at most
 
 Part = dict[str, Any]
 Parts = Sequence[Part]
+Values = Sequence[Any] | np.ndarray
 
 
 def figure(
@@ -69,22 +72,29 @@ def _axis(axis: Part) -> Part:
     return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | rest
 
 
-def row_labels(axis: Part, names: Sequence[str], titles: Mapping[str, str] | None) -> Part:
-    """Return the vertical axis of named rows with these titles as labels, or unchanged without titles.
+def row_plot(
+    rows: Part, titles: Mapping[str, str] | None, *, x: Part, y: Part, shapes: Parts, room: int, **layout: float
+) -> Figure:
+    """Draw a trace of named rows with the names or titles of all rows, below a horizontal axis.
 
-    A browser cuts the titles, or puts them above the rows, to fit its width (`row_names.js`).
+    With titles, hover texts have them instead of the names, and the names in small. A browser cuts titles, or puts them
+    above the rows, to fit its width (`row_names.js`).
+
+    Args:
+        rows: a trace from `rows_with_errors`.
+        titles: name of a row → its title.
+        room: pixels in addition to the height of the rows.
+        layout: further settings of the figure.
     """
-    if titles is None:
-        return axis
-    return axis | {"tickmode": "array", "tickvals": list(names), "ticktext": [literal(titles[name]) for name in names]}
-
-
-def titled_rows(rows: Part, titles: Mapping[str, str] | None) -> Part:
-    """Return a trace of named rows whose hover texts have the titles instead of the names, and the names in small."""
-    if titles is None:
-        return rows
-    texts = [titled(titles[name], name) for name in rows["y"]]
-    return rows | {"hovertext": texts, "hovertemplate": rows["hovertemplate"].replace("%{y}", "%{hovertext}")}
+    names = rows["y"]
+    y = {"type": "category", "dtick": 1, "tickfont": {"size": 11}} | y
+    if titles is not None:
+        y |= {"tickmode": "array", "tickvals": names, "ticktext": [literal(titles[name]) for name in names]}
+        rows = rows | {"hovertext": [titled(titles[name], name) for name in names]}
+        rows["hovertemplate"] = rows["hovertemplate"].replace("%{y}", "%{hovertext}")
+    made = figure([rows], height=ROW * len(names) + room, x=x | {"side": "top"}, y=y, shapes=shapes)
+    left = 20 + LETTER * max(map(len, names), default=0)
+    return made.update_layout({"margin.l": left, "margin.t": 44, "margin.b": 8, **layout})
 
 
 def titled(title: str, names: str) -> str:
@@ -101,6 +111,18 @@ def legend_keys(colours: Mapping[str, str]) -> list[Part]:
     """Return traces that draw nothing and give each of these names its colour in the legend."""
     key = {"type": "scatter", "x": [None], "y": [None], "mode": "markers"}
     return [key | {"name": n, "marker": {"symbol": "square", "size": 9, "color": c}} for n, c in colours.items()]
+
+
+def line(name: str, x: Values, y: Values, colour: str, *, width: float = 2, dash: str = "", **more: Any) -> Part:
+    """Draw a line through points. `more` are further settings of the trace."""
+    look = {"color": colour, "width": width} | ({"dash": dash} if dash else {})
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": look, **more}
+
+
+def vertical_band(low: float, high: float, colour: str, **more: Any) -> Part:
+    """Return a shaded rectangle of the whole height between two positions."""
+    box = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
+    return box | {"fillcolor": fade(colour, 0.15), "line": {"width": 0}, **more}
 
 
 def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = "", side: str = "left") -> Part:
@@ -141,12 +163,11 @@ def tail_curve(name: str, sizes: np.ndarray, colour: str, *, shares: bool = Fals
     ordered = np.sort(sizes[sizes > 0])[::-1]
     ranks = np.unique(np.geomspace(1, max(len(ordered), 1), _RANKS).round().astype(int))[: len(ordered)]
     tokens = "%{y:.2g} of the tokens" if shares else "%{y} tokens"
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": ordered[ranks - 1],
-        "y": ranks / max(len(sizes), 1) if shares else ranks.astype(np.int32),
-        "line": {"color": colour, "width": 2, "shape": "vh"},
-        "hovertemplate": f"{tokens} with |log r| ≥ %{{x:.2g}}<extra>{html.escape(name)}</extra>",
-    }  # fmt: skip
+    heights = ranks / max(len(sizes), 1) if shares else ranks.astype(np.int32)
+    hover = f"{tokens} with |log r| ≥ %{{x:.2g}}<extra>{html.escape(name)}</extra>"
+    curve = line(name, ordered[ranks - 1], heights, colour, hovertemplate=hover)
+    curve["line"]["shape"] = "vh"
+    return curve
 
 
 def error_bars(intervals: Sequence[Interval], colour: str, *, thickness: int = 1) -> Part:
@@ -165,6 +186,21 @@ def bars_with_errors(name: str, values: Mapping[str, Interval], colour: str) -> 
         "type": "bar", "name": name, "x": list(values), "y": [interval.value for interval in values.values()],
         "marker": {"color": fade(colour, 0.7)}, "error_y": error_bars(list(values.values()), colour),
     }  # fmt: skip
+
+
+def rows_with_errors(
+    name: str, values: Mapping[str, Interval], colour: str, hover: str, *, thickness: int = 1, **more: Any
+) -> Part:
+    """Draw one row per name with its interval. `hover` is the template of a value, and `more` has the kind of trace."""
+    rows = {"name": name, "y": list(values), "x": [interval.value for interval in values.values()]}
+    errors = error_bars(list(values.values()), colour, thickness=thickness)
+    return rows | {"error_x": errors, "hovertemplate": f"%{{y}}: {hover}<extra></extra>", **more}
+
+
+def grouped_bars(groups: Parts, *, y: Part, notes: Parts = ()) -> Figure:
+    """Draw bars from `bars_with_errors` next to each other, group by group."""
+    made = figure(groups, height=300, x={"type": "category"}, y=y, notes=notes, legend=True)
+    return made.update_layout(barmode="group", bargap=0.3)
 
 
 def fade(colour: str, alpha: float) -> str:

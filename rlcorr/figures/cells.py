@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from functools import reduce
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
@@ -25,8 +24,9 @@ from rlcorr.figures.canvas import (
     fade,
     figure,
     legend_keys,
+    line,
 )
-from rlcorr.types import CorrectionResult, TokenBatch
+from rlcorr.types import TokenBatch
 
 _CELLS = 96  # on each side of a density
 _LARGEST_MASK = 256  # cells on each side; in larger batches neighbouring tokens share a cell
@@ -42,8 +42,7 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
     p_old, p_rollout = np.exp(old).clip(max=1), np.exp(rollout).clip(max=1)
     counts, edges, _ = np.histogram2d(p_old, p_rollout, bins=_CELLS, range=((0, 1), (0, 1)))
     rows, columns = np.indices(counts.shape)
-    diagonal = {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines", "name": "ratio 1", "hoverinfo": "skip"}
-    diagonal["line"] = {"color": REJECTED, "width": 1}
+    diagonal = line("ratio 1", [0, 1], [0, 1], REJECTED, width=1, hoverinfo="skip")
     x = {"title_text": "probability in the sampler, π_rollout", "range": [0, 1], "constrain": "domain"}
     y = {"title_text": "probability in the trainer, π_old", "range": [0, 1], "constrain": "domain", "scaleanchor": "x"}
     if not over:
@@ -169,15 +168,3 @@ def centres(edges: np.ndarray) -> np.ndarray:
 def select_values(values: Tensor, mask: Tensor) -> np.ndarray:
     """Return the values where the mask is true, as a flat float32 array. numpy selects seven times as fast as torch."""
     return values.detach().float().cpu().numpy()[mask.cpu().numpy()]
-
-
-def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:
-    """Return the colour strength of each token, (B, T) in −1 … 1, and the span: the |log r| that has full colour.
-
-    A strength has the sign of log r and the size √(|log r|/span). The root makes ratios near 1 visible, and most ratios
-    are near 1. NaN has full colour.
-    """
-    d = result.log_ratio
-    span = span_of(d[batch.response_mask].double().cpu().numpy().astype(np.float64))
-    share = (d.nan_to_num(torch.inf) / span).clamp(-1, 1)
-    return share.sign() * share.abs().sqrt(), span

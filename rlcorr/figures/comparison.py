@@ -7,16 +7,18 @@ import numpy as np
 
 from rlcorr.analysis.comparison import SHARED, shared, trained_on
 from rlcorr.config import CorrectionConfig
-from rlcorr.figures.axes import ratio_axis, span_of
+from rlcorr.figures.axes import ratio_axis, span_of, tail_axis
 from rlcorr.figures.canvas import (
     ACROSS,
     KEPT,
     REJECTED,
     Figure,
     bars_with_errors,
-    error_bars,
     fade,
     figure,
+    grouped_bars,
+    line,
+    rows_with_errors,
     tail_curve,
 )
 from rlcorr.figures.cells import density, log_prob_pair, ratio_density, token_map
@@ -74,8 +76,7 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
         edges, edges, counts, np.sign(rows - columns), faintest=0.3, colours=(COLOURS["A"], COLOURS["B"], KEPT)
     )
     cells["hovertemplate"] = "%{customdata} tokens near (%{x:.2g}, %{y:.2g}) in log w<extra></extra>"
-    diagonal = {"type": "scatter", "x": [-span, span], "y": [-span, span], "mode": "lines", "name": "equal"}
-    diagonal |= {"hoverinfo": "skip", "line": {"color": REJECTED, "width": 1}}
+    diagonal = line("equal", [-span, span], [-span, span], REJECTED, width=1, hoverinfo="skip")
     left_out = int(batch.response_mask.sum()) - int(both.sum())
     note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.08, "text": f"{left_out:,} tokens not in both"}
     axis = ratio_axis(span) | {"constrain": "domain"}
@@ -86,13 +87,11 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
 def gradient_bars(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
     """Draw progress, bias and noise of both corrections with 95 % bars."""
     size = size_index(batch_size, compared.a)
-    traces = []
+    groups = []
     for (name, colour), report in zip(COLOURS.items(), (compared.a, compared.b), strict=True):
         parts = {"progress": report.progress[size], "bias": report.relative_bias, "noise": report.noise[size]}
-        traces.append(bars_with_errors(name, parts, colour))
-    y = {"title_text": "η; in units of the on-policy gradient", "rangemode": "tozero"}
-    made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
-    return made.update_layout(barmode="group", bargap=0.3)
+        groups.append(bars_with_errors(name, parts, colour))
+    return grouped_bars(groups, y={"title_text": "η; in units of the on-policy gradient", "rangemode": "tozero"})
 
 
 def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
@@ -103,17 +102,11 @@ def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure
     size = size_index(batch_size, compared.a)
     parts = {"cosine": compared.cosine, "noise": compared.noise[size], "bias": compared.bias}
     parts["progress"] = compared.progress[size]
-    values = list(parts.values())
-    points = {
-        "type": "scatter", "mode": "markers", "name": "B − A", "y": list(parts),
-        "x": [interval.value for interval in values],
-        "marker": {"color": COLOURS["B"], "size": 9},
-        "error_x": error_bars(values, COLOURS["B"], thickness=2),
-        "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
-    }  # fmt: skip
+    points = {"type": "scatter", "mode": "markers", "marker": {"color": COLOURS["B"], "size": 9}}
+    rows = rows_with_errors("B − A", parts, COLOURS["B"], "%{x:.3g}", thickness=2, **points)
     zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
     x = {"title_text": "B − A"}
-    return figure([points], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[zero])
+    return figure([rows], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[zero])
 
 
 # --- two batches ---
@@ -137,11 +130,7 @@ def tails(a: TokenBatch, b: TokenBatch) -> Figure:
     """Draw the share of the tokens with at least this |log r|, one line per batch. Both axes are logarithmic."""
     sizes = {name: np.abs(_log_ratios(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
     traces = [tail_curve(name, values, COLOURS[name], shares=True) for name, values in sizes.items()]
-    positive = np.concatenate([values[values > 0] for values in sizes.values()])
-    # The lowest 10 % are tokens that are nearly certain and hardly differ.
-    ends = np.quantile(positive, [0.1, 1]) if len(positive) else np.array([1e-3, 1])
-    x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
-    x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
+    x = tail_axis(np.concatenate(list(sizes.values())))
     least = min((1 / len(values) for values in sizes.values() if len(values)), default=0.1)
     y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
     return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)

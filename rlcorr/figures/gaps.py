@@ -43,8 +43,8 @@ def _ranges(points: list[tuple[str, Gap, Range]]) -> Part:
     """Draw a line from the smallest to the largest size of each measured gap."""
     x = [end for _, _, (low, high) in points for end in (low, high, None)]
     y = [name for name, _, _ in points for _ in range(3)]
-    line = {"color": REJECTED, "width": 1}
-    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": line, "hoverinfo": "skip", "showlegend": False}
+    look = {"mode": "lines", "line": {"color": REJECTED, "width": 1}, "hoverinfo": "skip", "showlegend": False}
+    return {"type": "scatter", "x": x, "y": y, **look}
 
 
 def _points(kind: str, points: list[tuple[str, Gap, Range]]) -> Part:

@@ -1,12 +1,13 @@
-"""Figures of gradients: progress over a threshold, presets ranked, and KL losses."""
+"""Figures of gradients: progress over a threshold, presets by progress or by bias and noise, and KL losses."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from typing import TypeVar
 
 from rlcorr.errors import UsageError
-from rlcorr.figures.axes import threshold_scale
+from rlcorr.figures.axes import decade_axis, threshold_scale
 from rlcorr.figures.canvas import (
     ACROSS,
     BLANK,
@@ -16,13 +17,18 @@ from rlcorr.figures.canvas import (
     Figure,
     Part,
     bars_with_errors,
-    error_bars,
     fade,
     figure,
-    row_labels,
-    titled_rows,
+    grouped_bars,
+    line,
+    literal,
+    row_plot,
+    rows_with_errors,
+    titled,
+    vertical_band,
     vertical_line,
 )
+from rlcorr.figures.thresholds import cursor
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking
@@ -31,8 +37,9 @@ from rlcorr.gradients.sweep import GradientSweep, ToySweep
 UNIT = "in units of the on-policy gradient"
 PROGRESS = "progress η"
 USUAL = BATCH_SIZES[0]
-ROW, LETTER = 17, 6.4
-"""Pixels: height of a row of the ranking, and width of a letter of a name."""
+SEPARATOR = ", "
+NEARLY_0 = 1e-6
+"""A logarithmic axis has no 0; this is beyond its end."""
 
 T = TypeVar("T")
 Band = tuple[float, float, float]
@@ -51,8 +58,7 @@ def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float 
     without = progress[choice.best].value - choice.over_nothing.value
     position, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
     x = [position(threshold) for threshold in sweep.thresholds]
-    level = {"type": "scatter", "mode": "lines", "name": "no correction", "x": [x[0], x[-1]], "y": [without] * 2}
-    level |= {"line": {"color": REJECTED, "width": 2}}
+    level = line("no correction", [x[0], x[-1]], [without] * 2, REJECTED)
     traces = [*banded("progress", x, list(map(astuple, progress)), KEPT), level]
     shapes = _marks(sweep, size, position, at)
     y = {"title_text": PROGRESS, "rangemode": "tozero"}
@@ -86,10 +92,9 @@ def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> F
     position, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [position(threshold) for threshold in toy.thresholds]
     lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, ACROSS[1]), ("noise", toy.noise, ACROSS[2]))
-    look = {"type": "scatter", "mode": "lines", "x": x}
-    traces = [look | {"name": name, "y": y, "line": {"color": colour, "width": 2}} for name, y, colour in lines]
+    traces = [line(name, x, y, colour) for name, y, colour in lines]
     best = x[max(range(len(x)), key=toy.progress.__getitem__)]
-    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), *_cursor(x, position, at)]
+    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), *cursor(x, position, at)]
     y = {"title_text": "progress η; bias, noise", "rangemode": "tozero"}
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
@@ -115,10 +120,14 @@ def ranking_bars(
     order = [name for group in groups for name in group]
     colours = {name: fade(ACROSS[0], 0.45 if i % 2 else 0.8) for i, group in enumerate(groups) for name in group}
     colours |= {marked: WARM}
-    bars = _horizontal_bars({name: progress[name] for name in order}, [colours[name] for name in order])
+    look = {"type": "bar", "orientation": "h", "marker": {"color": [colours[name] for name in order]}}
+    bars = rows_with_errors("progress", {name: progress[name] for name in order}, REJECTED, "η %{x:.3f}", **look)
     right = 1.05 * max(interval.high for interval in progress.values()) or 1.0
+    x = {"title_text": PROGRESS, "range": [0, right]}  # fixed, so that no shape changes it
+    y = {"categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
+    y |= {"showgrid": False, "ticks": "outside", "tickcolor": BLANK}
     shapes = _over_the_bars(groups, [] if shown is None else [shown], size)
-    return _ranked(titled_rows(bars, titles), titles, right, shapes)
+    return row_plot(bars, titles, x=x, y=y, shapes=shapes, room=60, bargap=0.25)
 
 
 def ranking_shapes(ranking: Ranking, batch_size: int, shown: Sequence[GradientReport]) -> list[list[Part]]:
@@ -141,20 +150,12 @@ def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
     """
     forward = {name: report.cosine for name, report in reports.items()}
     reverse = {name: report.reverse_cosine for name, report in reports.items()}
-    traces = [
+    groups = [
         bars_with_errors("with ∇KL(π_θ‖target)", forward, KEPT),
         bars_with_errors("with ∇KL(target‖π_θ)", reverse, ACROSS[6]),
     ]
     lengths = [{"x": name, "text": f"×{report.length.value:.2g}", "y": 1} for name, report in reports.items()]
-    made = figure(
-        traces,
-        height=300,
-        x={"type": "category"},
-        y={"title_text": "cosine", "range": [-1.05, 1.3]},
-        notes=lengths,
-        legend=True,
-    )
-    return made.update_layout(barmode="group", bargap=0.3)
+    return grouped_bars(groups, y={"title_text": "cosine", "range": [-1.05, 1.3]}, notes=lengths)
 
 
 def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, of: str = "95 %") -> list[Part]:
@@ -162,8 +163,55 @@ def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, o
     around = [*(high for _, _, high in values), *(low for _, low, _ in reversed(values))]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
     band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, {of}"}
-    line = {"type": "scatter", "x": list(x), "y": [middle for middle, _, _ in values], "mode": "lines", "name": name}
-    return [band, line | {"line": {"color": colour, "width": 2}, "legendgroup": name}]
+    return [band, line(name, list(x), [middle for middle, _, _ in values], colour, legendgroup=name)]
+
+
+def bias_noise_plane(
+    reports: Mapping[str, GradientReport],
+    batch_size: int = USUAL,
+    *,
+    titles: Mapping[str, str] | None = None,
+    marked: str = "",
+    shown: GradientReport | None = None,
+) -> Figure:
+    """Draw one point per preset: its noise in batches of B answers on x and its bias on y, on logarithmic axes.
+
+    Both are in units of the on-policy gradient. Equal presets share a point. Values below 1/1000 of the largest are at
+    the edge. Noise can be averaged away, by a larger batch or over steps; bias cannot. Both also depend on the length
+    of the step: a shorter one has less noise, whether or not it learns as much. η shows which one learns more. The
+    legend names `marked`, whose point is warm. A warm cross is the correction `shown`; its arms are the intervals.
+    Those of the presets are in their hover texts. `titles` stand for the names of the presets in texts.
+    """
+    points = {
+        name: (report.noise[size_index(batch_size, report)], report.relative_bias) for name, report in reports.items()
+    }
+    crossed = [] if shown is None else bias_noise_cross(shown, batch_size)
+    same_point: dict[tuple[float, float], list[str]] = {}
+    for name, (noise, bias) in points.items():
+        if name != marked:
+            same_point.setdefault((noise.value, bias.value), []).append(name)
+    others = {SEPARATOR.join(names): points[names[0]] for names in same_point.values()}
+    x, y = (_spread_axis([pair[i].value for pair in points.values()]) for i in (0, 1))
+    corner = 10 ** x["range"][0], 10 ** y["range"][0]
+    titles = titles or {name: name for name in points}
+    traces = [_points("presets", others, titles, ACROSS[0], corner)]
+    if marked in points:
+        traces.append(_points(literal(titles[marked]), {marked: points[marked]}, titles, WARM, corner))
+    x["title_text"], y["title_text"] = "noise", "bias"
+    return figure(traces, height=320, x=x, y=y, shapes=crossed, legend=True)
+
+
+def bias_noise_cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
+    """Return noise and bias of this correction with their intervals, as lines for `bias_noise_plane`."""
+    noise, bias = (
+        Interval(*(max(end, NEARLY_0) for end in astuple(interval)))
+        for interval in (shown.noise[size_index(batch_size, shown)], shown.relative_bias)
+    )
+    line = {"type": "line", "line": {"color": WARM, "width": 3}}
+    return [
+        line | {"x0": noise.low, "x1": noise.high, "y0": bias.value, "y1": bias.value},
+        line | {"x0": noise.value, "x1": noise.value, "y0": bias.low, "y1": bias.high},
+    ]
 
 
 # --- parts ---
@@ -171,20 +219,12 @@ def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, o
 
 def _marks(sweep: GradientSweep, size: int, position: Callable[[float], float], at: float | None) -> list[Part]:
     """Return the range of the best threshold and the best threshold itself, if the data show them, and the cursor."""
-    cursor = _cursor([position(threshold) for threshold in sweep.thresholds], position, at)
+    asked = cursor([position(threshold) for threshold in sweep.thresholds], position, at)
     if not sweep.shows_best(size):
-        return cursor
+        return asked
     middle, low, high = (position(end) for end in astuple(sweep.best[size]))
-    shaded = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
-    shaded |= {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
-    return [shaded, vertical_line(x=middle, colour=KEPT, dash="dash", width=2), *cursor]
-
-
-def _cursor(x: Sequence[float], position: Callable[[float], float], at: float | None) -> list[Part]:
-    """Draw a line at the threshold, or at the nearer end of the axis."""
-    if at is None:
-        return []
-    return [vertical_line(x=min(max(position(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]
+    best = vertical_line(x=middle, colour=KEPT, dash="dash", width=2)
+    return [vertical_band(low, high, REJECTED, layer="below"), best, *asked]
 
 
 def size_index(batch_size: int, report: GradientReport) -> int:
@@ -197,39 +237,53 @@ def size_index(batch_size: int, report: GradientReport) -> int:
     return report.batch_sizes.index(batch_size)
 
 
-def _ranked(bars: Part, titles: Mapping[str, str] | None, right: float, shapes: Sequence[Part]) -> Figure:
-    """Draw bars in their order from the top, with all their names or titles, on an axis up to `right`."""
-    order = bars["y"]
-    y = {"type": "category", "categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
-    y |= {"tickfont": {"size": 11}, "dtick": 1, "showgrid": False, "ticks": "outside", "tickcolor": BLANK}
-    x = {"title_text": PROGRESS, "range": [0, right], "side": "top"}  # fixed, so that no shape changes it
-    made = figure([bars], height=ROW * len(order) + 60, x=x, y=row_labels(y, order, titles), shapes=shapes)
-    room = 20 + LETTER * max(len(name) for name in order)
-    return made.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8, "bargap": 0.25})
-
-
-def _horizontal_bars(values: Mapping[str, Interval], colours: Sequence[str]) -> Part:
-    return {
-        "type": "bar", "orientation": "h", "name": "progress", "y": list(values),
-        "x": [interval.value for interval in values.values()], "marker": {"color": list(colours)},
-        "error_x": error_bars(list(values.values()), REJECTED),
-        "hovertemplate": "%{y}: η %{x:.3f}<extra></extra>",
-    }  # fmt: skip
-
-
 def _over_the_bars(groups: Sequence[Sequence[T]], shown: Sequence[GradientReport], size: int) -> list[Part]:
     """Return the backgrounds of every second group, and the bands and lines of the corrections `shown`."""
     ends = list(itertools.accumulate(map(len, groups)))
-    backgrounds = [_background(end - len(group), end - 1) for group, end in zip(groups, ends, strict=True)][1::2]
+    across = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "line": {"width": 0}, "layer": "below"}
+    across["fillcolor"] = fade(REJECTED, 0.15)
+    rows = [{"y0": end - len(group) - 0.5, "y1": end - 0.5} for group, end in zip(groups, ends, strict=True)]
+    backgrounds = [across | row for row in rows[1::2]]
     for one in shown:
         progress = one.progress[size]
-        band = {"type": "rect", "x0": progress.low, "x1": progress.high, "yref": "paper", "y0": 0, "y1": 1}
-        backgrounds.append(band | {"fillcolor": fade(WARM, 0.15), "line": {"width": 0}})
+        backgrounds.append(vertical_band(progress.low, progress.high, WARM))
         backgrounds.append(vertical_line(x=progress.value, colour=WARM, dash="solid", width=2))
     return backgrounds
 
 
-def _background(first: int, last: int) -> Part:
-    """Return a grey background for the rows from `first` to `last`, over the whole width."""
-    across = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": first - 0.5, "y1": last + 0.5}
-    return across | {"fillcolor": fade(REJECTED, 0.15), "line": {"width": 0}, "layer": "below"}
+def _spread_axis(values: Sequence[float]) -> Part:
+    """Return a logarithmic axis for the values that are numbers, without those below 1/1000 of the largest."""
+    numbers = [value for value in values if not math.isnan(value)]
+    top = max(numbers, default=1.0) or 1.0
+    low = max(min(numbers, default=1.0), top / 1000)
+    return decade_axis(low, top)
+
+
+def _points(
+    name: str,
+    points: Mapping[str, tuple[Interval, Interval]],
+    titles: Mapping[str, str],
+    colour: str,
+    corner: tuple[float, float],
+) -> Part:
+    """Draw a point per pair of noise and bias, with both intervals in its hover text; none is beyond the corner.
+
+    All points are one trace, because one trace per preset takes four times as long to draw.
+    """
+    noise, bias = ([max(pair[i].value, corner[i]) for pair in points.values()] for i in (0, 1))
+    return {
+        "type": "scatter", "name": name, "x": noise, "y": bias, "text": list(points), "mode": "markers",
+        "marker": {"color": colour, "size": 8},
+        "customdata": [[end for interval in pair for end in astuple(interval)] for pair in points.values()],
+        "hovertext": [_hover_text(names.split(SEPARATOR), titles) for names in points],
+        "hovertemplate": "%{hovertext}<br>noise %{customdata[0]:.2g} (%{customdata[1]:.2g} to %{customdata[2]:.2g}), "
+        "bias %{customdata[3]:.2g} (%{customdata[4]:.2g} to %{customdata[5]:.2g})<extra></extra>",
+    }  # fmt: skip
+
+
+def _hover_text(names: Sequence[str], titles: Mapping[str, str]) -> str:
+    """Return one line per title, with the names of the presets that have it."""
+    by_title: dict[str, list[str]] = {}
+    for name in names:
+        by_title.setdefault(titles[name], []).append(name)
+    return "<br>".join(titled(title, SEPARATOR.join(same)) for title, same in by_title.items())

@@ -1,4 +1,4 @@
-"""The mismatch of the two log-probs: over both probabilities, in the tail, by position, token and length.
+"""The mismatch of the two log-probs: over both probabilities, in the tail, by position, token, age, turn and length.
 
 Tokens are left out if one of their log-probs is not finite; `triage` counts them.
 """
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.regions import Region, bounds_weights, region, sequence_bounds, token_rules
+from rlcorr.analysis.segments import Segment
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
-from rlcorr.figures.axes import ratio_axis, span_of
-from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, tail_curve
+from rlcorr.figures.axes import ratio_axis, span_of, tail_axis
+from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, line, tail_curve
 from rlcorr.figures.cells import density, log_prob_pair, probability_density, ratio_density
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import log_ratio
@@ -74,9 +75,8 @@ def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> l
         capped = bounds_weights(methods[name]) and methods[name].rollout_is_mode == "truncate"
         dash = "dash" if capped and not token_rules(methods[name]) else "solid"
         y = np.concatenate([lower.numpy(), gap, upper.numpy()])
-        trace = {"type": "scatter", "mode": "lines", "name": html.escape(name), "hoverinfo": "name"}
-        trace |= {"x": np.append(x, _GRID).astype(np.float32), "y": y.astype(np.float32)}
-        traces.append(trace | {"line": {"color": colour, "width": 2, "dash": dash}})
+        x_twice = np.append(x, _GRID).astype(np.float32)
+        traces.append(line(html.escape(name), x_twice, y.astype(np.float32), colour, dash=dash, hoverinfo="name"))
     return traces
 
 
@@ -106,12 +106,7 @@ def tail_of_parts(batch: TokenBatch) -> Figure:
 def _tails(groups: Mapping[str, tuple[np.ndarray, str]], tokens: int) -> Figure:
     """Draw the tails of sizes ≥ 0. The axes are those of the first group and of this number of tokens."""
     traces = [tail_curve(name, values, colour) for name, (values, colour) in groups.items()]
-    sizes = next(iter(groups.values()))[0]
-    sizes = sizes[sizes > 0]
-    # The lowest 10 % are tokens that are nearly certain and hardly differ.
-    ends = np.quantile(sizes, [0.1, 1]) if len(sizes) else np.array([1e-3, 1])
-    x = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
-    x |= {"range": [math.log10(ends[0]), math.log10(ends[1]) + 0.1]}
+    x = tail_axis(next(iter(groups.values()))[0])
     top = math.log10(max(tokens, 10)) + 0.05
     y = {"title_text": "tokens with at least that", "type": "log", "dtick": 1, "range": [math.log10(0.8), top]}
     return figure(traces, height=300, x=x, y=y | {"exponentformat": "none"}, legend=True)
@@ -137,19 +132,17 @@ def by_position(batch: TokenBatch) -> Figure:
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "mode": "none", "fill": "toself"}
     band |= {"fillcolor": fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
     counts = count[bins].astype(np.int32)
-    lines = [_line("median", x, middle, ACROSS[0], counts), _line("mean", x, mean, ACROSS[4], counts)]
+    lines = [_centre("median", x, middle, ACROSS[0], counts), _centre("mean", x, mean, ACROSS[4], counts)]
     span = max(1.1 * max(map(abs, [*low, *high, *mean]), default=0.0), 1e-4)
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     axis = {"title_text": "position in the response", "tickformat": "d"}
     return figure([band, *lines], height=300, x=axis, y=y, legend=True)
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float], colour: str, counts: np.ndarray) -> Part:
-    return {
-        "type": "scatter", "mode": "lines+markers" if len(x) <= 12 else "lines", "name": name, "x": x, "y": y,
-        "line": {"color": colour, "width": 2}, "marker": {"size": 5}, "customdata": counts,
-        "hovertemplate": "log r %{y:.2g}, %{customdata} tokens<extra>" + name + "</extra>",
-    }  # fmt: skip
+def _centre(name: str, x: Sequence[float], y: Sequence[float], colour: str, counts: np.ndarray) -> Part:
+    mode = "lines+markers" if len(x) <= 12 else "lines"
+    hover = f"log r %{{y:.2g}}, %{{customdata}} tokens<extra>{name}</extra>"
+    return line(name, x, y, colour, mode=mode, marker={"size": 5}, customdata=counts, hovertemplate=hover)
 
 
 def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False) -> Figure:
@@ -190,6 +183,30 @@ def token_labels(record: StepRecord) -> dict[int, str]:
     return {token: text if text == END else repr(text) for token, text in texts.items()}
 
 
+def lag_bars(segments: Sequence[Segment]) -> Figure:
+    """Draw mean |log r| of the tokens over the lag of the weights that sampled them (`analysis.segments.by_lag`)."""
+    return _segment_bars("lag", "updates between sampling and scoring", segments)
+
+
+def turn_bars(segments: Sequence[Segment]) -> Figure:
+    """Draw mean |log r| of the tokens over their turn, counted from 0 (`analysis.segments.by_turn`)."""
+    return _segment_bars("turn", "turn", segments)
+
+
+def _segment_bars(name: str, title: str, segments: Sequence[Segment]) -> Figure:
+    numbers = np.array([segment.number for segment in segments])
+    bars = {
+        "type": "bar", "name": name, "x": numbers,
+        "y": np.array([segment.abs_log_ratio for segment in segments], np.float32),
+        "marker": {"color": fade(ACROSS[0], 0.7)}, "width": 0.6,
+        "customdata": np.array([[segment.tokens, segment.k3] for segment in segments]),
+        "hovertemplate": name + " %{x}: mean |log r| %{y:.2g}, k3 %{customdata[1]:.2g}, "
+        "%{customdata[0]} tokens<extra></extra>",
+    }  # fmt: skip
+    x = {"title_text": title, "tickvals": numbers, "tickformat": "d"}
+    return figure([bars], height=300, x=x, y={"title_text": "mean |log r|", "rangemode": "tozero"})
+
+
 # --- by sequence ---
 
 
@@ -207,8 +224,7 @@ def by_length(batch: TokenBatch, methods: Methods) -> Figure:
     span = max(span_of(total), 2.2 * sigma * math.sqrt(longest))
     x = np.unique(np.geomspace(1, longest, 60).round()) if longest > 1 else np.array([0.5, 1.5])
     cone = 2 * sigma * np.sqrt(x)
-    noise = {"type": "scatter", "mode": "lines", "name": "noise, 2σ√T", "hoverinfo": "name"}
-    noise |= {"x": _with_gap(x, x), "y": _with_gap(-cone, cone), "line": {"color": REJECTED, "dash": "dot", "width": 2}}
+    noise = line("noise, 2σ√T", _with_gap(x, x), _with_gap(-cone, cone), REJECTED, dash="dot", hoverinfo="name")
     traces = [_sequences(length, total, span), noise, *_bands(methods, x)]
     across = {"title_text": "length of the response, T", "range": [0, longest * 1.05 + 1], "tickformat": "d"}
     y = {"title_text": "product of the ratios", **ratio_axis(span)}
@@ -237,9 +253,8 @@ def _bands(methods: Methods, x: np.ndarray) -> list[Part]:
     for (name, config), colour in zip(methods.items(), _method_colours(len(methods)), strict=True):
         for low, high in sequence_bounds(config, torch.tensor(x)):
             y = _with_gap(low.numpy(), high.numpy())
-            trace = {"type": "scatter", "mode": "lines", "name": html.escape(name), "hoverinfo": "name"}
-            trace |= {"x": _with_gap(x, x), "y": np.where(np.isfinite(y), y, np.nan)}
-            traces.append(trace | {"line": {"color": colour, "width": 2}})
+            y = np.where(np.isfinite(y), y, np.nan)
+            traces.append(line(html.escape(name), _with_gap(x, x), y, colour, hoverinfo="name"))
     return traces
 
 

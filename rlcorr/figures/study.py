@@ -16,11 +16,11 @@ from rlcorr.figures.canvas import (
     fade,
     figure,
     horizontal_line,
-    row_labels,
-    titled_rows,
+    row_plot,
+    rows_with_errors,
     vertical_line,
 )
-from rlcorr.figures.gradients import LETTER, PROGRESS, ROW, Band, banded
+from rlcorr.figures.gradients import PROGRESS, Band, banded
 from rlcorr.figures.training import names_at_ends, room_for_names, value_axis
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import Outcome, course
@@ -68,23 +68,15 @@ def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = 
     names do.
     """
     order = sorted(pairs, key=lambda pair: -pair.difference.value)
-    arms = [pair.arm for pair in order]
-    points = {
-        "type": "scatter", "mode": "markers", "name": "difference", "y": arms,
-        "x": [pair.difference.value for pair in order],
-        "marker": {"size": 8, "color": [_significance_colour(pair) for pair in order]},
-        "error_x": error_bars([_within_one(pair.difference) for pair in order], REJECTED),
-        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
-    }  # fmt: skip
-    y = {"type": "category", "range": [len(order) - 0.5, -0.75], "dtick": 1, "tickfont": {"size": 11}}
-    x: Part = {"title_text": "difference of the reward", "side": "top"}
+    marker = {"size": 8, "color": [_significance_colour(pair) for pair in order]}
+    values = {pair.arm: _within_one(pair.difference) for pair in order}
+    look = {"type": "scatter", "mode": "markers", "marker": marker}
+    rows = rows_with_errors("difference", values, REJECTED, "%{x:.2f}", **look)
+    x: Part = {"title_text": "difference of the reward"}
     zero = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
     if titles and order:
         x["range"] = _range_of(order)  # of Plotly's own choice, a title above its row would be part
-    rows, y = titled_rows(points, titles), row_labels(y, arms, titles)
-    made = figure([rows], height=ROW * len(order) + 70, x=x, y=y, shapes=[zero])
-    room = 20 + LETTER * max((len(pair.arm) for pair in order), default=0)
-    return made.update_layout({"margin.l": room, "margin.t": 44, "margin.b": 8})
+    return row_plot(rows, titles, x=x, y={"range": [len(order) - 0.5, -0.75]}, shapes=[zero], room=70)
 
 
 def _significance_colour(pair: Comparison) -> str:

@@ -1,6 +1,6 @@
 """Metrics of a correction as curves over one of its thresholds, with a cursor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlcorr.analysis.bound_curve import BoundCurve
 from rlcorr.figures.axes import power_axis, threshold_scale
-from rlcorr.figures.canvas import ACROSS, CUT, KEPT, REJECTED, Figure, Part, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, CUT, KEPT, REJECTED, Figure, Part, figure, line, vertical_line
 
 SHARES = {
     "kept tokens": ("kept_fraction", KEPT),
@@ -60,19 +60,19 @@ def _over(
         drawn = np.where(drawn > 0, drawn, np.nan) if y.get("type") == "log" else drawn
         if not np.isfinite(drawn).any():  # a legend lists only what is drawn
             continue
-        look = {"mode": "lines", "line": {"color": colours[name], "width": 2}}
-        traces.append({"type": "scatter", "name": name, "x": np.array(x, np.float32), "y": drawn, **look})
-    shapes = [] if at is None else [_cursor(place(at), x)]
-    return figure(traces, height=240, x=axis, y=y, shapes=shapes, legend=True)
+        traces.append(line(name, np.array(x, np.float32), drawn, colours[name]))
+    return figure(traces, height=240, x=axis, y=y, shapes=cursor(x, place, at), legend=True)
 
 
 def cursors(thresholds: Sequence[float], places: Sequence[float], *, of_ratio: bool) -> list[list[Part]]:
     """Return the shapes of the cursor of `shares_over` and `mismatch_over` at each of these bounds."""
     place, _ = threshold_scale(thresholds, of_ratio=of_ratio)
     x = [place(threshold) for threshold in thresholds]
-    return [[_cursor(place(at), x)] for at in places]
+    return [cursor(x, place, at) for at in places]
 
 
-def _cursor(at: float, x: Sequence[float]) -> Part:
-    """Return a line at this position, or at the nearer end of the curves if it is beyond them."""
-    return vertical_line(x=min(max(at, x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)
+def cursor(x: Sequence[float], position: Callable[[float], float], at: float | None) -> list[Part]:
+    """Return a line at the threshold, or at the nearer end of the curves; nothing without a threshold."""
+    if at is None:
+        return []
+    return [vertical_line(x=min(max(position(at), x[0]), x[-1]), colour=REJECTED, dash="dot", width=2)]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlcorr.records.disk import write_whole
-from rlcorr.records.json_lines import append_line, as_lines, parsed
+from rlcorr.records.disk import append_line, as_lines, parsed, write_whole
 
 FILE = "answers.jsonl"
 

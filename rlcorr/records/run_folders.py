@@ -22,10 +22,7 @@ ABANDONED = 60.0
 
 
 def require_run_name(name: str) -> None:
-    """Raise `UsageError` unless a run may have this name: plain, printable, not hidden and not too long.
-
-    >>> require_run_name("bf16_1")
-    """
+    """Raise `UsageError` unless a run may have this name: plain, printable, not hidden and not too long."""
     plain = Path(name).name == name and name.isprintable() and not name.startswith(".")
     if not plain or not 0 < len(name) <= LONGEST_NAME:
         raise UsageError(

@@ -25,9 +25,7 @@ from typing import Any
 import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
-from rlcorr.records.compressed import read_gzip
-from rlcorr.records.disk import make_folder, write_whole
-from rlcorr.records.json_lines import CHECKSUM, append_line, as_lines, checksum, parsed
+from rlcorr.records.disk import CHECKSUM, append_line, as_lines, checksum, make_folder, parsed, read_gzip, write_whole
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 1

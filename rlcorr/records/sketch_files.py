@@ -38,8 +38,7 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
-from rlcorr.records.compressed import read_gzip
-from rlcorr.records.disk import make_folder, write_whole
+from rlcorr.records.disk import make_folder, read_gzip, write_whole
 from rlcorr.records.runs import (
     DamagedFile,
     RunManifest,

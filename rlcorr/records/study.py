@@ -2,8 +2,10 @@
 
 `runs/study/index.toml` lists the training runs. `runs/study/NAME.parquet` has their results: one row per preset, seed
 and step. If the step has a score sketch, its row also compares the preset's gradient with the on-policy gradient.
+Before that each finished training run is a file of its own, runs/local/study_NAME/ARM_SEED.parquet, written atomically.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import nan
@@ -16,6 +18,7 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.records import runs, step_files
+from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.recipes import find_entry, read_entries
 from rlcorr.records.sketch_files import read_gradients
 
@@ -34,8 +37,8 @@ MEASURED = {
 """Column → key of metrics.jsonl."""
 GRADIENT = ("relative_bias", "cosine", "scale", "reference_length")
 """Numbers of the gradient report; the rows have each with its interval."""
-
-
+ORIGIN = ("engine", "engine_settings", "versions", "hardware", "git_commit", "environment", "started", "ended")
+"""What the table of a study has of the manifest of each training run."""
 CONTROL, DELAYED_CONTROL = "fresh", "fresh_delayed"
 """The arm whose weights sample themselves, in a study of old weights; and the same, shown as many steps later."""
 
@@ -193,6 +196,93 @@ def read_table(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         ) from error
 
 
+# --- finished training runs, and the table of a study ---
+
+
+@dataclass(frozen=True)
+class TrainedArm:
+    """The results of one finished training run."""
+
+    rows: list[dict[str, Any]]
+    """One per step."""
+    about: dict[str, Any]
+    """Engine, versions, hardware, commit; and if the run has exact sketches, η of every arm at their steps."""
+
+
+def arm_path(study: Study, arm: Arm) -> Path:
+    return runs.LOCAL / f"study_{study.name}" / f"{arm.label}.parquet"
+
+
+def write_trained(study: Study, arm: Arm, trained: TrainedArm) -> None:
+    path = arm_path(study, arm)
+    make_folder(path.parent, parents=True)
+    about = trained.about | {"options": digest(arm)}
+    write_whole(path, step_files.from_rows(trained.rows, about))
+
+
+def digest(arm: Arm) -> str:
+    return hashlib.sha256(" ".join(arm.options).encode()).hexdigest()[:12]
+
+
+def missing(study: Study) -> list[Arm]:
+    """Return the arms that are neither in the table nor in a file, in the order of the index.
+
+    Raises `UsageError` if one was trained with other options.
+    """
+    in_table = _in_table(study)
+    return [
+        arm
+        for arm in study.arms
+        if not (_is_trained(in_table.get(arm.label), arm, study_path(study.name)) or _in_file(study, arm))
+    ]
+
+
+def is_gathered(study: Study) -> bool:
+    """Check whether the table has every arm: files may come from another machine, or the last gathering was killed."""
+    return _in_table(study).keys() >= {arm.label for arm in study.arms}
+
+
+def _in_table(study: Study) -> dict[str, str]:
+    """Return label → digest of the options, for the arms that the table has."""
+    return read_table(study.name)[1]["trainings"] if study_path(study.name).is_file() else {}
+
+
+def _in_file(study: Study, arm: Arm) -> bool:
+    path = arm_path(study, arm)
+    return path.is_file() and _is_trained(step_files.to_rows(path)[1]["options"], arm, path)
+
+
+def _is_trained(options: str | None, arm: Arm, path: Path) -> bool:
+    """Check whether the digest of the options is there. Raises `UsageError` if it is of other options."""
+    if options not in (None, digest(arm)):
+        raise UsageError(f"{path}: {arm.label} was trained with other options than the index has now; delete the file.")
+    return options is not None
+
+
+def gather(study: Study) -> Path:
+    """Put every finished training run into the table of the study, and return its path."""
+    rows: list[dict[str, Any]] = []
+    about: dict[str, Any] = {"trainings": {}, "progress": {}, "git_commits": []}
+    if study_path(study.name).is_file():
+        rows, about = read_table(study.name)
+    for arm in study.arms:
+        if arm.label in about["trainings"] or not arm_path(study, arm).is_file():
+            continue
+        arm_rows, arm_about = step_files.to_rows(arm_path(study, arm))
+        rows += arm_rows
+        about["trainings"][arm.label] = arm_about["options"]
+        if arm_about["progress"]:
+            about["progress"][arm.label] = arm_about["progress"]
+        about.setdefault("origins", {})[arm.label] = {key: arm_about[key] for key in ORIGIN}
+        for key in ("engine", "engine_settings", "versions", "hardware"):
+            about.setdefault(key, arm_about[key])  # of the first training; `origins` has those of each
+        about["git_commits"] = sorted({*about["git_commits"], arm_about["git_commit"]})
+    order = {(arm.name, arm.seed): index for index, arm in enumerate(study.arms)}
+    rows.sort(key=lambda row: (order[row["preset"], row["seed"]], row["step"]))
+    write_whole(study_path(study.name), step_files.from_rows(rows, about))
+    return study_path(study.name)
+
+
 # --- results ---
 
 LAST = 0.25
@@ -223,34 +313,31 @@ class Outcome:
     """Mean over all steps."""
 
 
-def outcomes(rows: Sequence[dict[str, Any]]) -> list[Outcome]:
+def outcomes(rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
     """Return the outcome of each preset, the highest reward at the end first."""
-    outcomes = []
-    for preset in dict.fromkeys(row["preset"] for row in rows):
-        trained = [row for row in rows if row["preset"] == preset]
-        seeds = [[row for row in trained if row["seed"] == seed] for seed in sorted({row["seed"] for row in trained})]
-        outcomes.append(
-            Outcome(
-                preset=preset,
-                reward=over_seeds([fmean(_end(seed, "reward")) for seed in seeds]),
-                best_reward=over_seeds([max(_smooth(_numbers(seed, "reward"))) for seed in seeds]),
-                k3=over_seeds([median(_end(seed, "k3")) for seed in seeds]),
-                kept_fraction=over_seeds([fmean(_numbers(seed, "kept_fraction")) for seed in seeds]),
-            )
+    outcomes = [
+        Outcome(
+            preset=preset,
+            reward=over_seeds([fmean(_end(run, "reward")) for run in by_seed.values()]),
+            best_reward=over_seeds([max(_smooth(_numbers(run, "reward"))) for run in by_seed.values()]),
+            k3=over_seeds([median(_end(run, "k3")) for run in by_seed.values()]),
+            kept_fraction=over_seeds([fmean(_numbers(run, "kept_fraction")) for run in by_seed.values()]),
         )
+        for preset, by_seed in _by_arm(rows).items()
+    ]
     return sorted(outcomes, key=lambda outcome: -outcome.reward.mean)
 
 
-def course(rows: Sequence[dict[str, Any]], preset: str, column: str) -> tuple[list[int], list[SeedRange]]:
+def course(rows: Sequence[Mapping[str, Any]], preset: str, column: str) -> tuple[list[int], list[SeedRange]]:
     """Return the steps of a preset, and at each step the range of a column over its seeds."""
-    trained = [row for row in rows if row["preset"] == preset]
-    steps = sorted({row["step"] for row in trained})
-    return steps, [over_seeds([row[column] for row in trained if row["step"] == step]) for step in steps]
+    of_preset = [row for row in rows if row["preset"] == preset]
+    steps = sorted({row["step"] for row in of_preset})
+    return steps, [over_seeds([row[column] for row in of_preset if row["step"] == step]) for step in steps]
 
 
 def end_rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return arm → seed → mean reward over the last quarter of the steps."""
-    return _of_each_run(rows, lambda trained: fmean(_end(trained, "reward")))
+    return _of_each_run(rows, lambda run: fmean(_end(run, "reward")))
 
 
 def gains(rows: Sequence[Mapping[str, Any]], steps: int) -> dict[str, dict[int, float]]:
@@ -291,11 +378,15 @@ def _of_each_run(
     rows: Sequence[Mapping[str, Any]], number: Callable[[Sequence[Mapping[str, Any]]], float]
 ) -> dict[str, dict[int, float]]:
     """Return arm → seed → a number computed from the rows of one training run."""
-    numbers: dict[str, dict[int, float]] = {}
-    for arm, seed in dict.fromkeys((row["preset"], row["seed"]) for row in rows):
-        trained = [row for row in rows if (row["preset"], row["seed"]) == (arm, seed)]
-        numbers.setdefault(arm, {})[seed] = number(trained)
-    return numbers
+    return {arm: {seed: number(run) for seed, run in by_seed.items()} for arm, by_seed in _by_arm(rows).items()}
+
+
+def _by_arm(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[Mapping[str, Any]]]]:
+    """Return arm → seed → the rows of one training run."""
+    by_arm: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        by_arm.setdefault(row["preset"], {}).setdefault(row["seed"], []).append(row)
+    return by_arm
 
 
 def over_seeds(values: Sequence[float]) -> SeedRange:

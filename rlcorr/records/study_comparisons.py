@@ -64,8 +64,8 @@ def compare_endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> 
     by_arm = endpoints(rows, endpoint)
     others = [(arm, other) for number, arm in enumerate(by_arm) for other in list(by_arm)[:number]]
     planned = {frozenset(pair) for pair in endpoint.primary}
-    trained = [pair for pair in endpoint.primary if set(pair) <= by_arm.keys()]
-    pairs = [*trained, *(pair for pair in others if frozenset(pair) not in planned)]
+    main = [pair for pair in endpoint.primary if set(pair) <= by_arm.keys()]
+    pairs = [*main, *(pair for pair in others if frozenset(pair) not in planned)]
     return [_comparison(by_arm, arm, against, ALPHA) for arm, against in pairs]
 
 
@@ -87,25 +87,19 @@ def pooled_accuracies(tables: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[di
     but its start and its prompts are.
     """
     by_table = [last_accuracies(rows) for rows in tables]
-    shared = [arm for arm in by_table[0] if all(arm in table for table in by_table)]
-    trained: dict[str, dict[int, list[float]]] = {arm: {} for arm in shared}
-    for table in by_table:
-        for arm in shared:
-            for seed, accuracy in table[arm].items():
-                trained[arm].setdefault(seed, []).append(accuracy)
-    ends = {arm: {seed: fmean(repeated) for seed, repeated in seeds.items()} for arm, seeds in trained.items()}
-    nothing = next(arm for arm in NO_CORRECTION if arm in shared)
+    ends: dict[str, dict[int, float]] = {}
+    for arm in (arm for arm in by_table[0] if all(arm in table for table in by_table)):
+        seeds = dict.fromkeys(seed for table in by_table for seed in table[arm])
+        ends[arm] = {seed: fmean(table[arm][seed] for table in by_table if seed in table[arm]) for seed in seeds}
+    nothing = next(arm for arm in NO_CORRECTION if arm in ends)
     means = {arm: fmean(seeds.values()) for arm, seeds in ends.items()}
-    return means, [_comparison(ends, arm, nothing, ALPHA) for arm in shared if arm != nothing]
+    return means, [_comparison(ends, arm, nothing, ALPHA) for arm in ends if arm != nothing]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Compute Holm's adjusted p-values: multiply the k-th smallest of m by m − k + 1, and keep their order.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6 (1979).
-
-    >>> holm([0.04, 0.01, 0.03])  # 0.01·3, 0.03·2, and 0.04·1 is raised to 0.06
-    [0.06, 0.03, 0.06]
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):

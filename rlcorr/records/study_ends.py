@@ -49,12 +49,7 @@ class StudyEnds:
 
 
 def kind_of(config: CorrectionConfig) -> str | None:
-    """Return the kind of a correction; None for kinds that no study has.
-
-    >>> from rlcorr import preset
-    >>> [kind_of(preset(name)) for name in ("decoupled_token_is", "decoupled_geo_rs_token_tis", "bypass_ppo_clip")]
-    ['token cap', 'sequences', None]
-    """
+    """Return the kind of a correction; None for kinds that no study has."""
     if config.bypass_mode or config.loss_type != CorrectionConfig().loss_type:
         return None
     if any(rule.level == "sequence" for rule in config.rollout_rs):

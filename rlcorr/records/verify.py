@@ -43,22 +43,13 @@ def verify(run: Path) -> Report:
         if status == "running":
             problems.append(f"{run / 'manifest.json'}: the run is still going or was killed; nothing is hashed yet.")
         else:
-            problems += [
-                f"{run / name}: the manifest does not list it."
-                for name in hashed_names(run)
-                if name not in manifest.files
-            ]
+            unlisted = [name for name in hashed_names(run) if name not in manifest.files]
+            problems += [f"{run / name}: the manifest does not list it." for name in unlisted]
         problems += _wrong_rows(run, manifest)
     steps = list_steps(run)
     damaged = [problem for step in steps if (problem := _step_problem(run, step))]
     rows, metric_problems = _metrics(run)
-    return Report(
-        status=status,
-        problems=problems + damaged + metric_problems,
-        readable_steps=len(steps) - len(damaged),
-        recorded_steps=len(steps),
-        metric_rows=rows,
-    )
+    return Report(status, problems + damaged + metric_problems, len(steps) - len(damaged), len(steps), rows)
 
 
 def _wrong_hashes(run: Path, files: dict[str, str]) -> list[str]:

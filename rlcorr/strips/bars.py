@@ -12,7 +12,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import span_of
 from rlcorr.figures.canvas import Part
 from rlcorr.figures.cells import select_values
-from rlcorr.figures.correction import BINS, bin_of, on_axis, rule_marks, weight_marks
+from rlcorr.figures.histograms import BINS, bin_of, on_axis, rule_marks, weight_marks
 from rlcorr.ratios import SAFETY_BOUND
 from rlcorr.rejection import rule_statistic
 from rlcorr.types import TokenBatch
@@ -32,7 +32,7 @@ class Bars:
 
 
 def weight_bars(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCorrection) -> Bars:
-    """Compute the bars of `figures.correction.weight_histogram`."""
+    """Compute the bars of `figures.histograms.weight_histogram`."""
     mask, count, items, factors = batch.response_mask, len(moved.moving.upper), moved.items, moved.factors
     raw = select_values((correction.weights or Weights("token")).raw(moved.d, mask).expand_as(mask), mask)
     span, kept = span_of(raw), items.kept.numpy()
@@ -53,7 +53,7 @@ def weight_bars(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCo
 
 
 def statistic_bars(batch: TokenBatch, d: Tensor, moving: MovingBounds, rule_index: int) -> Bars:
-    """Compute the bars of `figures.correction.statistic_histogram` for the rule whose bounds move."""
+    """Compute the bars of `figures.histograms.statistic_histogram` for the rule whose bounds move."""
     mask, count = batch.response_mask, len(moving.upper)
     rules = [correction.rollout_rs[rule_index] for correction in moving.corrections]
     rule = rules[0]

@@ -9,7 +9,7 @@ import torch
 from rlcorr.analysis.bound_curve import MovingCorrection
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.cells import binned
-from rlcorr.figures.correction import FATES
+from rlcorr.figures.fates import FATES
 from rlcorr.types import TokenBatch
 
 BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below threshold", "above threshold", "rejected"))

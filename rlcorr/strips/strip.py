@@ -56,7 +56,7 @@ def token_cells(
 ) -> Cells:
     """Compute what becomes of every token at every slider value, one cell per token, (B, T).
 
-    The codes are those of `figures.correction.token_fates`. Raises as `strip` does.
+    The codes are those of `figures.fates.token_fates`. Raises as `strip` does.
     """
     moved = moving_correction(batch, correction, slider_values, bound)
     return fate_cells(batch, correction, moved, merge_cells=lambda fates: fates)

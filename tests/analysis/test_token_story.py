@@ -14,7 +14,7 @@ from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.analysis.token_story import TokenStory, furthest_token, mean_ratios, ordered_rows, token_story
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.figures.cells import shades
+from rlcorr.figures.fates import shades
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, NO_TEXT, pieces, text_kind
 

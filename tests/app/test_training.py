@@ -26,7 +26,7 @@ from streamlit.testing.v1 import AppTest
 
 from rlcorr.command import launch
 from rlcorr.command.request import OPTIONS
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.figures import training
 from rlcorr.records import runs, step_files, study
 from rlcorr.records.disk import write_whole

@@ -19,11 +19,11 @@ MEASURED = """
 import contextlib, sys
 import rlcorr.__main__  # sets what the command line sets
 from hostile import MIB, peak
-from rlcorr.command import verbs
+from rlcorr.command import import_
 from rlcorr.command.cli import main
 small, large, kept = sys.argv[1:]
 if kept == "True":
-    verbs.return_large_blocks = lambda size: None
+    import_.return_large_blocks = lambda size: None
 
 def imported(path, run):
     with contextlib.suppress(SystemExit):

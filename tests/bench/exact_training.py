@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records import runs
 from rlcorr.train import loop

@@ -16,7 +16,8 @@ from playwright.sync_api import Page, ViewportSize, expect
 from thumbs import another_preset
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct
-from rlcorr.figures import correction
+from rlcorr.figures import histograms
+from rlcorr.figures.fates import token_fates
 from rlcorr.records import runs
 
 PAGES = {
@@ -252,7 +253,7 @@ def the_table_of_weights_holds_the_librarys_numbers(page: Page, root: Path) -> N
     rows = [row for row in table(content) if row["trace"] == "kept"]
     batch, config = batch_of(root, 0), CorrectionConfig(rollout_is="token", rollout_is_threshold=1.1)
     result = correct(batch, config)
-    kept: Any = correction.weight_histogram(batch, result, config).data[0]
+    kept: Any = histograms.weight_histogram(batch, result, config).data[0]
     x = np.array([float(row["x: importance weight"]) for row in rows])
     assert x == pytest.approx(np.exp(np.asarray(kept.x, float)), rel=1e-12)
     assert [int(row["y: tokens"]) for row in rows] == np.asarray(kept.y).tolist()
@@ -279,7 +280,7 @@ def the_table_of_the_mask_holds_every_token(page: Page, root: Path) -> None:
     drawn(page, "mask")
     _, content = download(page, "mask", "CSV")
     batch, config = batch_of(root, 0), PRESETS["decoupled_token_icepop"].config
-    fates = correction.token_fates(batch, correct(batch, config), config)
+    fates = token_fates(batch, correct(batch, config), config)
     column = "z: 0 padding, 1 kept, 2 below threshold, 3 above threshold, 4 rejected"
     codes = {(int(row["y: sequence"]), int(row["x: token"])): int(row[column]) for row in table(content)}
     assert codes == {place: int(code) for place, code in np.ndenumerate(fates)}

@@ -5,13 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from step_records import make_run
 
 from rlcorr.command.cli import main
 from rlcorr.records import runs
-from rlcorr.records.runs import RunManifest
-from rlcorr.records.step_files import StepRecord
-from rlcorr.types import TokenBatch
 
 
 def call(*arguments: str) -> int:
@@ -64,33 +61,14 @@ def test_the_command_line_starts_without_transformers() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-@pytest.fixture
-def run(local_runs: Path) -> Path:
-    """Write a finished run of two steps."""
-    path = local_runs / "example"
-    runs.start_run(path, RunManifest(slug="example"))
-    ones = torch.ones(2, 3)
-    batch = TokenBatch(
-        response_mask=ones.bool(), rollout_log_probs=-ones, old_log_probs=-ones, prompt_ids=ones.int(),
-        prompt_mask=ones.bool(), response_ids=ones.int(), rewards=torch.ones(2), group_ids=torch.arange(2),
-        policy_versions=torch.zeros(2, dtype=torch.int64),
-    )  # fmt: skip
-    for step in (1, 2):
-        runs.write_step(path, StepRecord(step, batch, ["a", "b"], ["c", "d"]))
-        runs.append_metrics(path, {"step": step})
-    runs.finish_run(path, RunManifest(slug="example", status="complete"))
-    return path
-
-
-def test_verify_of_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_the_damaged_file_and_what_is_left(local_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = local_runs / "example"
+    make_run(run)
     assert call("verify", "example") == 0
-    assert "2 of 2 recorded steps readable, 2 rows of metrics; no problem" in capsys.readouterr().out
-
-
-def test_verify_names_the_damaged_file_and_what_is_left(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "3 of 3 recorded steps readable, 3 rows of metrics; no problem" in capsys.readouterr().out
     damaged = runs.step_path(run, 2)
     damaged.write_bytes(damaged.read_bytes()[:100])
     assert call("verify", str(run)) == 1
     printed = capsys.readouterr().out
     assert "step_000002.parquet: cannot be read" in printed
-    assert "1 of 2 recorded steps readable" in printed
+    assert "2 of 3 recorded steps readable" in printed

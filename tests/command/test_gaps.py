@@ -9,7 +9,7 @@ from rlcorr import TokenBatch
 from rlcorr.analysis.placement import rows
 from rlcorr.analysis.published import gaps
 from rlcorr.command.cli import run_verb
-from rlcorr.command.gaps_verb import strip_lines
+from rlcorr.command.gaps import strip_lines
 from rlcorr.errors import UsageError
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs

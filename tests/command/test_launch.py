@@ -14,7 +14,7 @@ from tiny import save_tiny_model
 
 from rlcorr.command import launch
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.verify import verify

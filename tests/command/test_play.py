@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from processes import running, url_in, wait_for
 
-from rlcorr.command import launch, verbs
+from rlcorr.command import launch, play
 from rlcorr.command.play import first_free_port
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -136,7 +136,7 @@ def test_a_file_is_imported_and_the_address_opens_it(tmp_path: Path, monkeypatch
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     pages = []
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
-    monkeypatch.setattr(verbs, "play", lambda *arguments: pages.append(arguments[-1]) or 0)
-    assert verbs.run_play(["--no-train", "--file", str(path)], "rlcorr play") == 0
+    monkeypatch.setattr(play, "play", lambda *arguments: pages.append(arguments[-1]) or 0)
+    assert play.run_play(["--no-train", "--file", str(path)]) == 0
     assert pages == ["yours?run=imported_1"]
     assert int(runs.read_step(tmp_path / "local" / "imported_1", 1).batch.response_mask.sum()) == 8

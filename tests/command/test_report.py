@@ -14,7 +14,7 @@ from pair_files import PAIR, parquet
 from processes import ROOT
 
 from rlcorr.analysis.triage import triage
-from rlcorr.command import report_table
+from rlcorr.command import report
 from rlcorr.command.cli import main, run_verb
 from rlcorr.foreign import to_record
 from rlcorr.measuring.metrics import describe
@@ -86,7 +86,7 @@ def test_the_diagnosis_is_that_of_the_first_tokens(
     assert [one["pattern"] for one in two] == ["undecided", "precision"]
     assert (whole["tokens"], whole["unpaired"], whole["why_not"]) == (1806, 0, None)
     assert document(capsys, "stale_head")["diagnosis"]["verdicts"][0]["pattern"] == "stale tensor"
-    monkeypatch.setattr(report_table, "DIAGNOSED_TOKENS", 1)
+    monkeypatch.setattr(report, "DIAGNOSED_TOKENS", 1)
     assert run_verb(["report", str(RUN)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     tokens = int(read_step(RUN, 20).batch.response_mask.sum())

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from rlcorr.figures import correction
 from rlcorr.figures.axes import RATIO_TICKS, decade_axis, power_axis, ratio_axis, stretched_axis, threshold_scale
 from rlcorr.figures.canvas import Figure, digest, figure, text_summary
+from rlcorr.figures.fates import fate_mask
 
 UNDONE = {
     "exp": math.exp, "exp of −": lambda v: math.exp(-v), "−": lambda v: -v, "": lambda v: v,
@@ -94,10 +94,10 @@ def test_digest() -> None:
         digest(figure(large, height=100, x={}, y={}))
         == "n (scatter, 2): sum=3.234e+03 mean=1.617e+03 min=1.234e+03 max=2000"
     )
-    assert digest(correction.fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
+    assert digest(fate_mask(np.array([[1, 4], [0, 1]], np.uint8))).startswith(
         "fate (heatmap, 2×2): sum=6 mean=1.5 min=0 max=4"
     )
-    assert "\n" not in digest(correction.fate_mask(np.array([[1, 4]], np.uint8))), "the keys of a legend draw nothing"
+    assert "\n" not in digest(fate_mask(np.array([[1, 4]], np.uint8))), "the keys of a legend draw nothing"
 
 
 def test_a_figure_says_how_far_its_lines_and_bars_reach() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.figures import bias_noise, gradients
+from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.progress import Choice
@@ -90,11 +90,19 @@ def test_a_best_threshold_that_the_data_do_not_show_is_not_drawn() -> None:
 
 
 def test_progress_over_a_divergence() -> None:
-    figure: Any = gradients.progress_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), 4096)
+    """The band goes up along the high ends, and back along the low ones."""
+    sweep = sweep_of([0.001, 0.01, 0.1], of_ratio=False)
+    figure: Any = gradients.progress_curves(sweep, 4096)
     lines = lines_of(figure)
     assert list(lines["progress"].x) == [0.001, 0.01, 0.1]
     assert list(lines["progress"].y) == pytest.approx([0.15, 0.3, 0.45])
     assert list(figure.layout.xaxis.range) == pytest.approx([-3, -1])
+    band = next(trace for trace in gradients.progress_curves(sweep).data if trace.name == "progress, 95 %")
+    assert list(band.x) == [0.001, 0.01, 0.1, 0.1, 0.01, 0.001]
+    assert list(band.y) == pytest.approx([0.11, 0.22, 0.33, 0.27, 0.18, 0.09])
+    for at, end in ((0.0001, 0.001), (7.0, 0.1)):  # a cursor beyond the curve is at its end
+        figure = gradients.progress_curves(sweep, at=at)
+        assert [shape.x0 for shape in figure.layout.shapes if shape.line.dash == "dot"] == [end]
 
 
 def test_best_thresholds_over_the_batch() -> None:
@@ -106,20 +114,6 @@ def test_best_thresholds_over_the_batch() -> None:
     assert list(band.y) == pytest.approx([-math.log(end) for end in (0.99, 0.99, 0.99, 0.9)])
     assert [shape.x0 for shape in figure.layout.shapes] == [4096]
     assert set(figure.layout.yaxis.ticktext) <= {"0.99", "0.909091", "0.999"}
-
-
-@pytest.mark.parametrize(("at", "expected"), [(0.0001, 0.001), (7.0, 0.1)])
-def test_a_cursor_beyond_the_curve_stands_at_its_end(at: float, expected: float) -> None:
-    figure: Any = gradients.progress_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False), at=at)
-    assert [shape.x0 for shape in figure.layout.shapes if shape.line.dash == "dot"] == [expected]
-
-
-def test_a_band_surrounds_its_line() -> None:
-    """Up along the high ends, back along the low ones."""
-    figure: Any = gradients.progress_curves(sweep_of([0.001, 0.01, 0.1], of_ratio=False))
-    band = next(trace for trace in figure.data if trace.name == "progress, 95 %")
-    assert list(band.x) == [0.001, 0.01, 0.1, 0.1, 0.01, 0.001]
-    assert list(band.y) == pytest.approx([0.11, 0.22, 0.33, 0.27, 0.18, 0.09])
 
 
 def ranking() -> Ranking:
@@ -143,6 +137,12 @@ def test_presets_are_ranked_in_groups() -> None:
     assert (ground.y0, ground.y1) == (1.5, 3.5)
     assert figure.layout.xaxis.range == (0, pytest.approx(1.05 * 0.88))
 
+    whole: Any = gradients.ranking_bars(NAMES, ranking(), 4096)
+    assert list(whole.data[0].x) == pytest.approx([1.2, 1.05, 0.45, 0.15])
+    assert len(set(whole.data[0].marker.color)) == 1
+    assert not whole.layout.shapes
+    assert whole.layout.yaxis.ticktext is None
+
 
 def test_titles_label_the_rows_of_the_ranking_and_hover_texts_keep_the_names() -> None:
     titles = {name: f"Title of {name}" for name in NAMES} | {"first": "first"}
@@ -153,15 +153,6 @@ def test_titles_label_the_rows_of_the_ranking_and_hover_texts_keep_the_names() -
     assert bars.hovertext[0] == "Title of second<br><span style='font-size:10px'>second</span>"
     assert bars.hovertext[3] == "first", "once"
     assert bars.hovertemplate == "%{hovertext}: η %{x:.3f}<extra></extra>"
-    plain: Any = gradients.ranking_bars(NAMES, ranking())
-    assert plain.layout.yaxis.ticktext is None
-
-
-def test_one_group_has_one_shade() -> None:
-    figure: Any = gradients.ranking_bars(NAMES, ranking(), 4096)
-    assert list(figure.data[0].x) == pytest.approx([1.2, 1.05, 0.45, 0.15])
-    assert len(set(figure.data[0].marker.color)) == 1
-    assert not figure.layout.shapes
 
 
 def test_what_is_shown_lies_over_the_bars() -> None:
@@ -181,7 +172,7 @@ def test_the_plane() -> None:
     """Noise of the batch to the right, bias upwards, both logarithmic; the intervals are in the hover texts."""
     a = report_of(relative_bias=0.3, noise=2.0)
     reports = {"a": a, "b": report_of(), "c": report_of()}
-    figure: Any = bias_noise.bias_noise_plane(reports, marked="b")
+    figure: Any = gradients.bias_noise_plane(reports, marked="b")
     others, marked = figure.data
     assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
     assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
@@ -190,10 +181,10 @@ def test_the_plane() -> None:
     middle = math.log10(2) / 2, math.log10(0.3) / 2  # of a decade, because the values need less
     assert list(figure.layout.xaxis.range) == pytest.approx([middle[0] - 0.5, middle[0] + 0.5])
     assert list(figure.layout.yaxis.range) == pytest.approx([middle[1] - 0.5, middle[1] + 0.5])
-    larger: Any = bias_noise.bias_noise_plane(reports, 4096, marked="a")
+    larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
     assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
     assert not figure.layout.shapes
-    crossed: Any = bias_noise.bias_noise_plane(reports, shown=a)
+    crossed: Any = gradients.bias_noise_plane(reports, shown=a)
     across, up = crossed.layout.shapes
     assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
     assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
@@ -203,7 +194,7 @@ def test_titles_stand_for_names_in_the_plane_and_hover_texts_keep_the_names() ->
     """b and c are the same point: two titles. The table of the plane has the names, as links do."""
     reports = {"a": report_of(relative_bias=0.3), "b": report_of(), "c": report_of(), "d": report_of()}
     titles = {"a": "No <cap>", "b": "One", "c": "Two", "d": "One"}
-    figure: Any = bias_noise.bias_noise_plane(reports, titles=titles, marked="a")
+    figure: Any = gradients.bias_noise_plane(reports, titles=titles, marked="a")
     others, marked = figure.data
     assert marked.name == "No &lt;cap>"
     assert list(others.text) == ["b, c, d"]
@@ -215,7 +206,7 @@ def test_titles_stand_for_names_in_the_plane_and_hover_texts_keep_the_names() ->
 def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:
     """A logarithmic axis has no 0. It ends a tenth of a decade below 1/1000 of the largest bias, 2."""
     reports = {"a": report_of(relative_bias=0.0), "b": report_of(relative_bias=2.0)}
-    figure: Any = bias_noise.bias_noise_plane(reports, shown=reports["a"])
+    figure: Any = gradients.bias_noise_plane(reports, shown=reports["a"])
     edge = math.log10(0.002) - 0.1
     assert figure.layout.yaxis.range[0] == pytest.approx(edge)
     assert list(figure.data[0].y) == pytest.approx([10**edge, 2])
@@ -250,19 +241,20 @@ def test_exact_curves() -> None:
     assert (best.x0, cursor.x0) == (pytest.approx(math.log(2)), pytest.approx(math.log(3)))
 
 
-def test_bounds_on_both_sides_of_one_do_not_fold() -> None:
-    """½ is as far from 1 as 2; drawn by that distance alone, the two stood at the same place."""
-    toy = ToySweep([0.5, 1.0, 2.0, 4.0], [0.4, 0.3, 0.2, 0.1], [0.1] * 4, [0.5, 0.6, 0.7, 0.8])
-    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.7)
-    assert list(figure.data[0].x) == pytest.approx([-math.log(2), 0, math.log(2), math.log(4)])
-    cursor = figure.layout.shapes[-1]
-    assert cursor.x0 == pytest.approx(math.log(0.7))
-    labels = dict(zip(figure.layout.xaxis.ticktext, figure.layout.xaxis.tickvals, strict=True))
-    assert labels["0.5"] == pytest.approx(-math.log(2))
-    assert labels["2"] == pytest.approx(math.log(2))
-
-
-def test_a_cursor_on_the_other_side_of_one_stands_at_the_tight_end() -> None:
-    toy = ToySweep([1.5, 4.0], [0.4, 0.1], [0.1, 0.1], [0.5, 0.8])
-    figure: Any = gradients.exact_curves(toy, of_ratio=True, at=0.5)
-    assert figure.layout.shapes[-1].x0 == pytest.approx(math.log(1.5))
+@pytest.mark.parametrize(
+    ("thresholds", "at", "x", "cursor"),
+    [
+        # ½ is as far from 1 as 2; drawn by that distance alone, the two were at the same place.
+        ([0.5, 1.0, 2.0, 4.0], 0.7, [-math.log(2), 0, math.log(2), math.log(4)], math.log(0.7)),
+        ([1.5, 4.0], 0.5, [math.log(1.5), math.log(4)], math.log(1.5)),  # a cursor on the other side: the tight end
+    ],
+)
+def test_bounds_on_both_sides_of_one_do_not_fold(
+    thresholds: list[float], at: float, x: list[float], cursor: float
+) -> None:
+    numbers = [0.1 * place for place in range(len(thresholds))]
+    figure: Any = gradients.exact_curves(ToySweep(thresholds, numbers, numbers, numbers), of_ratio=True, at=at)
+    assert list(figure.data[0].x) == pytest.approx(x)
+    assert figure.layout.shapes[-1].x0 == pytest.approx(cursor)
+    axis = figure.layout.xaxis
+    assert list(axis.tickvals) == pytest.approx([math.log(float(label)) for label in axis.ticktext], abs=1e-5)

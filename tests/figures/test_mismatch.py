@@ -17,7 +17,7 @@ from rlcorr.analysis.segments import by_lag
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch as plots
 from rlcorr.figures.canvas import COOL, WARM
-from rlcorr.figures.segments import lag_bars
+from rlcorr.figures.mismatch import lag_bars
 
 
 def names(figure: Any) -> list[str]:
@@ -54,9 +54,10 @@ def test_the_cap_is_a_dashed_ray_and_the_strip_two_solid_lines() -> None:
     assert (dppo.y > dppo.x)[middle + 1 :][drawn[middle + 1 :]].all()
 
 
-def test_a_cap_with_a_rule_is_solid() -> None:
-    figure: Any = plots.acceptance(SMALL, {"both": preset("xtuner_token_both"), "mask": preset("trl_token_mask")})
-    assert [trace(figure, name).line.dash for name in ("both", "mask")] == ["solid", "solid"]
+def test_a_cap_with_a_rule_is_solid_and_names_are_text() -> None:
+    figure: Any = plots.acceptance(SMALL, {"both": preset("xtuner_token_both"), "<b>x</b>": preset("trl_token_mask")})
+    assert [line.line.dash for line in figure.data[2:]] == ["solid", "solid"]
+    assert names(figure)[2:] == ["both", "&lt;b&gt;x&lt;/b&gt;"]
 
 
 def test_magnified_the_rays_are_level() -> None:
@@ -85,11 +86,6 @@ def test_without_methods_it_is_the_picture_of_the_run() -> None:
 def test_a_method_over_sequences_is_refused() -> None:
     with pytest.raises(UsageError, match="has no region of tokens"):
         plots.acceptance(SMALL, {"x": preset("decoupled_geo_rs")})
-
-
-def test_names_are_text() -> None:
-    figure: Any = plots.acceptance(SMALL, {"<b>x</b>": TOKEN_METHODS["TIS"]})
-    assert "&lt;b&gt;x&lt;/b&gt;" in names(figure)
 
 
 # --- the tail ---
@@ -162,11 +158,13 @@ TOKENS = with_ids(
 
 
 def test_tokens_by_their_share() -> None:
-    """Sums: id 9 2.0, id 5 1.3, id 7 0.5, id 8 0.3; all together 4.1."""
-    bars = trace(plots.by_token(TOKENS, {7: "'a'", 9: "<i>"}), "tokens")
+    """Sums: id 9 2.0, id 5 1.3, id 7 0.5, id 8 0.3; all together 4.1. Labels are text."""
+    figure: Any = plots.by_token(TOKENS, {7: "'a'", 9: "<i>"})
+    bars = trace(figure, "tokens")
     assert bars.x.tolist() == pytest.approx([100 * s / 4.1 for s in (0.3, 0.5, 1.3, 2.0)], rel=1e-4)
     assert list(bars.marker.color) == [COOL, WARM, COOL, WARM]
     assert bars.customdata[2] == pytest.approx([5, 5, 0.26, -0.22], abs=1e-5)
+    assert list(figure.layout.yaxis.ticktext) == ["id 8", "&#x27;a&#x27;", "id 5", "&lt;i&gt;"]
 
 
 def test_tokens_by_their_mean_need_five_of_a_kind() -> None:
@@ -174,11 +172,6 @@ def test_tokens_by_their_mean_need_five_of_a_kind() -> None:
     bars = trace(figure, "tokens")
     assert bars.x.tolist() == pytest.approx([0.1, 0.26], rel=1e-4)
     assert list(figure.layout.yaxis.ticktext) == ["id 7", "id 5"]
-
-
-def test_labels_are_text() -> None:
-    figure: Any = plots.by_token(TOKENS, {9: "<b>"})
-    assert list(figure.layout.yaxis.ticktext) == ["id 8", "id 7", "id 5", "&lt;b&gt;"]
 
 
 def test_at_most_twenty_tokens() -> None:

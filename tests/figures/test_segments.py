@@ -9,7 +9,7 @@ import torch
 from rlcorr import TokenBatch
 from rlcorr.analysis.segments import by_lag, by_turn, token_lags, without_older
 from rlcorr.errors import UsageError
-from rlcorr.figures.segments import lag_bars, turn_bars
+from rlcorr.figures.mismatch import lag_bars, turn_bars
 
 D = torch.tensor([[0.1, -0.1, 0.3, 0.0], [0.5, 0.2, -0.4, 9.0]]).double()
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from figure_parts import trace
 from ratio_batches import effective_share, of_ratios
 
 from rlcorr import CorrectionConfig
@@ -21,10 +22,6 @@ def batch() -> TokenBatch:
 
 def ess(cap: float) -> float:
     return effective_share([min(r, cap) for r in RATIOS])
-
-
-def trace(figure: Any, name: str) -> Any:
-    return next(t for t in figure.data if t.name == name)
 
 
 def numbers(config: CorrectionConfig, thresholds: list[float], rule: int | None = None) -> dict[str, torch.Tensor]:

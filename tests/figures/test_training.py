@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from figure_parts import trace
 
 from rlcorr.figures import study, training
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM
@@ -16,10 +17,6 @@ K3 = Panel({"k3": "rollout_corr/k3_kl"}, log=True)
 TWO = Panel({"first": "a", "second": "b"}, sparse=frozenset({"b"}))
 
 
-def trace(figure: Any, name: str) -> Any:
-    return next(t for t in figure.data if t.name == name)
-
-
 def rows_of(key: str, values: list[Any]) -> list[dict[str, Any]]:
     return [{"step": step, key: value} for step, value in enumerate(values)]
 
@@ -30,11 +27,15 @@ def test_a_logarithm_leaves_out_what_it_cannot_show() -> None:
     assert list(figure.layout.yaxis.range) == [-3, -2]
 
 
-def test_the_axis_of_a_share_shows_noise_as_noise() -> None:
+def test_axes_show_noise_as_noise_and_no_step_twice() -> None:
+    """The axis of a share does not fit its values. Whole numbers at every half step would read 1, 1, 2, 2."""
     figure: Any = over_steps(PANELS["kept"], {"alpha": rows_of("rollout_corr/kept_fraction", [0.9999, 0.9998])})
     low, high = figure.layout.yaxis.range
     assert low == 0.95
     assert high > 1
+    few: Any = over_steps(TWO, {"alpha": rows_of("a", [1.0, 2.0])})
+    many: Any = over_steps(TWO, {"alpha": rows_of("a", [1.0] * 40)})
+    assert (few.layout.xaxis.dtick, many.layout.xaxis.dtick, many.layout.xaxis.nticks) == (1, None, 6)
 
 
 def test_what_is_measured_now_and_then_is_joined_and_the_rest_has_gaps() -> None:
@@ -49,13 +50,6 @@ def test_rings_on_the_recorded_steps_and_a_cursor_on_the_shown_one() -> None:
     rings = trace(figure, "recorded")
     assert (list(rings.x), list(rings.y)) == ([0, 2], [1.0, 3.0])
     assert [shape.x0 for shape in figure.layout.shapes] == [2]
-
-
-def test_no_step_has_two_ticks() -> None:
-    """Whole numbers at every half step would read 1, 1, 2, 2."""
-    few: Any = over_steps(TWO, {"alpha": rows_of("a", [1.0, 2.0])})
-    many: Any = over_steps(TWO, {"alpha": rows_of("a", [1.0] * 40)})
-    assert (few.layout.xaxis.dtick, many.layout.xaxis.dtick, many.layout.xaxis.nticks) == (1, None, 6)
 
 
 def test_several_runs_have_a_colour_each_and_their_names() -> None:
@@ -125,22 +119,14 @@ STUDY = [
 
 
 def test_a_study_has_the_mean_of_the_seeds_and_their_band() -> None:
-    """a: 0 and 0.5, then 1 and 3. b has no number at step 2."""
+    """a: 0 and 0.5, then 1 and 3. b has no number at step 2. A logarithm leaves rows of 0 out before the mean."""
     figure: Any = study.study_curves(STUDY, ["a", "b"], "reward")
     assert (list(trace(figure, "a").x), list(trace(figure, "a").y)) == ([1, 2], [0.25, 2.0])
     assert list(figure.data[0].y) == [0.5, 3.0, 1.0, 0.0]  # upwards to the right, then back
     assert (list(trace(figure, "b").x), list(trace(figure, "b").y)) == ([1], [9.0])
-
-
-def test_a_logarithm_leaves_rows_of_zero_out_before_the_mean() -> None:
-    figure: Any = study.study_curves(STUDY, ["a"], "reward", log=True)
-    assert list(trace(figure, "a").y) == [0.5, 2.0]
-
-
-def test_the_colour_of_a_preset_stays_when_others_are_left_out() -> None:
-    colours = study.preset_colours(STUDY)
-    figure: Any = study.study_curves(STUDY, ["b"], "reward")
-    assert trace(figure, "b").line.color == colours["b"] != colours["a"]
+    assert list(trace(study.study_curves(STUDY, ["a"], "reward", log=True), "a").y) == [0.5, 2.0]
+    colours = study.preset_colours(STUDY)  # the same when others are left out
+    assert trace(study.study_curves(STUDY, ["b"], "reward"), "b").line.color == colours["b"] != colours["a"]
 
 
 def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
@@ -155,20 +141,12 @@ def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
     assert list(points.marker.color) == [KEPT, REJECTED, WARM]
     assert list(points.error_x.array) == pytest.approx([0.3, 0.9, 0.1])
     assert list(points.error_x.arrayminus) == pytest.approx([0.3, 1.1, 0.1])
-
-
-def test_titles_of_arms_leave_all_intervals_in_sight() -> None:
-    """From -0.3 to 0.7, and a twentieth of that on both sides: a title above its row must not change the axis."""
-    pairs = [
-        Comparison("low", "none", 3, Interval(-0.2, -0.3, -0.1), 0.01),
-        Comparison("high", "none", 3, Interval(0.4, 0.1, 0.7), 0.01),
-    ]
-    figure: Any = study.differences(pairs, {"low": "Cap at 2", "high": "Reject"})
-    assert list(figure.layout.yaxis.ticktext) == ["Reject", "Cap at 2"]
-    assert list(figure.layout.xaxis.range) == pytest.approx([-0.35, 0.75])
-    assert figure.data[0].hovertext[1] == "Cap at 2<br><span style='font-size:10px'>low</span>"
-    untitled: Any = study.differences(pairs)
-    assert (untitled.layout.yaxis.ticktext, untitled.layout.xaxis.range) == (None, None)
+    assert (figure.layout.yaxis.ticktext, figure.layout.xaxis.range) == (None, None)
+    # From -0.3 to 0.7, and a twentieth of that on both sides: a title above its row must not change the axis.
+    titled: Any = study.differences([pairs[0], pairs[2]], {"low": "Cap at 2", "high": "Reject"})
+    assert list(titled.layout.yaxis.ticktext) == ["Reject", "Cap at 2"]
+    assert list(titled.layout.xaxis.range) == pytest.approx([-0.35, 0.75])
+    assert titled.data[0].hovertext[1] == "Cap at 2<br><span style='font-size:10px'>low</span>"
 
 
 def test_progress_beside_the_reward() -> None:

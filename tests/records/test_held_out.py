@@ -8,14 +8,8 @@ FIRST, LATER = (
 )
 
 
-def test_answers_are_read_as_written(tmp_path: Path) -> None:
+def test_answers_are_read_as_written_without_damaged_lines(tmp_path: Path) -> None:
     assert read_answers(tmp_path) == []
-    append_answers(tmp_path, [FIRST])
-    append_answers(tmp_path, [LATER])
-    assert read_answers(tmp_path) == [FIRST, LATER]
-
-
-def test_a_line_that_was_cut_off_or_damaged_is_left_out(tmp_path: Path) -> None:
     append_answers(tmp_path, [FIRST])
     path = tmp_path / FILE
     damaged = ['{"step": "x", "prompt": "", "response": "", "reward": 0}', "[1]", "{}", '{"step": 5, "prompt": "Wie']

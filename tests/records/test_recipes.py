@@ -5,10 +5,10 @@ import pytest
 import torch
 from tiny import tiny_config
 
-from rlcorr.command import record_verb
+from rlcorr.command import record
 from rlcorr.command.cli import run_verb
-from rlcorr.command.record_verb import rehearse
-from rlcorr.command.train_options import train_config
+from rlcorr.command.record import rehearse
+from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import recipes, runs
 from rlcorr.records.recipes import Recipe
@@ -58,10 +58,15 @@ def test_a_run_that_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         run_verb(["record", "gpu_smol_bf16"])
 
 
+def small(model: Path, name: str, *, gpu: bool = False) -> Recipe:
+    options = f"--model {model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard --no-save-model "
+    options += f"--steps 1 --prompts-per-step 8 --eval-prompts 8 --run {name}"
+    return Recipe(name, "A", "A story.", "Nothing.", tuple(options.split()), gpu)
+
+
 def test_a_rehearsal_leaves_nothing(tiny_model: Path, local_runs: Path) -> None:
     """Train one step with these options, and delete its files."""
-    options = f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard --run a"
-    rehearse([Recipe("a", "A", "A story.", "Nothing.", tuple(options.split()), gpu=True)])
+    rehearse([small(tiny_model, "a", gpu=True)])
     assert list(local_runs.iterdir()) == []
 
 
@@ -69,15 +74,8 @@ def test_all_runs_are_made_that_this_machine_can_make(
     tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "ROOT", local_runs.parent)
-    options = (
-        f"--model {tiny_model} --rollout.engine transformers --rollout.dtype float32 --no-tensorboard "
-        "--no-save-model --steps 1 --prompts-per-step 8 --eval-prompts 8 --run small"
-    )
-    here, gpu = (
-        Recipe("small", "Small", "A story.", "Nothing.", tuple(options.split())),
-        Recipe("g", "", "", "", (), gpu=True),
-    )
-    monkeypatch.setattr(record_verb, "read_index", lambda: {"small": here, "g": gpu})
+    index = {"small": small(tiny_model, "small"), "g": small(tiny_model, "g", gpu=True)}
+    monkeypatch.setattr(record, "read_index", lambda: index)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run_verb(["record", "all"])
     assert verify(local_runs.parent / "small").problems == []
@@ -89,7 +87,9 @@ def test_another_name_is_refused() -> None:
         recipes.find_recipe("control_fp23")
 
 
-def test_a_run_takes_its_place(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_takes_its_place_unless_it_is_damaged(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "ROOT", local_runs.parent)
     recipe = Recipe("tiny", "Tiny", "A story.", "Nothing.", ())
     first = recipes.install(train(tiny_config(tiny_model)), recipe)
@@ -102,14 +102,8 @@ def test_a_run_takes_its_place(tiny_model: Path, local_runs: Path, monkeypatch: 
     assert second == first
     assert runs.read_manifest(second).seed == 1
     assert not (local_runs / "tiny").exists()
-
-
-def test_a_damaged_run_replaces_nothing(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "ROOT", local_runs.parent)
-    recipe = Recipe("tiny", "Tiny", "A story.", "Nothing.", ())
-    good = recipes.install(train(tiny_config(tiny_model)), recipe)
-    recorded = train(tiny_config(tiny_model))
-    (recorded / "metrics.jsonl").write_text("{}\n")
+    damaged = train(tiny_config(tiny_model))
+    (damaged / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match="is damaged, so it was not installed"):
-        recipes.install(recorded, recipe)
-    assert verify(good).problems == []
+        recipes.install(damaged, recipe)
+    assert verify(second).problems == []

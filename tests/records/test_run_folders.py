@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from step_records import make_run
 from tiny import tiny_config
 
-from rlcorr.command.verbs import Import
+from rlcorr.command.import_ import Import
 from rlcorr.errors import UsageError
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs
@@ -18,7 +20,9 @@ from rlcorr.records.run_folders import only_writer, whole_directory
 
 HOLD = """
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 from rlcorr.records.run_folders import only_writer
 with only_writer(Path(sys.argv[1])):
     print("held", flush=True)
@@ -71,42 +75,34 @@ def test_a_folder_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [path.name for path in tmp_path.iterdir()] == ["a_run"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, UsageError])
-def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    def fail() -> None:
-        with whole_directory(tmp_path / "a_run") as unnamed:
-            make_run(unnamed)
-            raise error
+def import_over(run: Path) -> None:
+    with whole_directory(run) as unnamed:
+        make_run(unnamed)
 
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, UsageError])
+def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("step_records.runs.finish_run", Mock(side_effect=error))
     with pytest.raises(error):
-        fail()
+        import_over(tmp_path / "a_run")
     assert [*tmp_path.iterdir()] == []
 
 
 def test_the_first_of_two_gets_the_name(tmp_path: Path) -> None:
-    def write_twice() -> None:
-        with whole_directory(tmp_path / "a_run") as unnamed:
-            make_run(unnamed)
-            make_run(tmp_path / "a_run")
-
-    with pytest.raises(UsageError, match="already contains a run"):
-        write_twice()
-    assert [path.name for path in tmp_path.iterdir()] == ["a_run"]
-
-
-def test_a_run_that_has_just_begun_keeps_its_name(tmp_path: Path) -> None:
-    """Check a training run that has its lock and an empty folder: a folder may be renamed over an empty one."""
-
-    def import_over() -> None:
-        with whole_directory(tmp_path / "a_run") as unnamed:
-            make_run(unnamed)
-
-    with only_writer(tmp_path / "a_run"):
+    """Check a training run that has its lock and an empty folder, too: a folder may be renamed over an empty one."""
+    run = tmp_path / "a_run"
+    with only_writer(run):
         with pytest.raises(UsageError, match="a_run is being written by another process"):
-            import_over()
-        assert [*(tmp_path / "a_run").iterdir()] == []
-    import_over()
-    assert (tmp_path / "a_run" / "manifest.json").is_file()
+            import_over(run)
+        assert [*run.iterdir()] == []
+    import_over(run)
+    assert (run / "manifest.json").is_file()
+    with ExitStack() as stack:
+        make_run(stack.enter_context(whole_directory(tmp_path / "other")))
+        make_run(tmp_path / "other")
+        with pytest.raises(UsageError, match="already contains a run"):
+            stack.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"a_run", "other"}
 
 
 def test_what_a_kill_has_left_is_deleted_later(tmp_path: Path) -> None:
@@ -126,6 +122,5 @@ def test_a_folder_that_gets_its_name_meanwhile_is_no_error(tmp_path: Path, monke
     """Check a hidden folder that another process renames between the listing and the look at its age."""
     gone = tmp_path / f".{'a' * 32}"
     monkeypatch.setattr(Path, "glob", lambda *_: iter([gone]))
-    with whole_directory(tmp_path / "a_run") as unnamed:
-        make_run(unnamed)
+    import_over(tmp_path / "a_run")
     assert (tmp_path / "a_run" / "manifest.json").is_file()

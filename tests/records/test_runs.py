@@ -8,6 +8,7 @@ import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,22 +43,33 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "a_run"
 
 
-# --- writing and reading ---
+def written(run: Path, step: StepRecord) -> StepRecord:
+    """Write a step and read it again."""
+    runs.write_step(run, step)
+    return runs.read_step(run, step.step)
 
 
-@pytest.mark.parametrize("lengths", [(3, 0, 6, 1), (6,), (0, 0)])
-def test_a_step_comes_back_bit_for_bit(tmp_path: Path, lengths: tuple[int, ...]) -> None:
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    runs.write_step(tmp_path, record(5, lengths))
-    assert_equal(runs.read_step(tmp_path, 5), record(5, lengths))
+# --- steps ---
+
+
+BARE = dict.fromkeys(("old_log_probs", "ref_log_probs", "advantages", "values"))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(record(5, lengths) for lengths in ((3, 0, 6, 1), (6,), (0, 0))),
+        replace(record(1), batch=record(1).batch.replace(**BARE)),
+    ],
+)
+def test_a_step_comes_back_bit_for_bit(tmp_path: Path, step: StepRecord) -> None:
+    assert_equal(written(tmp_path, step), step)
 
 
 def test_a_step_without_sequences(tmp_path: Path) -> None:
     """Check a step without answers: it has no rows and no width, because the width is that of the longest row."""
     nothing = record(1).batch.rows(torch.tensor([], dtype=torch.int64))
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    runs.write_step(tmp_path, StepRecord(1, nothing, [], []))
-    got = runs.read_step(tmp_path, 1)
+    got = written(tmp_path, StepRecord(1, nothing, [], []))
     assert (got.prompts, got.responses) == ([], [])
     assert got.batch.response_mask.shape == (0, 0)
     assert set(got.batch.tensors()) == set(nothing.tensors())
@@ -71,9 +83,7 @@ def test_turns_and_the_versions_of_tokens_are_recorded(tmp_path: Path) -> None:
     batch = step.batch.replace(
         policy_versions=torch.where(mask, 7 + counted // 2, 0), turn_ids=torch.where(mask, counted // 3, 0)
     )
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    runs.write_step(tmp_path, replace(step, batch=batch))
-    got = runs.read_step(tmp_path, 1).batch
+    got = written(tmp_path, replace(step, batch=batch)).batch
     for name in ("policy_versions", "turn_ids"):
         assert torch.equal(got.tensors()[name][mask].int(), batch.tensors()[name][mask].int()), name
     table = pq.read_table(runs.step_path(tmp_path, 1))
@@ -87,106 +97,77 @@ def test_bf16_log_probs_are_recorded_as_float32(tmp_path: Path) -> None:
     step = record(1)
     half = step.batch.rollout_log_probs.bfloat16()
     ids = {name: x for name, x in step.batch.tensors().items() if not name.endswith(("log_probs", "response_mask"))}
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    runs.write_step(tmp_path, replace(step, batch=TokenBatch(step.batch.response_mask, half, **ids)))
-    got = runs.read_step(tmp_path, 1).batch.rollout_log_probs
-    assert torch.equal(bits(got), bits(half.float()))
+    got = written(tmp_path, replace(step, batch=TokenBatch(step.batch.response_mask, half, **ids)))
+    assert torch.equal(bits(got.batch.rollout_log_probs), bits(half.float()))
 
 
-def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
+def test_what_a_file_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Check needed fields, and a mask with a hole: the file has lists, so the tokens after the hole would move."""
     step = record(1)
-    bare = step.batch.replace(old_log_probs=None, ref_log_probs=None, advantages=None, values=None)
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    runs.write_step(tmp_path, replace(step, batch=bare))
-    assert_equal(runs.read_step(tmp_path, 1), replace(step, batch=bare))
-
-
-@pytest.mark.parametrize(
-    "field", ["rewards", "group_ids", "policy_versions", "prompt_ids", "prompt_mask", "response_ids"]
-)
-def test_a_step_without_a_needed_field_is_refused(tmp_path: Path, field: str) -> None:
-    step = record(1)
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    with pytest.raises(UsageError, match=f"needs {field}"):
-        runs.write_step(tmp_path, replace(step, batch=step.batch.replace(**{field: None})))
+    holed = step.batch.response_mask.clone()
+    holed[2, 1] = False
+    fields = ("rewards", "group_ids", "policy_versions", "prompt_ids", "prompt_mask", "response_ids")
+    refused: list[tuple[dict[str, Any], str]] = [({field: None}, f"needs {field}") for field in fields]
+    for change, message in [*refused, ({"response_mask": holed}, "no holes")]:
+        with pytest.raises(UsageError, match=message):
+            runs.write_step(tmp_path, replace(step, batch=step.batch.replace(**change)))
     assert runs.list_steps(tmp_path) == []
 
 
-def test_a_response_with_a_hole_is_refused(tmp_path: Path) -> None:
-    """Check that a mask with a hole is refused: the file has lists, so the tokens after the hole would move."""
-    step = record(1)
-    mask = step.batch.response_mask.clone()
-    mask[2, 1] = False
-    runs.start_run(tmp_path, RunManifest(slug="x"))
-    with pytest.raises(UsageError, match="no holes"):
-        runs.write_step(tmp_path, replace(step, batch=step.batch.replace(response_mask=mask)))
-
-
 def test_the_schema_is_the_documented_one(run: Path) -> None:
-    """Check the columns of design.md §4, read only with pyarrow."""
+    """Check the columns, read only with pyarrow. Byte streams of floats make files a quarter smaller."""
     schema = pq.read_schema(runs.step_path(run, 1))
     floats, ids = pa.list_(pa.float32()), pa.list_(pa.int32())
     whole = {"step": pa.int32(), "group_id": pa.int32(), "policy_version": pa.int32(), "reward": pa.float32()}
     texts = {"prompt": pa.string(), "response": pa.string(), "prompt_ids": ids, "response_ids": ids}
     names = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "advantages", "values")
-    expected = whole | texts | dict.fromkeys(names, floats)
-    assert set(schema.names) == set(expected)
-    assert {name: schema.field(name).type for name in schema.names} == expected
+    assert {name: schema.field(name).type for name in schema.names} == whole | texts | dict.fromkeys(names, floats)
     table = pq.read_table(runs.step_path(run, 1))
     assert table["step"].to_pylist() == [1, 1, 1, 1]
     assert [len(row) for row in table["rollout_log_probs"].to_pylist()] == [3, 0, 6, 1]
     assert [len(row) for row in table["prompt_ids"].to_pylist()] == [2, 1, 2, 1]
-
-
-def test_the_bytes_of_floats_stand_apart(run: Path) -> None:
-    """Check byte streams of floats, which make files a quarter smaller; texts and integers have dictionaries."""
     columns = pq.read_metadata(runs.step_path(run, 1)).row_group(0)
     for column in (columns.column(number) for number in range(columns.num_columns)):
-        floats = column.physical_type == "FLOAT"
-        assert ("BYTE_STREAM_SPLIT" in column.encodings) == floats, column.path_in_schema
-        assert ("RLE_DICTIONARY" in column.encodings) != floats, column.path_in_schema
-
-
-def test_the_manifest_comes_back(run: Path) -> None:
-    manifest = runs.read_manifest(run)
-    assert (manifest.slug, manifest.status, manifest.seed) == ("a_run", "complete", 7)
-    assert manifest.config == {"lr": 0.1}
-    steps = [f"steps/step_{step:06d}.parquet" for step in STEPS]
-    assert sorted(manifest.files) == ["metrics.jsonl", *steps]
-
-
-def test_a_manifest_is_written_a_field_per_line(tmp_path: Path) -> None:
-    """Check the format of a manifest, which is compared by line: two spaces, and a line end at the end."""
-    runs.start_run(tmp_path / "a_run", RunManifest(slug="a_run", seed=7))
-    text = (tmp_path / "a_run" / "manifest.json").read_text()
-    assert text.startswith('{\n  "slug": "a_run",\n  "story": "",\n  "status": "running",\n')
-    assert re.fullmatch(r'  "schema_version": 1,\n  "crc32": \d+\n}\n', text[text.index('  "schema_version"') :])
-    assert '\n  "seed": 7,\n' in text
-
-
-def test_what_a_manifest_does_not_say_is_empty(tmp_path: Path) -> None:
-    """Check the manifest of another program, which may have nothing but the name."""
-    (tmp_path / "manifest.json").write_text('{"slug": "foreign"}')
-    manifest = runs.read_manifest(tmp_path)
-    assert (manifest.slug, manifest.story, manifest.status, manifest.seed) == ("foreign", "", "running", 0)
-    assert (manifest.config, manifest.files) == ({}, {})
-
-
-def test_unknown_fields_of_a_newer_manifest_are_ignored(run: Path) -> None:
-    rewrite_manifest(run, colour="blue")
-    assert runs.read_manifest(run).slug == "a_run"
+        is_float = column.physical_type == "FLOAT"
+        assert ("BYTE_STREAM_SPLIT" in column.encodings) == is_float, column.path_in_schema
+        assert ("RLE_DICTIONARY" in column.encodings) != is_float, column.path_in_schema
 
 
 def test_a_large_step_is_written_in_parts(run: Path) -> None:
     """Check 140,000 positions, of which at most 65,536, or one response, are compressed at a time."""
     large = record(9, (70_000, 5))
-    runs.write_step(run, large)
+    assert torch.equal(written(run, large).batch.rollout_log_probs, large.batch.rollout_log_probs)
     assert pq.ParquetFile(runs.step_path(run, 9)).num_row_groups == 2
-    assert torch.equal(runs.read_step(run, 9).batch.rollout_log_probs, large.batch.rollout_log_probs)
 
 
-def test_metrics_come_back(run: Path) -> None:
+# --- manifests and metrics ---
+
+
+def test_a_manifest_comes_back_and_is_written_a_field_per_line(run: Path) -> None:
+    """Check the format, which is compared by line: two spaces, and a line end at the end."""
+    manifest = runs.read_manifest(run)
+    assert (manifest.slug, manifest.status, manifest.seed, manifest.config) == ("a_run", "complete", 7, {"lr": 0.1})
+    steps = [f"steps/step_{step:06d}.parquet" for step in STEPS]
+    assert sorted(manifest.files) == ["metrics.jsonl", *steps]
+    text = (run / "manifest.json").read_text()
+    assert text.startswith('{\n  "slug": "a_run",\n  "story": "a story",\n  "status": "complete",\n')
+    assert re.fullmatch(r'  "schema_version": 1,\n  "crc32": \d+\n}\n', text[text.index('  "schema_version"') :])
+    assert '\n  "seed": 7,\n' in text
+
+
+def test_a_manifest_of_another_program_and_of_a_newer_version(run: Path, tmp_path: Path) -> None:
+    """Check one with nothing but the name, and one with a field that is not known."""
+    (tmp_path / "manifest.json").write_text('{"slug": "foreign"}')
+    manifest = runs.read_manifest(tmp_path)
+    assert (manifest.slug, manifest.story, manifest.status, manifest.seed) == ("foreign", "", "running", 0)
+    assert (manifest.config, manifest.files) == ({}, {})
+    rewrite_manifest(run, colour="blue")
+    assert runs.read_manifest(run).slug == "a_run"
+
+
+def test_metrics_come_back(run: Path, tmp_path: Path) -> None:
     assert runs.read_metrics(run) == [{"step": step, "reward": step / 2} for step in STEPS]
+    assert runs.read_metrics(tmp_path) == []
 
 
 def test_a_row_of_metrics_is_one_line_with_seven_digits(tmp_path: Path) -> None:
@@ -203,55 +184,35 @@ def with_checksum(row: str) -> str:
     return row.removesuffix("}") + f', "crc32": {zlib.crc32(row.encode())}}}\n'
 
 
-def test_no_metrics_is_no_error(tmp_path: Path) -> None:
-    assert runs.read_metrics(tmp_path) == []
-
-
-def test_a_run_is_not_overwritten(run: Path) -> None:
+def test_a_run_starts_in_a_folder_that_is_new_or_holds_no_run(tmp_path: Path, run: Path) -> None:
+    """Check that a folder with a log, but without a manifest, can become a run: the log may come first."""
+    (tmp_path / "logged").mkdir()
+    (tmp_path / "logged" / "train.log").write_text("loading the model\n")
+    for path in (tmp_path / "runs" / "local" / "sort_1", tmp_path / "logged"):
+        runs.start_run(path, RunManifest(slug=path.name))
+        assert runs.read_manifest(path).slug == path.name
+    assert (tmp_path / "logged" / "train.log").read_text() == "loading the model\n"
     with pytest.raises(UsageError, match="already contains a run"):
         runs.start_run(run, RunManifest(slug="other"))
     assert runs.read_manifest(run).slug == "a_run"
-
-
-def test_a_run_starts_in_a_folder_that_is_new_or_holds_no_run(tmp_path: Path) -> None:
-    """Check that a folder with a log, but without a manifest, can become a run: the log may come first."""
-    run = tmp_path / "runs" / "local" / "sort_1"
-    runs.start_run(run, RunManifest(slug="sort_1"))
-    assert runs.read_manifest(run).slug == "sort_1"
-    (tmp_path / "sort_2").mkdir()
-    (tmp_path / "sort_2" / "train.log").write_text("loading the model\n")
-    runs.start_run(tmp_path / "sort_2", RunManifest(slug="sort_2"))
-    assert runs.read_manifest(tmp_path / "sort_2").slug == "sort_2"
-    assert (tmp_path / "sort_2" / "train.log").read_text() == "loading the model\n"
+    assert [path for path in tmp_path.rglob("*") if path.suffix == ".tmp"] == []
 
 
 def test_a_finished_run_has_the_hash_of_every_file_that_stays_as_it_is(tmp_path: Path) -> None:
     """Check sha256 of "abc" and of nothing, which are in FIPS 180. Logs, unfinished files, and the folders of monitors
     have no hash, because they change later."""
-    for name in ("metrics.jsonl", "checkpoint/tokenizer/vocab.txt", "wandb_note.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"abc")
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / "step_000001.parquet").write_bytes(b"")
-    for name in ("train.log", "steps/step_000002.parquet.tmp", "tensorboard/events", "wandb/run-1/output.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"changing")
-    runs.write_manifest(tmp_path, RunManifest(slug="x"))
-    runs.finish_run(tmp_path, RunManifest(slug="x", status="complete"))
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    hashed: dict[str, str] = dict.fromkeys(("checkpoint/tokenizer/vocab.txt", "metrics.jsonl", "wandb_note.txt"), abc)
+    hashed["steps/step_000001.parquet"] = nothing
+    changing = ("train.log", "steps/step_000002.parquet.tmp", "tensorboard/events", "wandb/run-1/output.txt")
+    for name in (*hashed, *changing):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"" if hashed.get(name) == nothing else b"abc")
+    runs.write_manifest(tmp_path, RunManifest(slug="x"))
+    runs.finish_run(tmp_path, RunManifest(slug="x", status="complete"))
     manifest = runs.read_manifest(tmp_path)
-    assert manifest.status == "complete"
-    assert manifest.files == {
-        "checkpoint/tokenizer/vocab.txt": abc,
-        "metrics.jsonl": abc,
-        "steps/step_000001.parquet": nothing,
-        "wandb_note.txt": abc,
-    }
-
-
-def test_nothing_temporary_stays(run: Path) -> None:
-    assert [path for path in run.rglob("*") if path.suffix == ".tmp"] == []
+    assert (manifest.status, manifest.files) == ("complete", hashed)
 
 
 # --- finding ---
@@ -259,29 +220,21 @@ def test_nothing_temporary_stays(run: Path) -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Make committed runs `shipped` and `both`, and local runs `mine` and another `both`."""
+    """Return the folder of committed runs and that of local ones, both empty."""
     root, local = tmp_path / "runs", tmp_path / "runs" / "local"
     monkeypatch.setattr(runs, "ROOT", root)
     monkeypatch.setattr(runs, "LOCAL", local)
-    for path in (root / "shipped", root / "both", local / "mine", local / "both"):
-        make_run(path)
-    (root / "not_a_run").mkdir()
     return root, local
 
 
 def test_runs_lie_beside_the_package() -> None:
     repository = Path(__file__).parent.parent.parent
-    assert repository / "runs" == runs.ROOT
-    assert repository / "runs" / "local" == runs.LOCAL
+    assert (repository / "runs", repository / "runs" / "local") == (runs.ROOT, runs.LOCAL)
 
 
-def test_committed_runs_by_name_then_local_ones_the_newest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_committed_runs_by_name_then_local_ones_the_newest_first(folders: tuple[Path, Path]) -> None:
     """Check that the age of a run is that of its last step, not of its folder, which changes with every new file."""
-    root, local = tmp_path / "runs", tmp_path / "runs" / "local"
-    monkeypatch.setattr(runs, "ROOT", root)
-    monkeypatch.setattr(runs, "LOCAL", local)
+    root, local = folders
     times = {root / "b": 3, root / "a": 1, root / "c": 2, local / "k": 200, local / "n": 100, local / "m": 300}
     for run, time in times.items():
         (run / "steps").mkdir(parents=True)
@@ -290,66 +243,45 @@ def test_committed_runs_by_name_then_local_ones_the_newest_first(
     assert list(runs.list_runs()) == ["a", "b", "c", "m", "k", "n"]
 
 
-def test_committed_runs_hide_local_ones_of_the_same_name(folders: tuple[Path, Path]) -> None:
-    root, local = folders
-    assert runs.list_runs() == {"both": root / "both", "shipped": root / "shipped", "mine": local / "mine"}
-
-
 def test_find_by_name_and_by_path(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    make_run(tmp_path / "elsewhere")
-    assert runs.find_run("mine") == folders[1] / "mine"
-    assert runs.find_run(str(tmp_path / "elsewhere")) == tmp_path / "elsewhere"
-
-
-def test_a_folder_without_a_manifest_is_no_run(folders: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="unknown run"):
-        runs.find_run(str(folders[0] / "not_a_run"))
-
-
-@pytest.mark.usefixtures("folders")
-def test_an_unknown_run_is_told_with_what_exists() -> None:
-    with pytest.raises(UsageError, match=r"unknown run 'shiped'\. Did you mean 'shipped'\? Known: both, mine, shipped"):
-        runs.find_run("shiped")
-
-
-def test_no_runs_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "ROOT", tmp_path / "nowhere")
-    monkeypatch.setattr(runs, "LOCAL", tmp_path / "nowhere" / "local")
+    """A committed run hides a local one of its name. A folder without a manifest is no run."""
+    root, local = folders
     assert runs.list_runs() == {}
     with pytest.raises(UsageError, match="Known: none"):
         runs.find_run("any")
+    for path in (root / "shipped", root / "both", local / "mine", local / "both", tmp_path / "elsewhere"):
+        make_run(path)
+    (root / "not_a_run").mkdir()
+    assert runs.list_runs() == {"both": root / "both", "shipped": root / "shipped", "mine": local / "mine"}
+    assert runs.find_run("mine") == local / "mine"
+    assert runs.find_run(str(tmp_path / "elsewhere")) == tmp_path / "elsewhere"
+    for name, message in (
+        ("shiped", r"unknown run 'shiped'\. Did you mean 'shipped'\? Known: both, mine, shipped"),
+        (str(root / "not_a_run"), "unknown run"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            runs.find_run(name)
 
 
 def test_a_free_name_is_one_that_no_local_run_has(folders: tuple[Path, Path]) -> None:
     assert runs.free_name("sort") == "sort_1"
     for taken in ("sort_1", "sort_2", "sort_4", "resort_3"):
-        (folders[1] / taken).mkdir()
+        (folders[1] / taken).mkdir(parents=True)
     assert runs.free_name("sort") == "sort_3"
 
 
-def test_the_first_local_run_needs_no_folder_of_runs(local_runs: Path) -> None:
-    assert not local_runs.exists()
-    assert runs.free_name("sort") == "sort_1"
-
-
-def test_files_that_are_no_steps_are_passed_over(run: Path) -> None:
-    for name in ("notes.parquet", "step_.parquet", "step_000009.parquet.tmp"):
-        (run / "steps" / name).write_bytes(b"")
-    assert runs.list_steps(run) == [*STEPS]
-
-
-def test_steps_and_sketches_lie_where_the_readme_says(tmp_path: Path) -> None:
+def test_steps_and_sketches_are_listed_by_number(tmp_path: Path) -> None:
+    """Check that steps are ordered as numbers: by name, step_1000000 would come before step_999999. Other files are
+    passed over."""
     assert runs.step_path(tmp_path, 12) == tmp_path / "steps" / "step_000012.parquet"
     assert runs.sketch_path(tmp_path, 12) == tmp_path / "sketch" / "step_000012.safetensors.gz"
-
-
-def test_steps_are_listed_by_number(tmp_path: Path) -> None:
-    """Check that steps are ordered as numbers: by name, step_1000000 would come before step_999999."""
     (tmp_path / "steps").mkdir()
     (tmp_path / "sketch").mkdir()
     for step in (1000000, 12, 999999):
-        (tmp_path / "steps" / f"step_{step:06d}.parquet").touch()
-        (tmp_path / "sketch" / f"step_{step + 1:06d}.safetensors.gz").touch()
+        runs.step_path(tmp_path, step).touch()
+        runs.sketch_path(tmp_path, step + 1).touch()
+    for name in ("notes.parquet", "step_.parquet", "step_000009.parquet.tmp"):
+        (tmp_path / "steps" / name).touch()
     assert runs.list_steps(tmp_path) == [12, 999999, 1000000]
     assert runs.list_sketches(tmp_path) == [13, 1000000, 1000001]
 
@@ -357,19 +289,16 @@ def test_steps_are_listed_by_number(tmp_path: Path) -> None:
 # --- going on ---
 
 
-@pytest.mark.parametrize("half", ['{"step": 4, "rew', "{"])
-def test_metrics_go_on_after_a_line_that_was_cut_off(run: Path, half: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "half", "steps"),
+    [(True, '{"step": 4, "rew', [1, 2, 3, 4]), (True, "{", [1, 2, 3, 4]), (False, "{", [4])],
+)
+def test_metrics_go_on_after_a_line_that_was_cut_off(run: Path, content: bool, half: str, steps: list[int]) -> None:
     """Check that a resumed run does not lose its first new line because of the unfinished line before it."""
     path = run / "metrics.jsonl"
-    path.write_text(path.read_text() + half)
+    path.write_text((path.read_text() if content else "") + half)
     runs.append_metrics(run, {"step": 4})
-    assert [row["step"] for row in runs.read_metrics(run)] == [1, 2, 3, 4]
-
-
-def test_metrics_begin_after_a_first_line_of_one_byte(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("{")
-    runs.append_metrics(tmp_path, {"step": 1})
-    assert runs.read_metrics(tmp_path) == [{"step": 1}]
+    assert [row["step"] for row in runs.read_metrics(run)] == steps
 
 
 def test_a_run_that_goes_on_forgets_what_came_later(run: Path) -> None:
@@ -387,20 +316,9 @@ def test_a_run_that_goes_on_forgets_what_came_later(run: Path) -> None:
     assert runs.step_path(run, 2).read_bytes() == second
 
 
-def test_packed_metrics_are_those_that_were_packed(run: Path) -> None:
-    lines = (run / "metrics.jsonl").read_bytes()
-    rows = runs.read_metrics(run)
-    runs.pack_metrics(run)
-    assert not (run / "metrics.jsonl").exists()
-    with gzip.open(run / "metrics.jsonl.gz") as packed:
-        assert packed.read() == lines
-    assert runs.read_metrics(run) == rows
-    assert len(rows) == len(STEPS)
-
-
-def test_packed_metrics_have_the_same_bytes_at_any_time(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_metrics_are_those_that_were_packed_and_go_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that packed metrics contain no time, because their hash is in the manifest."""
-    lines = (run / "metrics.jsonl").read_bytes()
+    lines, rows = (run / "metrics.jsonl").read_bytes(), runs.read_metrics(run)
     packed = []
     for now in (1e9, 2e9):
         monkeypatch.setattr("time.time", lambda now=now: now)
@@ -408,10 +326,9 @@ def test_packed_metrics_have_the_same_bytes_at_any_time(run: Path, monkeypatch: 
         runs.pack_metrics(run)
         packed.append((run / "metrics.jsonl.gz").read_bytes())
     assert packed[0] == packed[1]
-
-
-def test_a_run_with_packed_metrics_goes_on(run: Path) -> None:
-    runs.pack_metrics(run)
+    assert gzip.decompress(packed[0]) == lines
+    assert not (run / "metrics.jsonl").exists()
+    assert (runs.read_metrics(run), len(rows)) == (rows, len(STEPS))
     runs.rewind(run, 2)
     runs.append_metrics(run, {"step": 3})
     assert [row["step"] for row in runs.read_metrics(run)] == [1, 2, 3]
@@ -420,30 +337,20 @@ def test_a_run_with_packed_metrics_goes_on(run: Path) -> None:
 # --- killed in the middle ---
 
 
-def test_a_step_is_not_there_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_the_old_one_until_the_new_one_is_whole(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check a process that dies at the worst moment: everything is written, and nothing is on the disk yet."""
-    runs.start_run(tmp_path, RunManifest(slug="x"))
 
     def die(_: int) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.fsync", die)
-    with pytest.raises(KeyboardInterrupt):
-        runs.write_step(tmp_path, record(1))
-    assert runs.list_steps(tmp_path) == []
-    monkeypatch.undo()
-    runs.write_step(tmp_path, record(1))
-    assert_equal(runs.read_step(tmp_path, 1), record(1))
-
-
-def test_an_old_manifest_stays_until_the_new_one_is_whole(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(_: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fsync", die)
-    with pytest.raises(KeyboardInterrupt):
-        runs.write_manifest(run, RunManifest(slug="new"))
+    for write in (lambda: runs.write_step(run, record(4)), lambda: runs.write_manifest(run, RunManifest(slug="new"))):
+        with pytest.raises(KeyboardInterrupt):
+            write()
+    assert runs.list_steps(run) == [*STEPS]
     assert runs.read_manifest(run).slug == "a_run"
+    monkeypatch.undo()
+    assert_equal(written(run, record(4)), record(4))
 
 
 # One process imports torch, which takes seconds, and forks writers. It kills them at random moments, after 0, 1 or 2

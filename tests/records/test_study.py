@@ -15,9 +15,9 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
-from rlcorr.records import runs, study, trained_arms
+from rlcorr.records import runs, study
 from rlcorr.records.sketch_files import read_gradients
-from rlcorr.records.study import Arm, SeedRange
+from rlcorr.records.study import Arm, SeedRange, TrainedArm
 from rlcorr.records.study_comparisons import (
     against_chance,
     against_control,
@@ -25,7 +25,6 @@ from rlcorr.records.study_comparisons import (
     pooled_accuracies,
     progress_correlation,
 )
-from rlcorr.records.trained_arms import TrainedArm
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
 from rlcorr.train.config.training import TrainConfig
@@ -170,12 +169,12 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     )
     manifest = runs.read_manifest(trained)
     rows = study.run_rows(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
-    about = {key: getattr(manifest, key) for key in trained_arms.ORIGIN}
-    trained_arms.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
-    assert trained_arms.missing(small) == [half]
-    path = trained_arms.gather(small)
-    trained_arms.arm_path(small, arm).unlink()
-    assert trained_arms.missing(small) == [half]
+    about = {key: getattr(manifest, key) for key in study.ORIGIN}
+    study.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
+    assert study.missing(small) == [half]
+    path = study.gather(small)
+    study.arm_path(small, arm).unlink()
+    assert study.missing(small) == [half]
     got, provenance = study.read_study("small")
     assert [row["step"] for row in got] == [row["step"] for row in rows]
     assert got[1]["reward"] == pytest.approx(rows[1]["reward"], rel=1e-6)
@@ -187,7 +186,7 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     assert "1 seeds, 2 steps" in study_table("small")[2]
     changed = replace(small, arms=(replace(arm, options=(*arm.options, "--steps", "3")), half))
     with pytest.raises(UsageError, match=r"small.parquet: disabled_0 was trained with other options"):
-        trained_arms.missing(changed)
+        study.missing(changed)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(runs.DamagedFile, match=re.escape(str(path))):
         study.read_study("small")
@@ -201,7 +200,7 @@ CHANGED = "63efe7912154+"
 
 
 def test_every_study_is_trained_unless_it_says_so() -> None:
-    untrained = {name for name, studied in study.read_index().items() if trained_arms.missing(studied)}
+    untrained = {name for name, studied in study.read_index().items() if study.missing(studied)}
     assert untrained == study.read_index().keys() - study.finished_studies().keys()
 
 

@@ -28,24 +28,23 @@ ROWS = [
 ]  # fmt: skip
 
 
-def test_the_end() -> None:
-    assert end_rewards(ROWS)["a"] == {0: 1.1, 1: 2.2, 2: 3.3}
-
-
 def test_paired_differences() -> None:
-    """Check one pair: a − none is 1, 2, 3, so mean 2, deviation 1, n = 3. t(0.975; 2) = 4.3027, half 4.3027/√3."""
+    """Check one pair: a − none is 1, 2, 3, so mean 2, deviation 1, n = 3. t(0.975; 2) = 4.3027, half 4.3027/√3.
+
+    t = 2√3, and for 2 degrees of freedom p = 1 − t/√(t² + 2) = 1 − √(12/14). One seed has no interval.
+    """
+    assert end_rewards(ROWS)["a"] == {0: 1.1, 1: 2.2, 2: 3.3}
     (a,) = comparisons(ROWS, [("a", "none")])
     assert (a.arm, a.against, a.seeds) == ("a", "none", 3)
     assert a.difference.value == pytest.approx(2)
     assert a.difference.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
     assert a.difference.low == pytest.approx(4 - a.difference.high)
     assert not a.difference.tells
-
-
-def test_the_p_value_of_a_paired_difference() -> None:
-    """Check mean 2, deviation 1, n = 3: t = 2√3, and for 2 degrees of freedom p = 1 − t/√(t² + 2) = 1 − √(12/14)."""
-    (a,) = comparisons(ROWS, [("a", "none")])
     assert a.p_value == pytest.approx(1 - math.sqrt(12 / 14))
+    (only,) = comparisons([row for row in ROWS if row["seed"] == 0], [("a", "none")])
+    assert (only.difference.value, only.difference.low, only.difference.high) == (
+        pytest.approx(1), -math.inf, math.inf,
+    )  # fmt: skip
 
 
 def test_gains() -> None:
@@ -92,12 +91,6 @@ def test_more_comparisons_have_wider_intervals() -> None:
     assert a.difference.high - 2 == pytest.approx(6.20535 / 3**0.5, rel=1e-5)
     assert b.seeds == 2
     assert (b.difference.low, b.difference.high) == pytest.approx((-0.1, -0.1))
-
-
-def test_one_seed_tells_nothing() -> None:
-    (only,) = comparisons([row for row in ROWS if row["seed"] == 0], [("a", "none")])
-    assert only.difference.value == pytest.approx(1)
-    assert (only.difference.low, only.difference.high) == (-math.inf, math.inf)
 
 
 def test_rank_correlation() -> None:

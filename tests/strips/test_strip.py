@@ -13,7 +13,8 @@ from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.bounds import BoundId, Side, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures.cells import binned
-from rlcorr.figures.correction import BINS, statistic_histogram, token_fates, weight_histogram
+from rlcorr.figures.fates import token_fates
+from rlcorr.figures.histograms import BINS, statistic_histogram, weight_histogram
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.strips.slider_scale import slider_scale

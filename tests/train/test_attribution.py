@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import CPU
 
-from rlcorr.command.attribute_verb import Attribute, table
+from rlcorr.command.attribute import Attribute, table
 from rlcorr.command.cli import run_verb
 from rlcorr.errors import UsageError
 from rlcorr.train.attribution import Cause, Request, attribute, measured, prompts_of

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError

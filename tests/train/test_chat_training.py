@@ -11,7 +11,7 @@ from processes import ROOT
 from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.verify import verify

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 
 from rlcorr.command.cli import main
-from rlcorr.command.train_options import configured
+from rlcorr.command.train import configured
 from rlcorr.config import Aggregation, LossConfig
 from rlcorr.presets import PRESETS, RANKED
 from rlcorr.records import runs

@@ -17,7 +17,7 @@ from processes import rlcorr, running, wait_for
 from tiny import CPU, tiny_config
 
 from rlcorr.command.cli import main
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, Preset

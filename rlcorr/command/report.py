@@ -1,21 +1,24 @@
-"""Output of `python -m rlcorr report`: the mismatch in files of any size, and the effect of a correction on it."""
+"""`python -m rlcorr report`: the mismatch in files of any size, and the effect of a correction on it."""
 
 import json
 import math
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from tqdm import tqdm
 
 from rlcorr.analysis.gap_size import GapSize, total_size
 from rlcorr.analysis.verdicts import Look, Verdict, look, verdict_lines, verdicts
-from rlcorr.command.gaps_verb import placement_lines
+from rlcorr.command.gaps import placement_lines
+from rlcorr.command.options import ClampRounding
+from rlcorr.command.printing import table_row, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
-from rlcorr.foreign.stream import check_columns, count_unpaired_tokens, first_records, pair_batches
+from rlcorr.foreign.stream import check_columns, count_unpaired_tokens, first_records, pair_batches, pair_files
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.measuring.metrics import meaning, metrics
@@ -28,13 +31,39 @@ FIRST = (
     "trained_eff_sample_size",
 )  # fmt: skip
 """Metrics that are printed first, together with the shares that the rules reject."""
-WIDTH = 118
 DIAGNOSED_TOKENS = 1 << 20
 """Number of tokens at the beginning of the files that are diagnosed. These are read with ids, part by part."""
 NOTES = (
     "Names are those of the metrics, without rollout_corr/. Every number is for all files together, as if they were "
     "one batch. Quantiles are left out, because they cannot be computed from sums."
 )
+
+
+@dataclass(frozen=True)
+class Report:
+    """Measure the mismatch of log-prob pairs in Parquet files of any size, and the effect of a preset on it."""
+
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Recorded runs (name or directory), folders of Parquet files, Parquet files, or globs of these."""
+    preset: str = "disabled"
+    """Name of a correction; by default no correction."""
+    json: bool = False
+    """Print the numbers as JSON, for other programs."""
+    clamp_rounding: ClampRounding = False
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise UsageError("report needs something to read: a run, a folder of Parquet files, or a glob.")
+
+
+def run_report(request: Report) -> int:
+    """Print the report and return the exit code."""
+    config, files = preset(request.preset), [file for path in request.paths for file in pair_files(path)]
+    numbers = measured_files(files, config, clamp_rounding=request.clamp_rounding)
+    diagnosis = diagnose(files, clamp_rounding=request.clamp_rounding)
+    write = report_document if request.json else report_table
+    print(write(request.preset, files, numbers, diagnosis))
+    return 0
 
 
 def measured_files(
@@ -93,14 +122,14 @@ def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], di
     return "\n".join(
         [
             f"{source}; preset {name}.",
-            *textwrap.wrap(preset(name).explain(), WIDTH),
+            *wrap_each([preset(name).explain()]),
             *_diagnosis_lines(diagnosis, int(numbers[f"{PREFIX}tokens"])),
             "",
             *_lines({key: numbers[key] for key in first}),
             "",
             *_lines({key: number for key, number in numbers.items() if key not in first}),
             "",
-            *textwrap.wrap(NOTES, WIDTH),
+            *wrap_each([NOTES]),
         ]
     )
 
@@ -108,13 +137,12 @@ def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], di
 def _diagnosis_lines(diagnosis: Diagnosis, tokens: int) -> Iterator[str]:
     """Yield the lines of the diagnosis, and which of the `tokens` tokens it is for."""
     if diagnosis.unpaired:
-        yield from textwrap.wrap(unpaired_sentence(diagnosis.unpaired, tokens), WIDTH)
+        yield from wrap_each([unpaired_sentence(diagnosis.unpaired, tokens)])
     if diagnosis.why_not is not None:
-        yield from textwrap.wrap(f"There is no diagnosis: {diagnosis.why_not}", WIDTH)
+        yield from wrap_each([f"There is no diagnosis: {diagnosis.why_not}"])
     elif diagnosis.tokens < tokens:
         yield f"The diagnosis is for the first {diagnosis.tokens:,} of {tokens:,} tokens."
-    for line in verdict_lines(diagnosis.verdicts, "part"):
-        yield from textwrap.wrap(line, WIDTH)
+    yield from wrap_each(verdict_lines(diagnosis.verdicts, "part"))
     yield from placement_lines(diagnosis.gap)
 
 
@@ -122,7 +150,7 @@ def _lines(numbers: dict[str, float]) -> Iterator[str]:
     width = max(map(len, numbers)) - len(PREFIX)
     for key, number in numbers.items():
         shown = f"{number:,.0f}" if key in (f"{PREFIX}tokens", f"{PREFIX}sequences") else f"{number:.6g}"
-        yield f"{key.removeprefix(PREFIX):<{width}}{shown:>16}  {meaning(key)}"
+        yield table_row([key.removeprefix(PREFIX), shown, "  " + meaning(key)], [-width, 16, -1])
 
 
 def report_document(name: str, files: Sequence[Path], numbers: dict[str, float], diagnosis: Diagnosis) -> str:

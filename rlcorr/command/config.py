@@ -1,7 +1,6 @@
 """`python -m rlcorr config FILE`: a configuration of verl, SkyRL or TRL as our correction, with what was read."""
 
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from rlcorr.command.printing import wrap_each
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
@@ -17,7 +17,6 @@ from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.serialize import five_digits
 from rlcorr.systems.pasted import Pasted, read_pasted
 
-WIDTH = 118
 SHOWN = 5
 """Number of ignored keys that are named."""
 
@@ -37,10 +36,10 @@ class Config:
 
 
 def run_config(request: Config) -> int:
-    """Run the verb and return its exit code."""
+    """Print the correction in a file, and return the exit code."""
     pasted = read_pasted(_text_of(request.file), request.system)
     read = (f"  {line}" for line in lines_read(pasted))
-    print("\n".join([*python_lines(pasted), "", "Read:", *read, *textwrap.wrap(ignored(pasted), WIDTH)]))
+    print("\n".join([*python_lines(pasted), "", "Read:", *read, *wrap_each([ignored(pasted)])]))
     return 0
 
 

@@ -1,12 +1,8 @@
 """`python -m rlcorr threshold`: the tightest bounds that keep a share of a recorded run, as text for a system."""
 
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from rlcorr.analysis.budget import correction_named
 from rlcorr.analysis.by_length import kept_by_length
@@ -16,7 +12,9 @@ from rlcorr.analysis.symptoms import mend_first
 from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BoundId
-from rlcorr.command.gaps_verb import placement_lines
+from rlcorr.command.gaps import placement_lines
+from rlcorr.command.options import ClampRounding, RunName
+from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
@@ -27,7 +25,6 @@ from rlcorr.systems.export import export
 from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
-WIDTH = 118
 LOWEST_CAP = 1.2
 """The lowest published cap of weights, ROLL's default; the other systems have 2 to 5."""
 CLOSE_CAP = (
@@ -45,8 +42,7 @@ class Threshold:
     the diagnosis only, and its exit code is 1.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
-    """Name of a run, or its directory."""
+    run: RunName
     preset: str = "decoupled_geo_rs"
     """Name of the preset, or of the rejection rule, whose bounds are chosen."""
     rule: int | None = None
@@ -64,9 +60,7 @@ class Threshold:
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
     is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
-    clamp_rounding: bool = False
-    """Set log-probs above 0, up to 0.125, to 0, because bfloat16 rounds numbers near 0 up. Without this option they are
-    refused."""
+    clamp_rounding: ClampRounding = False
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 100:
@@ -74,7 +68,7 @@ class Threshold:
 
 
 def run_threshold(request: Threshold) -> int:
-    """Run the verb and return its exit code."""
+    """Print the bounds, and return the exit code: 1 if the log-probs have a fault that must be mended first."""
     config, cuts = correction_named(request.preset), (request.top_p, request.top_k) != (1.0, -1)
     replay = support_replay_text(request.system, top_p=request.top_p, top_k=request.top_k) if cuts else ""
     run = runs.find_run(request.run)
@@ -87,11 +81,11 @@ def run_threshold(request: Threshold) -> int:
         batches = ((step, turns_as_rows(batch)) for step, batch in batches)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
     if (fault := mend_first([symptom for one in looks for symptom in one.symptoms])) is not None:
-        _print_wrapped([*_diagnosis(looks), FAULT.format(pattern=fault.pattern)])
+        print_lines(wrap_each([*_diagnosis(looks), FAULT.format(pattern=fault.pattern)]))
         return 1
     threshold, config = choose_bound(chosen_on.batch, config, request.keep / 100, BoundId(request.rule))
     print(f"{run.name}, {request.preset}: threshold {threshold:g}")
-    print("\n".join(textwrap.wrap(config.explain(), WIDTH)))
+    print_lines(wrap_each([config.explain()]))
     first, *others = chosen_on.steps
     where = f"steps {first} to {others[-1]}" if others else f"step {first}"
     print(f"Chosen on {where}: {_kept_sentence(kept(chosen_on.batch, config), chosen_on.batch)}")
@@ -100,22 +94,14 @@ def run_threshold(request: Threshold) -> int:
     else:
         sentence = _kept_sentence(kept(unseen.batch, config), unseen.batch)
         print(f"On step {unseen.steps[0]}, which was not used for the choice: {sentence}")
-    for sentence in _by_length(chosen_on.batch, config):
-        print(sentence)
-    _print_wrapped([*_close_cap(config), *_diagnosis(looks)])
-    for line in placement_lines(total_size(one.gap for one in looks)):
-        print(line)
+    about = [*_by_length(chosen_on.batch, config), *wrap_each([*_close_cap(config), *_diagnosis(looks)])]
+    print_lines([*about, *placement_lines(total_size(one.gap for one in looks))])
     if request.per_turn:
         return 0
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss)}", end="")
     print(f"\n{replay}" if replay else "", end="")
     return 0
-
-
-def _print_wrapped(lines: Iterable[str]) -> None:
-    for line in lines:
-        print("\n".join(textwrap.wrap(line, WIDTH)))
 
 
 def _close_cap(config: CorrectionConfig) -> list[str]:

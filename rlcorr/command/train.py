@@ -1,4 +1,4 @@
-"""Configuration of a training run from the words of a command line and from the files that they name."""
+"""`python -m rlcorr train`: its configuration, from the words of a command line and from the files that they name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +32,15 @@ class FromRun(FromFile[TrainConfig]):
     """Name or directory of a run to resume from its last checkpoint, as if it had never stopped. The run keeps its
     options; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, save-model,
     tensorboard and wandb can be changed."""
+
+
+def run_train(words: list[str]) -> int:
+    """Train from the words after the verb, and return the exit code."""
+    config = train_config(words, "python -m rlcorr train")
+    from rlcorr.train.loop import train
+
+    train(config, resume=run_to_resume(words) is not None)
+    return 0
 
 
 def train_config(words: Sequence[str], prog: str) -> TrainConfig:

@@ -5,7 +5,7 @@ import torch
 
 from rlcorr import TokenBatch
 from rlcorr.analysis.segments import FEW, Segment, age_share
-from rlcorr.command.segment_lines import MOST, segment_lines
+from rlcorr.command.import_ import MOST, segment_lines
 
 PAIR = TokenBatch.from_log_probs(
     torch.tensor([[-1.0, -1.0, -1.0, -1.0]]), torch.tensor([[-1.0, -1.2, -0.5, -0.5]]), torch.ones(1, 4)

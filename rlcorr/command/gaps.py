@@ -1,7 +1,6 @@
 """`python -m rlcorr gaps`: measured gaps between engines and trainers in text, and where yours lies among them."""
 
 import math
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,9 +12,9 @@ from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, conve
 from rlcorr.analysis.placement import FORMATS, SYMBOLS, Row, causes, described, place, rows
 from rlcorr.analysis.published import Format, Measure
 from rlcorr.analysis.symptoms import percent
+from rlcorr.command.printing import table_row, wrapped
 from rlcorr.errors import UsageError, unknown
 
-WIDTH = 118
 LABEL = 26
 """Characters before the axis."""
 AXIS = 78
@@ -66,11 +65,7 @@ class Gaps:
         self.number_format()
 
     def number_format(self) -> Format | None:
-        """Return the number format under our name. Raises `UsageError` for a name that is unknown or ambiguous.
-
-        >>> Gaps(0.04, format="bf16").number_format()
-        'bfloat16'
-        """
+        """Return the number format under our name. Raises `UsageError` for a name that is unknown or ambiguous."""
         if self.format is None:
             return None
         if self.format == "fp8":
@@ -85,7 +80,7 @@ class Gaps:
 
 
 def run_gaps(request: Gaps) -> int:
-    """Run the verb and return its exit code."""
+    """Print the measured gaps, with yours among them if it is given, and return the exit code."""
     size, measure, first = request.size, request.measure, []
     if size is not None and measure == "mean_ratio":
         print("\n".join(wrapped(about_mean_ratio(size))))
@@ -115,9 +110,10 @@ def placement_lines(size: GapSize | None) -> Iterator[str]:
     for sentence in place(size.k3):
         yield from wrapped(sentence)
     yield from ("", *strip_lines(size.k3, "k3"), "")
-    yield f"{'Ratios within':<{LABEL}}{'tokens':>10}{'answers (geometric mean)':>28}"
+    widths = (-LABEL, 10, 28)
+    yield table_row(["Ratios within", "tokens", "answers (geometric mean)"], widths)
     for band, tokens, answers in size.shares_within():
-        yield f"{f'±{100 * band:g} %':<{LABEL}}{percent(tokens):>10}{percent(answers):>28}"
+        yield table_row([f"±{100 * band:g} %", percent(tokens), percent(answers)], widths)
 
 
 def strip_lines(size: float | None, measure: Measure) -> list[str]:
@@ -160,9 +156,3 @@ def _listed(kinds: tuple[Row, ...]) -> Iterator[str]:
         yield f"{row.name}:"
         for gap, size in row.gaps:
             yield from wrapped(described(gap, size), "  ")
-
-
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """Wrap a text into lines, without breaking the names of repositories at their hyphens."""
-    following = indent and indent + "  "
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=following, break_on_hyphens=False)

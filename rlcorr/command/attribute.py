@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rlcorr.command.printing import print_lines
 from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig
 
@@ -42,7 +43,7 @@ class Attribute:
 
 
 def run_attribute(request: Attribute) -> int:
-    """Run the verb and return its exit code."""
+    """Print the table while its settings are measured, and return the exit code."""
     import torch
 
     from rlcorr.train.attribution import Request, attribute, prompts_of
@@ -66,8 +67,8 @@ def run_attribute(request: Attribute) -> int:
             model, prompts_of(ids, request.prompts), request.samples, request.max_tokens, eos_ids(model, tokenizer),
             request.engine, Path(folder) / "engine.log",
         )  # fmt: skip
-        for line in table(attribute(asked_of_model, torch.device("cuda" if torch.cuda.is_available() else "cpu"))):
-            print(line, flush=True)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        print_lines(table(attribute(asked_of_model, device)))
     return 0
 
 

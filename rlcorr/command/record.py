@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import tyro
 
-from rlcorr.command.train_options import train_config
+from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.recipes import Recipe, find_recipe, install, read_index
@@ -25,7 +25,7 @@ class Record:
 
 
 def run_record(request: Record) -> int:
-    """Run the verb and return its exit code."""
+    """Train and install the runs, and return the exit code."""
     from rlcorr.train.loop import train
 
     recipes = _find_recipes(request.run)

@@ -1,14 +1,16 @@
-"""Output of `python -m rlcorr gradients RUN`: tables as text, or with --json a JSON document."""
+"""`python -m rlcorr gradients RUN`: presets by the progress of one step, as tables or as a JSON document."""
 
 import json
 import math
-import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlcorr.analysis.budget import correction_named
 from rlcorr.bounds import BoundId, usual_thresholds
+from rlcorr.command.options import RunName
+from rlcorr.command.printing import bracketed, interval_text, table_row, wrap_each
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
@@ -20,6 +22,7 @@ from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.losses.score_centering import can_center
 from rlcorr.m2po import m2_at
 from rlcorr.presets import PRESETS, RANKED, preset
+from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 from rlcorr.types import TokenBatch
 
@@ -29,7 +32,7 @@ INTERVAL_WIDTH = 23
 COLUMNS = {"bias": INTERVAL_WIDTH, "noise": 8, "cosine": INTERVAL_WIDTH, "step length": INTERVAL_WIDTH, "ESS": 7} | {
     f"η({size})": INTERVAL_WIDTH for size in BATCH_SIZES
 }
-HEADING = "{:<28}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
+WIDTHS = (-28, *COLUMNS.values())
 UNITS = (
     "bias: |E[g] − g*| in units of |g*|, the length of the on-policy gradient. noise: standard deviation over batches\n"
     f"of {BATCH_SIZES[RANKED_BY]} answers, in the same units. step length: factor on the step along g*. η(B): share of "
@@ -44,11 +47,49 @@ LARGEST_SHOWN = 1_000_000
 """Larger numbers of prompts or answers are not printed: nobody records so many."""
 SMALLEST_SHOWN = 0.0005
 """Smaller differences are 0 in the printed digits."""
-WIDTH = 118
 THRESHOLDS = 20
 M2PO = "m2po"
 NO_CORRECTION = "disabled"
 """The preset with which the JSON document compares the others."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Rank presets by the progress that one step makes, with bias, noise and direction of their gradients.
+
+    The numbers are computed from the score sketch of a recorded step.
+    """
+
+    run: RunName
+    step: int | None = None
+    """Step with a score sketch; by default the last one."""
+    presets: tuple[str, ...] = ()
+    """Names of presets; by default all, except those with score centering."""
+    sweep: str = ""
+    """Name of one preset, one rejection rule (such as token_prefix_gap_outward, the rule of CPPO), or m2po. Prints it
+    at twenty thresholds instead, and the best threshold with its 95 % interval."""
+    rule: int | None = None
+    """Index of the preset's rejection rule to move, from 0; by default its weights, or rule 0 if it has no weights."""
+    score_centering: bool = False
+    """Add score centering to the presets that it goes with: those without rules, with token weights or none. Needs a
+    step on which every likely answer was sketched."""
+    json: bool = False
+    """Print the numbers of the presets as JSON, for other programs."""
+
+
+def run_gradients(request: Gradients) -> int:
+    """Print the table, the sweep or the document, and return the exit code."""
+    run = runs.find_run(request.run)
+    if request.score_centering and (request.sweep or request.json):
+        raise UsageError("--score-centering prints a table of presets: leave out --sweep and --json.")
+    if request.json:
+        if request.sweep:
+            raise UsageError("--json prints presets, not a sweep: leave out --sweep or --json.")
+        print(gradient_document(run, request.step, request.presets))
+        return 0
+    sweep = sweep_table(run, request.sweep, request.step, request.rule) if request.sweep else None
+    print("\n".join(sweep or gradient_table(run, request.step, request.presets, request.score_centering)))
+    return 0
 
 
 # --- tables ---
@@ -75,9 +116,9 @@ def gradient_table(
     names = list(names) or [name for name in RANKED if not score_centering or can_center(PRESETS[name].config)]
     loss = LossConfig(score_centering=score_centering)
     ranking = compare(batch, sketch, [preset(name) for name in names], loss)
-    lines = [*_header(run, step, batch, sketch, ranking.reports[0]), "", HEADING.format("preset")]
+    lines = [*_header(run, step, batch, sketch, ranking.reports[0]), "", _heading("preset")]
     for group in ranking.choices[RANKED_BY].groups:
-        lines.append("-" * len(HEADING.format("")))
+        lines.append("-" * len(_heading("")))
         lines += [_row(names[index], ranking.reports[index]) for index in group]
     orders = [[index for group in choice.groups for index in group] for choice in ranking.choices]
     seconds = [names[order[1]] if len(order) > 1 else "" for order in orders]
@@ -87,7 +128,7 @@ def gradient_table(
         + _difference_sentence(choice.over_nothing, "no correction", batch, sketch)
         for size, (choice, second) in enumerate(zip(ranking.choices, seconds, strict=True))
     ]
-    return [*lines, "", *_wrap(sentences), "", GROUPS, UNITS]
+    return [*lines, "", *wrap_each(sentences), "", GROUPS, UNITS]
 
 
 def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None = None) -> list[str]:
@@ -113,10 +154,10 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
     return [
         *_header(run, step, batch, sketch, sweep.ranking.reports[0]),
         "",
-        HEADING.format(f"{name} at"),
+        _heading(f"{name} at"),
         *(_row(f"{point:.9g}", report) for point, report in zip(shown(points), sweep.ranking.reports, strict=True)),
         "",
-        *_wrap(sentences),
+        *wrap_each(sentences),
         "",
         UNITS,
     ]
@@ -143,7 +184,7 @@ def _header(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: Gra
         )
     doubt = [] if length.low > 0 else ["The reference may be noise (its interval contains 0): the units are uncertain."]
     data = f"{run.name}, step {step}: {_data_description(batch, sketch)}, its length {interval_text(length)}"
-    prompts = _wrap([_prompts_sentence(report, sketch)]) if isinstance(sketch, ExactSketch) else []
+    prompts = wrap_each([_prompts_sentence(report, sketch)]) if isinstance(sketch, ExactSketch) else []
     return [data, *doubt, *_coverage_lines(sketch), *prompts]
 
 
@@ -206,30 +247,15 @@ def _difference_sentence(paired: Interval, other: str, batch: TokenBatch, sketch
     return f"{not_significant}. To make it significant, {count} {here.kind} are needed; here are {here.count:,}."
 
 
-def _wrap(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences as lines of at most `WIDTH` characters."""
-    return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
+def _heading(first: str) -> str:
+    return table_row((first, *COLUMNS), WIDTHS)
 
 
 def _row(name: str, report: GradientReport) -> str:
-    return (
-        f"{name:<28}{_cell(report.relative_bias)}{report.noise[RANKED_BY].value:>8.2f}"
-        f"{_cell(report.cosine)}{_cell(report.scale)}{report.ess.value:>7.0%}"
-        + "".join(_cell(share) for share in report.progress)
-    )
-
-
-def _cell(interval: Interval) -> str:
-    return f"{interval_text(interval):>{INTERVAL_WIDTH}}"
-
-
-def interval_text(interval: Interval) -> str:
-    return bracketed(interval.value, interval.low, interval.high, "z.3f")
-
-
-def bracketed(value: float, low: float, high: float, digits: str = ".2f") -> str:
-    """Return `0.31 [0.28, 0.35]`, or `– [0.28, 0.35]` if the value is NaN."""
-    return f"{'–' if math.isnan(value) else f'{value:{digits}}'} [{low:{digits}}, {high:{digits}}]"
+    step = (report.relative_bias, report.cosine, report.scale)
+    bias, cosine, scale, *progress = map(interval_text, (*step, *report.progress))
+    noise, ess = f"{report.noise[RANKED_BY].value:.2f}", f"{report.ess.value:.0%}"
+    return table_row((name, bias, noise, cosine, scale, ess, *progress), WIDTHS)
 
 
 # --- JSON ---

@@ -1,33 +1,26 @@
-"""The effect of a correction on one step: final weights, the statistic of a rule, and what happens to each token."""
+"""Histograms of one step: its final weights, and the statistic that a rule compares."""
 
 import math
 
 import numpy as np
-import torch
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.divergences import SIGNED
 from rlcorr.figures.axes import decades, ratio_axis, span_of, stretched, stretched_axis, token_axis
 from rlcorr.figures.canvas import (
     COOL,
-    CUT,
     KEPT,
     REJECTED,
     WARM,
     Figure,
     Part,
-    Parts,
-    fade,
     figure,
     legend_keys,
+    line,
     moving_note,
     vertical_line,
 )
-from rlcorr.figures.cells import (
-    centres,
-    select_values,
-    token_map,
-)
+from rlcorr.figures.cells import centres, select_values
 from rlcorr.rejection import inside, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -38,10 +31,6 @@ BINS = 81
 
 CLOSE = 1 / 20
 """Two lines are closer than this share of the axis if their labels would touch."""
-FATES = ("padding", "kept", "below threshold", "above threshold", "rejected")
-"""Ordered by severity. If several tokens share a cell, it shows the most severe one."""
-
-Statistic = tuple[list[Part], Part, Parts]  # traces, x axis, shapes
 
 
 def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> Figure:
@@ -84,68 +73,41 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     passed = inside(rule, statistic)
     kept, rejected = select_values(statistic, member & passed), select_values(statistic, member & ~passed)
-    around_0 = _signed_statistic if rule.divergence in SIGNED else _divergence_statistic
-    build = _ratio_statistic if rule.divergence == "k1" else around_0
-    traces, x, marks = build(rule, kept, np.where(np.isnan(rejected), np.inf, rejected))
-    if rule.level == "token":
-        y = token_axis(len(kept) + len(rejected))
-    else:
+    values = np.concatenate([kept, np.where(np.isnan(rejected), np.inf, rejected)])
+    positions, low, high = on_axis(rule, values)
+    ends, sides = (low, high), rule.divergence in SIGNED
+    traces = [
+        _bars("inside", positions[: len(kept)], ends, colours=_SIDES if sides else KEPT),
+        _bars("outside", positions[len(kept) :], ends, colours=REJECTED),
+    ]
+    y = token_axis(len(values))
+    if rule.level != "token":
         y = {"title_text": "sequences", "range": [0, 1.15 * max(1, int((traces[0]["y"] + traces[1]["y"]).max()))]}
-    return figure(traces, height=300, x=x, y=y, shapes=marks, legend=True)
+    if sides:
+        neutral = "1" if rule.divergence == "k1" else "0"
+        traces += legend_keys({f"inside, below {neutral}": COOL, f"above {neutral}": WARM})
+    x = _statistic_axis(rule, values, ends)
+    return figure(traces, height=300, x=x, y=y, shapes=rule_marks(rule, ends), legend=True)
 
 
-def _ratio_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    titles = {None: "ratio", "sum": "product of ratios", "mean": "geometric mean of ratios"}
-    title = f"{titles.get(rule.reduce, f'{rule.reduce} ratio')}, per {rule.level}"
-    if not _is_stretched(rule):
-        traces, span = _two_sided(kept, rejected, "1")
-        return traces, {"title_text": title, **ratio_axis(span)}, rule_marks(rule, (-span, span))
-    span = span_of(np.concatenate([kept, rejected]))
-    traces, end = _two_sided(stretched(kept), stretched(rejected), "1", float(stretched(span)))
-    return (
-        traces,
-        {"title_text": "geometric mean, stretched near 1", **stretched_axis(span)},
-        rule_marks(rule, (-end, end)),
-    )
-
-
-def _signed_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    """Draw a divergence with a sign on a linear axis around 0."""
-    traces, span = _two_sided(kept, rejected, "0")
-    x = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": [-span, span]}
-    return traces, x, rule_marks(rule, (-span, span))
+def _statistic_axis(rule: RejectionRule, values: np.ndarray, ends: tuple[float, float]) -> Part:
+    """Return the axis of `on_axis` with its title and labels."""
+    if _is_stretched(rule):
+        return {"title_text": "geometric mean, stretched near 1", **stretched_axis(span_of(values))}
+    if rule.divergence == "k1":
+        titles = {None: "ratio", "sum": "product of ratios"}
+        title = titles.get(rule.reduce, f"{rule.reduce} ratio")
+        return {"title_text": f"{title}, per {rule.level}", **ratio_axis(ends[1])}
+    axis = {"title_text": f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip(), "range": list(ends)}
+    if rule.divergence in SIGNED:
+        return axis
+    ticks = list(range(int(ends[0]), int(ends[1]) + 1))
+    return axis | {"tickvals": ticks, "ticktext": [f"{10.0**tick:g}" for tick in ticks], "read": "10^"}
 
 
 def _is_stretched(rule: RejectionRule) -> bool:
     """Check whether the rule bounds a geometric mean, whose bounds are too close to 1 for an axis of all ratios."""
     return rule.divergence == "k1" and rule.reduce == "mean"
-
-
-def _two_sided(
-    kept: np.ndarray, rejected: np.ndarray, neutral: str, span: float | None = None
-) -> tuple[list[Part], float]:
-    """Return bars on both sides of 0 with their legend, and half the width of their axis."""
-    span = span_of(np.concatenate([kept, rejected])) if span is None else span
-    groups = (("inside", kept, _SIDES), ("outside", rejected, REJECTED))
-    bars = [_bars(name, group, (-span, span), colours=colours) for name, group, colours in groups]
-    return [*bars, *legend_keys({f"inside, below {neutral}": COOL, f"above {neutral}": WARM})], span
-
-
-def _divergence_statistic(rule: RejectionRule, kept: np.ndarray, rejected: np.ndarray) -> Statistic:
-    """Draw a divergence ≥ 0 over its decades. Values below the first decade are counted in the first bar."""
-    positions, low, high = on_axis(rule, np.concatenate([kept, rejected]))
-    traces = [
-        _bars(name, group, (low, high), colours=colour)
-        for name, group, colour in (
-            ("inside", positions[: len(kept)], KEPT),
-            ("outside", positions[len(kept) :], REJECTED),
-        )
-    ]
-    ticks = list(range(int(low), int(high) + 1))
-    title = f"{rule.reduce or ''} {rule.divergence} per {rule.level}".strip()
-    x = {"title_text": title, "range": [low, high], "tickvals": ticks, "ticktext": [f"{10.0**t:g}" for t in ticks]}
-    x["read"] = "10^"
-    return traces, x, rule_marks(rule, (low, high))
 
 
 def rule_marks(rule: RejectionRule, ends: tuple[float, float]) -> list[Part]:
@@ -173,36 +135,6 @@ def on_axis(rule: RejectionRule, values: np.ndarray) -> tuple[np.ndarray, float,
     return np.log10(np.maximum(values, 10.0**low)), low, high
 
 
-def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> np.ndarray:
-    """Return what happens to each token, (B, T) uint8: an index into FATES."""
-    mask = batch.response_mask
-    fates = mask.to(torch.uint8)
-    if config.weights is not None:
-        below, above = config.weights.outside(config.weights.raw(result.log_ratio, mask))
-        fates = fates.masked_fill(mask & below, 2).masked_fill(mask & above, 3)
-    return fates.masked_fill(mask & ~result.keep_mask, 4).cpu().numpy()
-
-
-def fate_mask(fates: np.ndarray, config: CorrectionConfig | None = None) -> Figure:
-    """Draw the fate of every token: rows are sequences, columns are tokens, padding is blank.
-
-    In large batches a cell shows the most severe fate of its tokens. The legend has the fates that are possible under
-    `config`; by default all.
-    """
-    colours = (fade(KEPT, 0.3), fade(CUT, 0.5), CUT, REJECTED)
-    return token_map("fate", fates, FATES[1:], colours, None if config is None else _possible_fates(config))
-
-
-def _possible_fates(config: CorrectionConfig) -> list[str]:
-    is_possible = (
-        True,
-        config.rollout_is is not None and config.rollout_is_threshold_lower is not None,
-        config.rollout_is is not None and math.isfinite(config.rollout_is_threshold),
-        bool(config.rollout_rs),
-    )
-    return [fate for fate, possible in zip(FATES[1:], is_possible, strict=True) if possible]
-
-
 # --- parts ---
 
 
@@ -227,16 +159,11 @@ def _bars(name: str, values: np.ndarray, ends: tuple[float, float], *, colours: 
 
 def _outline(name: str, values: np.ndarray, span: float) -> Part:
     counts, edges = _histogram(values, -span, span)
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": "lines",
-        "x": edges.astype(np.float32),
-        # Half a token instead of none: a logarithmic axis has no 0, and a gap would break the line.
-        "y": np.maximum(np.append(counts, counts[-1]), 0.5).astype(np.float32),
-        "line": {"shape": "hv", "color": REJECTED, "width": 1.2},
-        "hoverinfo": "skip",
-    }
+    # Half a token instead of none: a logarithmic axis has no 0, and a gap would break the line.
+    heights = np.maximum(np.append(counts, counts[-1]), 0.5).astype(np.float32)
+    outline = line(name, edges.astype(np.float32), heights, REJECTED, width=1.2, hoverinfo="skip")
+    outline["line"]["shape"] = "hv"
+    return outline
 
 
 def _histogram(values: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:

@@ -13,11 +13,11 @@ from tiny import tiny_config
 
 from rlcorr.bounds import at_threshold
 from rlcorr.command.cli import run_verb
-from rlcorr.command.gradient_table import (
-    HEADING,
+from rlcorr.command.gradients import (
     _coverage_lines,
     _difference_sentence,
     _header,
+    _heading,
     gradient_document,
     gradient_table,
     sweep_table,
@@ -41,29 +41,29 @@ FEW = SketchConfig(every=2, directions=64)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
-    """Train a random model on a task that rewards long answers, because it never answers right."""
+def long_answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Reward long answers, because a random model never answers right."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("runs") / "local")
-        rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
-        patch.setitem(TASKS, "addition", rewarding)
-        yield loop.train(tiny_config(tiny_model, prompts_per_step=16, steps=3, sketch=FEW))
+        patch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: len(response) / 5))
+        yield
 
 
 @pytest.fixture(scope="module")
-def exact_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
+def run(long_answers: None, tiny_model: Path) -> Path:
+    return loop.train(tiny_config(tiny_model, prompts_per_step=16, steps=3, sketch=FEW))
+
+
+@pytest.fixture(scope="module")
+def exact_run(long_answers: None, tiny_model: Path) -> Path:
     """Train with an exact sketch of eight prompts. Most answers of a random model are too unlikely for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("exact") / "local")
-        rewarding = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
-        patch.setitem(TASKS, "addition", rewarding)
-        exact = replace(FEW, exact_prompts=8, smallest_probability=0.003)
-        yield loop.train(tiny_config(tiny_model, sketch=exact))
+    exact = replace(FEW, exact_prompts=8, smallest_probability=0.003)
+    return loop.train(tiny_config(tiny_model, run="exact", sketch=exact))
 
 
 def rows_of(lines: list[str]) -> list[str]:
     """Return the rows of the table, without heading, separators and sentences."""
-    heading = next(number for number, line in enumerate(lines) if line.endswith(HEADING.format("")[-40:]))
+    heading = next(number for number, line in enumerate(lines) if line.endswith(_heading("")[-40:]))
     after = lines[heading + 1 :]
     return [line for line in after[: after.index("")] if line.strip("-")]
 
@@ -75,6 +75,11 @@ def prose(lines: list[str]) -> str:
 
 def numbers_in(line: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+\.\d+", line)]
+
+
+def shown(interval: Interval) -> str:
+    value = "–" if math.isnan(interval.value) else f"{interval.value:z.3f}"
+    return f"{value} [{interval.low:z.3f}, {interval.high:z.3f}]"
 
 
 def test_all_presets_by_their_progress(run: Path) -> None:
@@ -97,8 +102,7 @@ def test_the_numbers_are_the_reports(run: Path) -> None:
     (line,) = rows_of(gradient_table(run, 2, ["decoupled_token_is"]))
     got = report(*read_gradients(run, 2), preset("decoupled_token_is"))
     for interval in (got.relative_bias, got.cosine, got.scale, *got.progress):
-        value = "–" if math.isnan(interval.value) else f"{interval.value:z.3f}"
-        assert f"{value} [{interval.low:z.3f}, {interval.high:z.3f}]" in line
+        assert shown(interval) in line
     assert f"{got.noise[0].value:.2f} " in line
     assert f" {got.ess.value:.0%} " in line
 
@@ -211,8 +215,6 @@ def test_the_document_on_the_command_line(exact_run: Path) -> None:
         assert set(entry["eta"]) == set(entry["noise"]) == set(entry["eta_minus_disabled"]) == {"256", "4096"}
     rejecting = [entry for entry in document if entry["cosine"][0] is None]
     assert all(entry["eta"]["256"][0] in (0, None) for entry in rejecting)
-    with pytest.raises(UsageError, match="--json prints presets, not a sweep"):
-        run_verb(["gradients", str(exact_run), "--json", "--sweep", "decoupled_token_is"])
 
 
 def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_runs: Path) -> None:
@@ -228,16 +230,24 @@ def test_advantages_are_those_of_an_update(run: Path, tiny_model: Path, local_ru
     assert torch.equal(recorded, updated)
 
 
-def test_one_preset_over_its_threshold(run: Path) -> None:
-    """Check twenty ascending thresholds, the report at each, and that the best one is in its own interval."""
-    lines = sweep_table(run, "decoupled_token_is", 2)
+@pytest.mark.parametrize("name", ["decoupled_token_is", "m2po"])
+def test_a_sweep_over_a_threshold(run: Path, name: str) -> None:
+    """Check twenty ascending thresholds, the report at the loosest, and that the best one is in its own interval.
+
+    The loosest threshold of M2PO is the mean of all d², at which nothing is dropped.
+    """
+    lines = sweep_table(run, name, 2)
     rows = rows_of(lines)
     thresholds = [float(line.split()[0]) for line in rows]
     assert len(thresholds) == 20
     assert thresholds == sorted(thresholds)
-    last = at_threshold(preset("decoupled_token_is"), thresholds[-1])
-    got = report(*read_gradients(run, 2), last)
-    assert f"{got.relative_bias.value:z.3f} [{got.relative_bias.low:z.3f}, {got.relative_bias.high:z.3f}]" in rows[-1]
+    batch, sketch = read_gradients(run, 2)
+    if name == "m2po":
+        assert batch.old_log_probs is not None
+        d = (batch.old_log_probs - batch.rollout_log_probs)[batch.response_mask]
+        assert thresholds[-1] == pytest.approx(d.double().square().mean().item(), rel=1e-5)
+    last = preset("disabled") if name == "m2po" else at_threshold(preset(name), thresholds[-1])
+    assert shown(report(batch, sketch, last).relative_bias) in rows[-1]
     for size in (256, 4096):
         sentence = prose(lines).split(f"With {size} answers in a batch the most progress is made at ")[1]
         best, low, high = [float(x) for x in re.findall(r"\d+\.?\d*(?:e-\d+)?", sentence) if x != "95"][:3]
@@ -245,40 +255,21 @@ def test_one_preset_over_its_threshold(run: Path) -> None:
         assert low <= high
 
 
-def test_m2po_over_its_threshold(run: Path) -> None:
-    """Check the loosest threshold: the mean of all d², at which nothing is dropped."""
-    lines = sweep_table(run, "m2po", 2)
-    rows = rows_of(lines)
-    thresholds = [float(line.split()[0]) for line in rows]
-    assert len(thresholds) == 20
-    assert thresholds == sorted(thresholds)
-    batch, _ = read_gradients(run, 2)
-    assert batch.old_log_probs is not None
-    d = (batch.old_log_probs - batch.rollout_log_probs)[batch.response_mask]
-    assert thresholds[-1] == pytest.approx(d.double().square().mean().item(), rel=1e-5)
-    got = report(*read_gradients(run, 2), preset("disabled"))
-    assert f"{got.relative_bias.value:z.3f} [{got.relative_bias.low:z.3f}, {got.relative_bias.high:z.3f}]" in rows[-1]
-
-
-def test_the_verb_over_a_threshold(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run_verb(["gradients", str(run), "--sweep", "decoupled_seq_is_rs", "--rule", "0"]) == 0
-    assert "decoupled_seq_is_rs at" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="neither weights nor rejection rules"):
-        run_verb(["gradients", str(run), "--sweep", "disabled"])
-    with pytest.raises(UsageError, match="rule must be below 1"):
-        run_verb(["gradients", str(run), "--sweep", "decoupled_seq_is_rs", "--rule", "1"])
-
-
 def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run_verb(["gradients", str(run), "--presets", "disabled", "decoupled_seq_is"]) == 0
-    assert {line.split()[0] for line in rows_of(capsys.readouterr().out.splitlines())} == {
-        "disabled",
-        "decoupled_seq_is",
-    }
-    with pytest.raises(UsageError, match="unknown preset"):
-        run_verb(["gradients", str(run), "--presets", "decoupled_sequence"])
+    names = {line.split()[0] for line in rows_of(capsys.readouterr().out.splitlines())}
+    assert names == {"disabled", "decoupled_seq_is"}
+    assert run_verb(["gradients", str(run), "--sweep", "decoupled_seq_is_rs", "--rule", "0"]) == 0
+    assert "decoupled_seq_is_rs at" in capsys.readouterr().out
+    for words, message in (
+        (["--presets", "decoupled_sequence"], "unknown preset"),
+        (["--sweep", "disabled"], "neither weights nor rejection rules"),
+        (["--sweep", "decoupled_seq_is_rs", "--rule", "1"], "rule must be below 1"),
+        (["--json", "--sweep", "decoupled_token_is"], "--json prints presets, not a sweep"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run_verb(["gradients", str(run), *words])
 
 
 def test_without_a_sketch_it_names_the_command(run: Path, tiny_model: Path, local_runs: Path) -> None:

@@ -9,34 +9,30 @@ import torch
 from figure_parts import SMALL, batch_of, trace
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.figures import canvas, cells, correction, thresholds
+from rlcorr.figures import canvas, cells, histograms, thresholds
+from rlcorr.figures.fates import fate_mask, token_fates
 
 
 def test_weight_histogram_counts_every_kept_token_once() -> None:
+    """The sides of ratio 1 have their colours. Weights of 0 are counted in a note."""
     config = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5)
-    bars = trace(correction.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
+    bars = trace(histograms.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
     assert bars.y.sum() == 7
-    assert bars.y[: correction.BINS // 2].sum() == 2  # −0.2 and −1
-    assert bars.y[correction.BINS // 2] == 2  # the two zeros
-    assert bars.y[correction.BINS // 2 + 1 :].sum() == 3
+    middle = histograms.BINS // 2
+    assert bars.y[:middle].sum() == 2  # −0.2 and −1
+    assert bars.y[middle] == 2  # the two zeros
+    assert bars.y[middle + 1 :].sum() == 3
     drawn = bars.x[np.nonzero(bars.y)[0][-1]]
     assert drawn == pytest.approx(math.log(1.5), abs=bars.width)  # 1.0 was truncated to log 1.5
-
-
-def test_weights_of_zero_are_counted_in_a_note() -> None:
+    colours = np.array(bars.marker.color)
+    assert {*colours[bars.x < -bars.width]} == {canvas.COOL}
+    assert {*colours[bars.x > bars.width]} == {canvas.WARM}
     config = CorrectionConfig(
         rollout_is="token", rollout_is_mode="mask", rollout_is_threshold=2, rollout_is_threshold_lower=0.5
     )
-    figure = correction.weight_histogram(SMALL, correct(SMALL, config), config)
+    figure = histograms.weight_histogram(SMALL, correct(SMALL, config), config)
     assert trace(figure, "kept").y.sum() == 5
     assert "2 tokens have weight 0" in [shape.label.text for shape in figure.layout.shapes]
-
-
-def test_the_sides_of_ratio_one_have_their_colours() -> None:
-    config = CorrectionConfig()
-    bars = trace(correction.weight_histogram(SMALL, correct(SMALL, config), config), "kept")
-    assert all(colour == canvas.COOL for colour, x in zip(bars.marker.color, bars.x, strict=True) if x < -bars.width)
-    assert all(colour == canvas.WARM for colour, x in zip(bars.marker.color, bars.x, strict=True) if x > bars.width)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +47,7 @@ def test_the_sides_of_ratio_one_have_their_colours() -> None:
 )
 def test_statistic_histogram_counts_both_sides_of_the_bound(rule: RejectionRule, inside: int, outside: int) -> None:
     config = CorrectionConfig(rollout_rs=(rule,))
-    figure = correction.statistic_histogram(SMALL, correct(SMALL, config), rule)
+    figure = histograms.statistic_histogram(SMALL, correct(SMALL, config), rule)
     assert trace(figure, "inside").y.sum() == inside
     assert trace(figure, "outside").y.sum() == outside
 
@@ -63,7 +59,7 @@ def test_fates() -> None:
         rollout_is_threshold_lower=0.9,
         rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=100.0),),
     )
-    fates = correction.token_fates(SMALL, correct(SMALL, config), config)
+    fates = token_fates(SMALL, correct(SMALL, config), config)
     assert fates.tolist() == [[1, 1, 2, 0], [3, 4, 1, 1]]
     assert fates.dtype == np.uint8
 
@@ -72,7 +68,7 @@ def test_a_large_mask_shows_the_most_severe_fate_of_each_cell() -> None:
     fates = np.ones((3, 1000), np.uint8)
     fates[1, 7] = 4
     fates[:, 900:] = 0
-    cells = trace(correction.fate_mask(fates), "fate").z
+    cells = trace(fate_mask(fates), "fate").z
     assert cells.shape == (3, 250)
     assert np.argwhere(cells == 4).tolist() == [[1, 1]]
     assert (cells[:, 225:] == 0).all()
@@ -84,7 +80,7 @@ def test_close_bounds_of_a_geometric_mean_are_far_apart() -> None:
     batch = batch_of([[math.log(0.1)], [0.0], [math.log(10)]])
     rule = RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)
     config = CorrectionConfig(rollout_rs=(rule,))
-    figure: Any = correction.statistic_histogram(batch, correct(batch, config), rule)
+    figure: Any = histograms.statistic_histogram(batch, correct(batch, config), rule)
     lower, upper = (shape.x0 for shape in figure.layout.shapes)
     low, high = figure.layout.xaxis.range
     assert (upper - lower) / (high - low) == pytest.approx(
@@ -102,7 +98,7 @@ def test_labels_of_close_bounds_are_apart() -> None:
         config = CorrectionConfig(
             rollout_is="token", rollout_is_threshold_lower=lower, rollout_is_threshold=upper, rollout_is_mode="mask"
         )
-        figure: Any = correction.weight_histogram(batch, correct(batch, config), config)
+        figure: Any = histograms.weight_histogram(batch, correct(batch, config), config)
         lines = [shape for shape in figure.layout.shapes if shape.x0 == shape.x1 and shape.xref != "paper"]
         assert [line.label.padding for line in lines] == [padding, padding]
         assert [line.label.xanchor for line in lines] == ["right", "left"], "outwards"
@@ -121,13 +117,13 @@ def test_legends_have_only_what_is_possible() -> None:
         (ruled, ["kept", "rejected"], ["rejected", "token ratios", "below 1", "about 1", "above 1"]),
     ):
         result = correct(SMALL, config)
-        assert legend(correction.fate_mask(correction.token_fates(SMALL, result, config), config)) == fates
-        assert legend(correction.weight_histogram(SMALL, result, config)) == weights
+        assert legend(fate_mask(token_fates(SMALL, result, config), config)) == fates
+        assert legend(histograms.weight_histogram(SMALL, result, config)) == weights
 
 
 def test_a_colour_has_one_meaning() -> None:
     """The colours of the two sides of ratio 1 are on no other picture of the bench."""
-    mask: Any = correction.fate_mask(np.array([[1, 2, 3, 4]], np.uint8))
+    mask: Any = fate_mask(np.array([[1, 2, 3, 4]], np.uint8))
     fates = {t.name: t.marker.color for t in mask.data if t.type == "scatter"}
     shares = {colour for _, colour in thresholds.SHARES.values()}
     assert not {canvas.WARM, canvas.COOL} & ({*fates.values()} | shares)
@@ -143,9 +139,9 @@ def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) ->
     batch = TokenBatch(zeros == 0, zeros, zeros + fill)  # not from_log_probs, which refuses NaN
     result = correct(batch, config)
     for figure in (
-        correction.weight_histogram(batch, result, config),
-        correction.statistic_histogram(batch, result, rule),
-        correction.fate_mask(correction.token_fates(batch, result, config)),
+        histograms.weight_histogram(batch, result, config),
+        histograms.statistic_histogram(batch, result, rule),
+        fate_mask(token_fates(batch, result, config)),
         cells.probability_density(batch),
         cells.ratio_density(batch),
     ):

@@ -1,0 +1,58 @@
+"""What a correction does to each token: its fate, and the strength of its colour."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlcorr.config import CorrectionConfig
+from rlcorr.figures.axes import span_of
+from rlcorr.figures.canvas import CUT, KEPT, REJECTED, Figure, fade
+from rlcorr.figures.cells import token_map
+from rlcorr.types import CorrectionResult, TokenBatch
+
+FATES = ("padding", "kept", "below threshold", "above threshold", "rejected")
+"""Ordered by severity. If several tokens share a cell, it shows the most severe one."""
+
+
+def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> np.ndarray:
+    """Return what happens to each token, (B, T) uint8: an index into FATES."""
+    mask = batch.response_mask
+    fates = mask.to(torch.uint8)
+    if config.weights is not None:
+        below, above = config.weights.outside(config.weights.raw(result.log_ratio, mask))
+        fates = fates.masked_fill(mask & below, 2).masked_fill(mask & above, 3)
+    return fates.masked_fill(mask & ~result.keep_mask, 4).cpu().numpy()
+
+
+def fate_mask(fates: np.ndarray, config: CorrectionConfig | None = None) -> Figure:
+    """Draw the fate of every token: rows are sequences, columns are tokens, padding is blank.
+
+    In large batches a cell shows the most severe fate of its tokens. The legend has the fates that are possible under
+    `config`; by default all.
+    """
+    colours = (fade(KEPT, 0.3), fade(CUT, 0.5), CUT, REJECTED)
+    return token_map("fate", fates, FATES[1:], colours, None if config is None else _possible_fates(config))
+
+
+def _possible_fates(config: CorrectionConfig) -> list[str]:
+    is_possible = (
+        True,
+        config.rollout_is is not None and config.rollout_is_threshold_lower is not None,
+        config.rollout_is is not None and math.isfinite(config.rollout_is_threshold),
+        bool(config.rollout_rs),
+    )
+    return [fate for fate, possible in zip(FATES[1:], is_possible, strict=True) if possible]
+
+
+def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:
+    """Return the colour strength of each token, (B, T) in −1 … 1, and the span: the |log r| that has full colour.
+
+    A strength has the sign of log r and the size √(|log r|/span). The root makes ratios near 1 visible, and most ratios
+    are near 1. NaN has full colour.
+    """
+    d = result.log_ratio
+    span = span_of(d[batch.response_mask].double().cpu().numpy().astype(np.float64))
+    share = (d.nan_to_num(torch.inf) / span).clamp(-1, 1)
+    return share.sign() * share.abs().sqrt(), span
