@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.log_prob_pairs import Tokens, mismatch_numbers
+from rlcorr.analysis.log_prob_pairs import Tokens, mismatch_numbers, select_tokens
 from rlcorr.analysis.symptoms import Symptom, short, some_rows
 
 FEWEST = 32
@@ -22,14 +22,17 @@ def opposite_sides(tokens: Tokens, mask: Tensor) -> Symptom | None:
         tokens: the tokens of a batch, (N,).
         mask: where they are in the batch, (B, T), with N true entries.
     """
-    if not bool((tokens.rollout == 0).any() | (tokens.old == 0).any()):
+    is_zero = (tokens.rollout == 0) | (tokens.old == 0)
+    if not bool(is_zero.any()):
         return None
     answer = mask.nonzero()[:, 0]
+    answers, with_zeros = len(answer.unique()), torch.isin(answer, answer[is_zero].unique())
+    answer, part = answer[with_zeros], select_tokens(tokens, with_zeros)
     row = answer.unique(return_inverse=True)[1]
     width = torch.bincount(row)
     place = torch.arange(len(row)) - (width.cumsum(0) - width)[row]
     symptoms = []
-    for name, side, other in (("engine", tokens.rollout, tokens.old), ("trainer", tokens.old, tokens.rollout)):
+    for name, side, other in (("engine", part.rollout, part.old), ("trainer", part.old, part.rollout)):
         for direction, places in (("left", place), ("right", width[row] - 1 - place)):
             zeros = width.scatter_reduce(0, row[side != 0], places[side != 0], "amin")[row]
             text = ((zeros > 0) & (places >= zeros)).nonzero()[:, 0]
@@ -40,7 +43,7 @@ def opposite_sides(tokens: Tokens, mask: Tensor) -> Symptom | None:
             rows = answer[text].unique()
             sentence = f"Looks like padding on opposite sides: the {name}'s log-probs are padded with zeros on the "
             sentence += (
-                f"{direction}, those of the other side are not. In {some_rows(rows, len(width))} the text agrees if "
+                f"{direction}, those of the other side are not. In {some_rows(rows, answers)} the text agrees if "
             )
             sentence += f"it is moved by their number (mean |Δ| {short(after / len(text))} instead of "
             sentence += f"{short(before / len(text))}). Pad both on one side, and cut both with one mask."

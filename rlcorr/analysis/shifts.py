@@ -1,5 +1,6 @@
 """Log-probs of one side that belong to a neighbouring token: in all answers, in some, or in a part of an answer."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ SUSPICIOUS = 0.1
 """Mean |Δ| of an answer from which on it is tested alone; rounding to bfloat16 makes 0.03 on small models."""
 SHORTEST, TOGETHER = 8, 32
 """Tokens that a stretch of one answer must have, and all stretches together."""
+AT_ONCE = 1 << 14
+"""Places of the answers that are tested together: few enough for the processor's cache."""
 LEFT = 0.25
 """Largest share of |Δ| that the move may leave in a stretch. Of 62,400 moves of unrelated rows with 10 to 100 tokens,
 over vocabularies of 12 and 800, one leaves less (a row of 20), and no row of 40 or more leaves less than 0.48."""
@@ -39,27 +42,49 @@ def shift(batch: TokenBatch) -> Symptom | None:
     the stretch of tokens counts that gains most, and a quarter of its |d| may remain. The strength is the share of
     Σ|d| that disappears.
     """
-    old, rollout = batch.tensors()["old_log_probs"].double(), batch.rollout_log_probs.double()
-    real = batch.response_mask & old.isfinite() & rollout.isfinite()
-    size = torch.where(real, (old - rollout).abs(), 0)
-    suspects = (size.sum(-1) / real.sum(-1).clamp(min=1) > SUSPICIOUS).nonzero()[:, 0]
+    old, rollout = batch.tensors()["old_log_probs"], batch.rollout_log_probs
+    pairs = old, rollout, batch.response_mask & old.isfinite() & rollout.isfinite()
+    sizes, counts = _by_few(lambda *few: _sums(*_neighbours(*few, 0)[::2]), pairs)
+    suspects = (sizes / counts.clamp(min=1) > SUSPICIOUS).nonzero()[:, 0]
     if not len(suspects):
         return None
-    candidates = [_whole(old, rollout, real, lag) for lag in LAGS[:2]]
+    candidates = [_whole(pairs, lag) for lag in LAGS[:2]]
     if not any(candidates):
-        parts = [
-            _moved(old[suspects], rollout[suspects], real[suspects], lag) for lag in LAGS if abs(lag) < old.shape[1]
-        ]
-        candidates = [_of_some(part, suspects, len(old), float(size.sum()), size[suspects].sum(-1)) for part in parts]
+        some = [x[suspects] for x in pairs]
+        lags = [lag for lag in LAGS if abs(lag) < old.shape[1]]
+        parts = [_Moved(lag, *_by_few(lambda *few, n=lag: _moved(*few, n), some)) for lag in lags]
+        candidates = [_of_some(part, suspects, len(old), float(sizes.sum()), sizes[suspects]) for part in parts]
     return max((one for one in candidates if one), key=lambda symptom: symptom.strength, default=None)
 
 
-def _whole(old: Tensor, rollout: Tensor, real: Tensor, lag: int) -> Symptom | None:
+def _by_few(test: Callable[..., tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
+    """Return what the test returns of all answers, a few at a time: of all at once it takes most of an import's memory.
+
+    Args:
+        test: gets log-probs (b, T) in float64 and the mask of their real tokens, and returns numbers per answer.
+        pairs: log-probs and mask of all answers, (B, T) each.
+    """
+    few = zip(*(x.split(max(AT_ONCE // max(x.shape[1], 1), 1)) for x in pairs), strict=True)
+    parts = [test(old.double(), rollout.double(), real) for old, rollout, real in few]
+    return [torch.cat(x) for x in zip(*parts, strict=True)]
+
+
+def _sums(d: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ|d| and the number of the real tokens of each answer."""
+    return torch.where(real, d.abs(), 0).sum(-1), real.sum(-1)
+
+
+def _whole(pairs: Sequence[Tensor], lag: int) -> Symptom | None:
     """Check a move of all tokens."""
-    here, there, both = _neighbours(old, rollout, real, lag)
-    before, after = float(here[both].abs().mean()), float(there[both].abs().mean())
-    if not after < before / 2 or int(both.sum()) < FEWEST:
+
+    def both_sums(*few: Tensor) -> tuple[Tensor, ...]:
+        here, there, both = _neighbours(*few, lag)
+        return *_sums(here, both), _sums(there, both)[0]
+
+    before, count, after = (float(x.sum()) for x in _by_few(both_sums, pairs))
+    if count < FEWEST or not after < before / 2:
         return None
+    before, after = before / count, after / count
     sentence = f"Looks like a shift by one: π_old of a token matches π_rollout of the {_name(lag)} (mean |Δ| "
     sentence += f"{short(after)} instead of {short(before)})."
     return Symptom(
@@ -73,17 +98,21 @@ def _neighbours(old: Tensor, rollout: Tensor, real: Tensor, lag: int) -> tuple[T
     return old[:, stay] - rollout[:, stay], old[:, stay] - rollout[:, move], real[:, stay] & real[:, move]
 
 
-def _moved(old: Tensor, rollout: Tensor, real: Tensor, lag: int) -> _Moved:
-    """Return the stretch of each answer whose |Δ| the move lowers most: the largest sum of consecutive gains."""
+def _moved(old: Tensor, rollout: Tensor, real: Tensor, lag: int) -> tuple[Tensor, ...]:
+    """Return the stretch of each answer whose |Δ| the move lowers most: the largest sum of consecutive gains.
+
+    The four tensors are those of `_Moved`.
+    """
     here, there, both = _neighbours(old, rollout, real, lag)
     here, there = (torch.where(both, d.abs(), 0) for d in (here, there))
     sums = torch.nn.functional.pad((here - there).cumsum(-1), (1, 0))  # (B, T − |lag| + 1)
-    end = (sums - sums.cummin(-1).values).argmax(-1)
-    start = sums.cummin(-1).indices.gather(-1, end[:, None])[:, 0]
+    lowest, places_of_lowest = sums.cummin(-1)
+    end = (sums - lowest).argmax(-1)
+    start = places_of_lowest.gather(-1, end[:, None])[:, 0]
     places = torch.arange(here.shape[1])
     inside = (places >= start[:, None]) & (places < end[:, None])
     before, after = ((x * inside).sum(-1) for x in (here, there))
-    return _Moved(lag, start + max(-lag, 0), (inside & both).sum(-1), before, after)
+    return start + max(-lag, 0), (inside & both).sum(-1), before, after
 
 
 def _of_some(part: _Moved, suspects: Tensor, answers: int, total: float, sizes: Tensor) -> Symptom | None:

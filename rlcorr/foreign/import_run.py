@@ -92,10 +92,9 @@ def file_source(file: Path, **repairs: bool) -> Source:
 def return_large_blocks(size: int) -> None:
     """Make the process return every block of `_BLOCK` bytes or more to the system as soon as it is freed.
 
-    By default glibc keeps blocks that are smaller than the largest one that was ever freed, up to 32 MiB. Importing
-    256 MiB in row groups of 32 MiB then takes 7.6 of them and 46 s. With this function it takes 2.5 of them and 64 s,
-    because the system clears every page anew (`make bench ARGS=import`). Other C libraries than glibc are left as they
-    are, and so is an import of little `size` (bytes), which takes little memory and is faster without.
+    By default glibc keeps blocks that are smaller than the largest one that was ever freed, up to 32 MiB, so an import
+    would take several row groups more. Other C libraries than glibc are left as they are, and so is an import of little
+    `size` (bytes), which takes little memory and is faster without, because the system clears every page anew.
     """
     if size > LARGE and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _BLOCK)

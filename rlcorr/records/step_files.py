@@ -31,6 +31,8 @@ UNPAIRED = "unpaired_tokens"
 with such tokens have it."""
 ZSTD_LEVEL = 15
 """5 % smaller than the default; a step of 8,000 tokens is written in 40 ms."""
+LARGE_STEP, FAST_LEVEL = 1 << 18, 3
+"""Positions of a step above which this level is used: five times faster, and 2 % larger with random digits."""
 ROW_GROUP_POSITIONS = 1 << 16
 """Positions, including padding, in one row group of a file. Writing a group takes about 300 bytes for each."""
 UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError)
@@ -123,7 +125,8 @@ def from_step(record: StepRecord) -> bytes:
         raise UsageError("a recorded response starts at its first column and has no holes; this response_mask has.")
     rows, width = batch.response_mask.shape
     size = max(ROW_GROUP_POSITIONS // max(width, 1), 1)
-    return _bytes(_table(_rows(record, slice(start, start + size))) for start in range(0, max(rows, 1), size))
+    groups = (_table(_rows(record, slice(start, start + size))) for start in range(0, max(rows, 1), size))
+    return _bytes(groups, FAST_LEVEL if rows * width > LARGE_STEP else ZSTD_LEVEL)
 
 
 def _rows(record: StepRecord, rows: slice) -> StepRecord:
@@ -195,7 +198,7 @@ def to_rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return table.to_pylist(), json.loads((table.schema.metadata or {})[b"rlcorr"])
 
 
-def _bytes(tables: Iterable[pa.Table]) -> bytes:
+def _bytes(tables: Iterable[pa.Table], level: int = ZSTD_LEVEL) -> bytes:
     """Return a Parquet file with one row group per table.
 
     Floats are split into byte streams (all first bytes, then all second bytes, …). Their exponents are similar, so the
@@ -210,7 +213,7 @@ def _bytes(tables: Iterable[pa.Table]) -> bytes:
         "use_dictionary": [path for path in leaves if path not in split],
     }
     with pq.ParquetWriter(
-        sink, first.schema, compression="zstd", compression_level=ZSTD_LEVEL, write_page_checksum=True, **columns
+        sink, first.schema, compression="zstd", compression_level=level, write_page_checksum=True, **columns
     ) as file:
         checksums: dict[str, int] = {}
         for table in itertools.chain([first], groups):
