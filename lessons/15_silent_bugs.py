@@ -37,7 +37,8 @@ from show import picture, show
 
 from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import logits, median_slope, tokens_of
-from rlcorr.analysis.triage import shift, stale_tensor, temperature, triage
+from rlcorr.analysis.pair_faults import shift
+from rlcorr.analysis.triage import stale_tensor, temperature, triage
 from rlcorr.correction import old_log_probs
 from rlcorr.figures.canvas import KEPT, fade, figure
 from rlcorr.figures.mismatch import by_position

@@ -227,15 +227,15 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_338,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_339,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_846,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_857,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_845,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_766,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_132,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_034,
-    ("app",): 10_542,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_035,
+    ("app",): 10_541,
     ("lessons", "lessons/exercises"): 6_757,
-    ("tests",): 51_284,
+    ("tests",): 51_184,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

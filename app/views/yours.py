@@ -24,9 +24,8 @@ from text.phrases import in_words
 from views.mismatch import verdict
 
 from rlcorr.analysis.gap_size import averages, gap_size
-from rlcorr.analysis.outliers import without_outliers
-from rlcorr.analysis.placement import causes, place
-from rlcorr.analysis.symptoms import Symptom
+from rlcorr.analysis.published import causes, place
+from rlcorr.analysis.symptoms import Symptom, without_outliers
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch

@@ -15,11 +15,36 @@ RESOLVED = -1e-3
 
 @dataclass(frozen=True)
 class Tokens:
-    """The real tokens of a batch, as flat tensors in float64."""
+    """The real tokens of a batch, as flat tensors in float64, in A answers that have some."""
 
     old: Tensor  # (N,) p
     rollout: Tensor  # (N,) q
     ids: Tensor | None  # (N,)
+    mask: Tensor  # (B, T) bool, where they are in the batch
+
+    @property
+    def rows(self) -> Tensor:
+        """Return the row of the batch of each answer, (A,)."""
+        return self.mask.any(-1).nonzero()[:, 0]
+
+    @property
+    def widths(self) -> Tensor:
+        """Return the number of tokens of each answer, (A,)."""
+        return self.mask.sum(-1)[self.rows]
+
+    @property
+    def answer(self) -> Tensor:
+        """Return the answer of each token, (N,), as an index into `rows`."""
+        return torch.arange(len(self.rows)).repeat_interleave(self.widths)
+
+    @property
+    def place(self) -> Tensor:
+        """Return how many tokens of its answer are before each token, (N,)."""
+        return torch.arange(len(self.old)) - (self.widths.cumsum(0) - self.widths)[self.answer]
+
+    def where(self, chosen: Tensor) -> Tensor:
+        """Return where the chosen tokens, (N,) bool, are in the batch, (B, T) bool."""
+        return torch.zeros_like(self.mask).masked_scatter(self.mask, chosen)
 
 
 def tokens_of(batch: TokenBatch) -> Tokens:
@@ -30,14 +55,15 @@ def tokens_of(batch: TokenBatch) -> Tokens:
     if not bool(mask.any()):
         raise UsageError("a mismatch needs tokens; the response_mask of this batch is empty.")
     old, rollout = batch.old_log_probs[mask].double(), batch.rollout_log_probs[mask].double()
-    return Tokens(old.detach(), rollout.detach(), None if ids is None else ids[mask])
+    return Tokens(old.detach(), rollout.detach(), None if ids is None else ids[mask], mask)
 
 
 def select_tokens(tokens: Tokens, mask: Tensor) -> Tokens:
     """Return the tokens where the mask, (N,), is true."""
     if bool(mask.all()):  # a copy would be as large as the batch
         return tokens
-    return Tokens(tokens.old[mask], tokens.rollout[mask], None if tokens.ids is None else tokens.ids[mask])
+    ids = None if tokens.ids is None else tokens.ids[mask]
+    return Tokens(tokens.old[mask], tokens.rollout[mask], ids, tokens.where(mask))
 
 
 def mismatch_numbers(tokens: Tokens) -> dict[str, float]:

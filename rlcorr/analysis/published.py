@@ -1,16 +1,19 @@
-"""Gaps between engine and trainer that were measured, in published work and by this project: `published.toml`.
+"""Measured gaps between engine and trainer, from published work and by this project: `published.toml`.
 
 A batch is compared with them, because the size of a gap alone proves nothing: depth, width and entropy of the model
 change k3 tenfold within one number format, and old weights make gaps of the same size as 8 bits.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Literal
 
-from rlcorr.errors import unknown
+from rlcorr.analysis.symptoms import listed, short
+from rlcorr.errors import UsageError, unknown
 from rlcorr.validated import check
 
 Format = Literal[
@@ -55,6 +58,33 @@ WORDS: dict[KnownCause, str] = {
 }
 
 
+SYMBOLS: dict[Measure, str] = {"k3": "k3", "abs": "mean |d|"}
+FORMATS: dict[Format, str] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8_weights": "weights int8",
+    "fp8_weights": "weights fp8",
+    "fp8_kv": "KV cache e4m3",
+    "e5m2_kv": "KV cache e5m2",
+    "int4_weights": "weights int4",
+    "fp8_training": "training in fp8",
+    "w8a8": "8 bits on both sides",
+    "mxfp8": "MXFP8",
+    "nvfp4": "weights NVFP4",
+}
+EIGHT_BITS: tuple[Format, ...] = ("int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "fp8_training", "w8a8", "mxfp8")
+OTHER_CAUSES: dict[Cause, str] = {"age": "old weights", "hidden": "hidden updates", "fault": "a bug"}
+"""Causes that have rows of their own, whatever the number format is."""
+EQUAL = (
+    "{symbol} is 0: both sides give the same log-probs, and there is nothing to correct. That was measured with the "
+    "same kernels on both sides. If yours are not the same, check that one side is no copy of the other."
+)
+
+
+LAST: tuple[KnownCause, ...] = ("age", "hidden")
+
+
 @dataclass(frozen=True)
 class Gap:
     """One measured gap, d = log π_trainer − log π_engine of sampled tokens. It has at least one of the five ranges."""
@@ -82,6 +112,10 @@ class Gap:
         return self.source.split()[0] == OURS
 
 
+Sized = tuple[Gap, Range]
+"""A gap with its size in one measure."""
+
+
 @dataclass(frozen=True)
 class CauseMatch:
     """One cause of gaps, the range measured for it, and the measured gap that is nearest to a given size."""
@@ -92,24 +126,87 @@ class CauseMatch:
     example: Gap
     example_range: Range
 
+    @property
+    def words(self) -> str:
+        """Return the cause in words, with its range."""
+        return f"{WORDS[self.cause]} ({range_text((self.low, self.high))})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The measured gaps of one kind, with their sizes."""
+
+    name: str
+    gaps: tuple[Sized, ...]
+
+    @property
+    def middle(self) -> float:
+        """Return the median size; that of a range is its geometric mean."""
+        return median(math.sqrt(low * high) for _, (low, high) in self.gaps)
+
+    @property
+    def low(self) -> float:
+        return min(low for _, (low, _) in self.gaps)
+
+    @property
+    def high(self) -> float:
+        return max(high for _, (_, high) in self.gaps)
+
 
 @cache
 def gaps() -> tuple[Gap, ...]:
     """Return all measured gaps, in the order of the file."""
     rows = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["gaps"]
-    return tuple(_gap(row) for row in rows)
+    ranges = [{name: tuple(map(float, x)) for name, x in row.items() if isinstance(x, list)} for row in rows]
+    return tuple(Gap(**{"source": "", **row, **sizes}) for row, sizes in zip(rows, ranges, strict=True))
+
+
+@cache
+def measured(measure: Measure) -> tuple[Sized, ...]:
+    """Return the gaps of which this was measured and is above 0, with it."""
+    sizes = [(gap, gap.k3 if measure == "k3" else gap.abs) for gap in gaps()]
+    return tuple((gap, size) for gap, size in sizes if size and size[0] > 0)
+
+
+@cache
+def _by_cause(measure: Measure) -> dict[KnownCause, tuple[Sized, ...]]:
+    """Return cause → measured gaps: number formats, the one with the smallest gaps first, then `LAST`.
+
+    Routing counts as rounding, because it is rounding that sends a token to another expert.
+    """
+    by_cause: dict[KnownCause, tuple[Sized, ...]] = {}
+    for gap, size in measured(measure):
+        cause = gap.format if gap.cause in ("rounding", "routing") else gap.cause
+        if cause in WORDS:
+            by_cause[cause] = (*by_cause.get(cause, ()), (gap, size))
+    order = {cause: place for place, cause in enumerate(LAST, 1)}
+    return dict(sorted(by_cause.items(), key=lambda item: (order.get(item[0], 0), _extremes(item[1])[1])))
+
+
+def _roundings() -> dict[KnownCause, tuple[Sized, ...]]:
+    return {cause: sizes for cause, sizes in _by_cause("k3").items() if cause not in LAST}
+
+
+def _extremes(sizes: tuple[Sized, ...]) -> Range:
+    return min(low for _, (low, _) in sizes), max(high for _, (_, high) in sizes)
 
 
 def rounding(format: str) -> Range:
     """Return the smallest and the largest k3 that was measured for rounding to this number format.
 
-    Dense models and mixtures of experts count, with and without router replay, because it is rounding that sends a
-    token to another expert. Raises `UsageError` for a format without a measured k3.
+    Dense models and mixtures of experts count, with and without router replay. Raises `UsageError` for a format without
+    a measured k3.
     """
-    ranges = _rounded()
+    ranges = {str(cause): sizes for cause, sizes in _roundings().items()}
     if format not in ranges:
         raise unknown("number format", format, ranges)
     return _extremes(ranges[format])
+
+
+def largest_rounding() -> CauseMatch:
+    """Return the number format with the largest measured gaps, and its run with the largest gap."""
+    format, sizes = list(_roundings().items())[-1]
+    return match_cause(format, _extremes(sizes)[1])
 
 
 def matching_causes(size: float, measure: Measure = "k3") -> tuple[CauseMatch, ...]:
@@ -135,7 +232,7 @@ def match_cause(cause: KnownCause, size: float, measure: Measure = "k3") -> Caus
     return CauseMatch(cause, *_extremes(causes[cause]), gap, nearest)
 
 
-def nearest_gap(size: float, measure: Measure = "k3") -> tuple[Gap, Range]:
+def nearest_gap(size: float, measure: Measure = "k3") -> Sized:
     """Return the measured gap that is nearest to this size, chosen as in `match_cause`, whatever its cause."""
     return min(measured(measure), key=lambda candidate: _distance(size, *candidate))
 
@@ -147,45 +244,123 @@ def _distance(size: float, gap: Gap, measured_range: Range) -> tuple[float, bool
     return max(low / max(size, 1e-300), size / high, 1.05), gap.ours, high / low
 
 
-def largest_rounding() -> CauseMatch:
-    """Return the number format with the largest measured gaps, and its run with the largest gap."""
-    format, measured = list(_rounded().items())[-1]
-    return match_cause(format, _extremes(measured)[1])
+def rows(measure: Measure = "k3") -> tuple[Row, ...]:
+    """Return the measured gaps in rows: number formats, dense models and mixtures of experts apart; then other causes.
 
-
-@cache
-def _rounded(measure: Measure = "k3") -> dict[KnownCause, list[tuple[Gap, Range]]]:
-    """Return number format → measured gaps from rounding with their size; the format with the smallest is first."""
-    by_format: dict[KnownCause, list[tuple[Gap, Range]]] = {}
+    The number format whose gaps have the smallest median is first. A gap whose source does not separate the causes is
+    in the row of its number format.
+    """
+    by_name: dict[str, list[Sized]] = {}
     for gap, size in measured(measure):
-        if gap.cause in ("rounding", "routing"):
-            by_format.setdefault(gap.format, []).append((gap, size))
-    return dict(sorted(by_format.items(), key=lambda item: _extremes(item[1])[1]))
+        by_name.setdefault(_row_name(gap), []).append((gap, size))
+    some = [Row(name, tuple(sizes)) for name, sizes in by_name.items()]
+    return tuple(sorted(some, key=lambda row: (row.name in OTHER_CAUSES.values(), row.middle)))
 
 
-def _by_cause(measure: Measure) -> dict[KnownCause, list[tuple[Gap, Range]]]:
-    """Return cause → measured gaps: every number format, then old weights and hidden updates."""
-    by_cause = dict(_rounded(measure))
-    others: tuple[KnownCause, ...] = ("age", "hidden")
-    for cause in others:
-        if gaps_of := [(gap, size) for gap, size in measured(measure) if gap.cause == cause]:
-            by_cause[cause] = gaps_of
-    return by_cause
+def place(size: float, measure: Measure = "k3", format: Format | None = None, *, experts: bool = False) -> list[str]:
+    """Say where a gap of this size lies among the measured ones, and which of them is nearest, in a few sentences.
+
+    Args:
+        size: k3 or the mean of |d|, at least 0.
+        format: the coarsest number format of the two sides, if it is known.
+        experts: with `format`: the model is a mixture of experts.
+
+    Returns:
+        One sentence per item. A size of 0 has one only, because there is nothing to compare.
+
+    Raises:
+        UsageError: if the size is negative or not a number, or no gap above 0 was measured in this format.
+    """
+    if not 0 <= size < math.inf:
+        raise UsageError(f"{SYMBOLS[measure]} must be at least 0 and finite; got {size:g}.")
+    if size == 0:
+        return [EQUAL.format(symbol=SYMBOLS[measure])]
+    published, ours = (_counts(size, measure, ours=ours) for ours in (False, True))
+    said = [
+        f"{SYMBOLS[measure]} is {short(size)}. It is larger than {published}; of the gaps of this project, than {ours}."
+    ]
+    if format is not None:
+        said.append(_within(size, measure, format, experts))
+    gap, near = nearest_gap(size, measure)
+    said.append(f"The nearest one was measured with {described(gap, near)}.")
+    return said
 
 
-@cache
-def measured(measure: Measure) -> tuple[tuple[Gap, Range], ...]:
-    """Return the gaps of which this was measured and is above 0, with it."""
-    sizes = [(gap, gap.k3 if measure == "k3" else gap.abs) for gap in gaps()]
-    return tuple((gap, size) for gap, size in sizes if size and size[0] > 0)
+def causes(size: float, measure: Measure = "k3") -> str:
+    """Name the causes that were measured to make gaps of this size, with the range of each."""
+    matches = matching_causes(size, measure)
+    if not matches:
+        return "No cause was measured to make gaps of this size."
+    return f"Measured causes of gaps of this size: {listed([match.words for match in matches])}."
 
 
-def _extremes(gaps_of: list[tuple[Gap, Range]]) -> Range:
-    """Return the smallest and the largest size of some gaps."""
-    return min(size[0] for _, size in gaps_of), max(size[1] for _, size in gaps_of)
+def described(gap: Gap, size: Range) -> str:
+    """Describe a measured gap in a line: model, size of the model, number format, size of the gap, note and source."""
+    kind = ", mixture of experts" if gap.experts else ""
+    note = f"; {gap.note}" if gap.note else ""
+    note += "; cause unknown" if gap.cause == "unknown" else ""
+    return f"{gap.model}{kind} ({FORMATS[gap.format]}, {gap.engine}): {range_text(size)}{note} ({gap.source})"
 
 
-def _gap(row: dict[str, Any]) -> Gap:
-    """Return a row of the file as a gap; its lists become ranges. Raises `UsageError` for a row without a source."""
-    fields = {name: tuple(map(float, value)) if isinstance(value, list) else value for name, value in row.items()}
-    return Gap(**{"source": "", **fields})
+def range_text(size: Range) -> str:
+    """Write a range of sizes, or one number if both ends are the same."""
+    low, high = size
+    return short(low) if low == high else f"{short(low)} to {short(high)}"
+
+
+def _within(size: float, measure: Measure, format: Format, experts: bool) -> str:
+    """Say whether the size lies within those measured for the number format of the person's run.
+
+    Gaps whose cause nobody knows do not count, because what made them may be a fault: that a question about such a gap
+    was asked before does not make it normal. They are named if the size is among them.
+    """
+    name = _format_name(format, experts)
+    row = next((row for row in rows(measure) if row.name == name), None)
+    if row is None:
+        return _by_another_measure(measure, format, name)
+    explained = Row(name, tuple(pair for pair in row.gaps if pair[0].cause != "unknown"))
+    if not explained.gaps:
+        return f"{_position(size, row)}, and nobody knows the cause there."
+    unexplained = [near for gap, near in row.gaps if gap.cause == "unknown" and near[1] >= size]
+    also = f" A gap as large was reported with {name}, too, but nobody has found its cause." if unexplained else ""
+    return f"{_position(size, explained)}.{also if size > explained.high else ''}"
+
+
+def _by_another_measure(measure: Measure, format: Format, name: str) -> str:
+    """Name what was measured in this format instead. Raises `UsageError` if nothing was, or only gaps of 0."""
+    others = [(gap, gap.kl) for gap in gaps() if gap.format == format and gap.kl is not None and gap.kl[0] > 0]
+    if not others:
+        kinds = listed([row.name for row in rows(measure)])
+        raise UsageError(f"no {SYMBOLS[measure]} was measured for {name}. Measured: {kinds}.")
+    said = "; ".join(f"a KL divergence of {described(gap, size)}" for gap, size in others)
+    return f"No {SYMBOLS[measure]} was measured for {name}, only {said}."
+
+
+def _position(size: float, row: Row) -> str:
+    """Say whether a size lies below, within or above the gaps of a row, without a full stop."""
+    inside = "as large as" if row.low == row.high else "within"
+    place = "below" if size < row.low else "above" if size > row.high else inside
+    count = f"the {len(row.gaps)} gaps" if len(row.gaps) > 1 else "the only gap"
+    return f"That is {place} {count} measured with {row.name} ({range_text((row.low, row.high))})"
+
+
+def _counts(size: float, measure: Measure, *, ours: bool) -> str:
+    """Count the gaps below this size in 16 bits, in 8 bits and from old weights: published ones, or this project's."""
+    some = [(gap, high) for gap, (_, high) in measured(measure) if gap.ours == ours]
+    rounded = [(gap, high) for gap, high in some if gap.cause not in OTHER_CAUSES]
+    published = "" if ours else "published gaps "
+    families = {
+        f"{published}in 16 bits": [high for gap, high in rounded if gap.format in ("float16", "bfloat16")],
+        "in 8 bits": [high for gap, high in rounded if gap.format in EIGHT_BITS],
+        "from old weights": [high for gap, high in some if gap.cause == "age"],
+    }
+    return listed([f"{sum(high < size for high in highs)} of the {len(highs)} {where}"
+                   for where, highs in families.items() if highs])  # fmt: skip
+
+
+def _row_name(gap: Gap) -> str:
+    return OTHER_CAUSES.get(gap.cause) or _format_name(gap.format, gap.experts)
+
+
+def _format_name(format: Format, experts: bool) -> str:
+    return f"{FORMATS[format]}, experts" if experts else FORMATS[format]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlcorr.analysis.bound_curve import weight_bounds
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
@@ -16,7 +17,6 @@ from rlcorr.ratios import log_ratio
 from rlcorr.rejection import inside, log_bounds, rule_statistic
 from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
-from rlcorr.weights import between
 
 FLOOR = -18.0
 """Smallest log-prob of the region, 1.5e-8: log-ratios stay within their clamp of ±20."""
@@ -104,8 +104,9 @@ def _inside_region(config: CorrectionConfig, log_old: Tensor, log_rollout: Tenso
     batch = TokenBatch(torch.ones(len(log_old), 1, dtype=torch.bool), log_rollout[:, None], log_old[:, None])
     d = log_ratio(log_old[:, None], log_rollout[:, None], batch.response_mask)
     keep = torch.ones_like(batch.response_mask)
-    if config.rollout_is == "token":
-        keep = between(d, config.rollout_is_threshold_lower, config.rollout_is_threshold)
+    if config.weights is not None and config.weights.level == "token":
+        below, above = config.weights.outside(d)
+        keep = ~(below | above)
     for rule in token_rules(config):
         keep = keep & inside(rule, rule_statistic(rule, batch, d))
     return keep[:, 0]
@@ -120,9 +121,7 @@ def sequence_bounds(config: CorrectionConfig, lengths: Tensor) -> list[tuple[Ten
     length = lengths.double()
     sides = []
     if config.rollout_is in ("sequence", "geometric"):
-        lower = config.rollout_is_threshold_lower
-        edges = (-math.inf if lower is None else math.log(lower), math.log(config.rollout_is_threshold))
-        sides.append((edges, config.rollout_is == "geometric"))
+        sides.append((weight_bounds(config.weights), config.rollout_is == "geometric"))
     for rule in config.rollout_rs:
         if rule.divergence == "k1" and rule.reduce in ("sum", "mean"):
             sides.append((log_bounds(rule), rule.reduce == "mean"))

@@ -1,10 +1,12 @@
-"""Parts of the diagnosis of a batch: the patterns that a mismatch can have, and how their numbers are written."""
+"""What a diagnosis says: the patterns of a mismatch, the sentence of each sign, and how numbers are written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
+
+from rlcorr.types import TokenBatch
 
 Pattern = Literal[
     "not finite", "identical", "shift by one", "padding", "top-p mass", "temperature", "stale tensor", "clean",
@@ -38,6 +40,136 @@ class Symptom:
     of the other symptoms and of the size of the gap."""
 
 
+@dataclass(frozen=True)
+class Sign:
+    """What is said about one sign of a pattern. The test that finds it fills the braces."""
+
+    pattern: Pattern
+    sentence: str
+    remedy: str = ""
+
+    def symptom(self, strength: float, numbers: dict[str, float], /, **words: Any) -> Symptom:
+        """Return the symptom with these words in its sentence."""
+        text = f"{self.sentence} {self.remedy}".rstrip().format(**words)
+        return Symptom(self.pattern, text, numbers, strength)
+
+
+SIGNS = {
+    "not finite": Sign(
+        "not finite", "Not finite: {count:,} of {total:,} tokens have a log-prob that is NaN or infinite."
+    ),
+    "left out": Sign(
+        "not finite",
+        "Not finite: {count:,} of {total:,} tokens have no log-prob of the engine and are left out of every number.",
+    ),
+    "fill value of both": Sign(
+        "padding",
+        "Looks like padding: both log-probs are exactly {value} on {count:,} tokens ({share}). This value marks a "
+        "missing log-prob.",
+        "The response_mask includes positions without a token.",
+    ),
+    "fill value": Sign(
+        "padding",
+        "Looks like padding: the {side}'s log-prob is exactly {value} on {count:,} tokens ({share}). This value marks "
+        "a missing log-prob.",
+        "These tokens have no ratio.",
+    ),
+    "constant run": Sign(
+        "padding",
+        "Looks like padding: both log-probs are exactly {value} on {count:,} tokens ({share}), at the beginning or end "
+        "of {rows}. Without a mask such places count as tokens of ratio 1.",
+        "Say which tokens are real: with a response_mask, or with lengths.",
+    ),
+    "unfilled": Sign(
+        "padding",
+        "Looks like padding: the {side}'s log-prob is exactly 0 on {count:,} tokens ({share}), but the other side "
+        "gives them a probability below one half.",
+        "They were not filled in: record them, or leave these tokens out with response_mask.",
+    ),
+    "all unfilled": Sign(
+        "padding",
+        "Looks like padding: the {side}'s log-prob is exactly 0 on all {total:,} tokens. It was not filled in, or "
+        "sampling was greedy.",
+    ),
+    "opposite sides": Sign(
+        "padding",
+        "Looks like padding on opposite sides: the {side}'s log-probs are padded with zeros on the {end}, those of the "
+        "other side are not. In {rows} the text agrees if it is moved by their number (mean |Δ| {after} instead of "
+        "{before}).",
+        "Pad both on one side, and cut both with one mask.",
+    ),
+    "shift of all": Sign(
+        "shift by one",
+        "Looks like a shift by one: π_old of a token matches π_rollout of the {neighbour} (mean |Δ| {after} instead of "
+        "{before}).",
+    ),
+    "shift of some": Sign(
+        "shift by one",
+        "Looks like a shift by {by} in {rows}: π_old of a token matches π_rollout of the {neighbour} (mean |Δ| {after} "
+        "instead of {before}), in the first of them from token {first} on. One side has lost or added tokens there, as "
+        "after a tool call or a second tokenisation:",
+        "score the ids that the engine returned.",
+    ),
+    "another base": Sign(
+        "beyond rounding",
+        "Logarithms of two bases{where}: π_old's are {base:.3f} times those of π_rollout on every token, so",
+        "{advice}.",
+    ),
+    "identical": Sign("identical", "Identical: both sides have the same {total:,} log-probs, to the last bit."),
+    "top-p mass": Sign(
+        "top-p mass",
+        "Looks like top-p or top-k: π_old ≤ π_rollout on {share} of the tokens. The mean ratio, {mean:.3f}, is the "
+        "probability mass that the cut kept.",
+    ),
+    "temperature": Sign(
+        "temperature",
+        "Looks like temperature: the slope of the differences between logits is {slope:.2f}. It should be 1/T − 1, so "
+        "the trainer's temperature is about {times:.2f} times that of the engine's log-probs.{raw}",
+    ),
+    "stale head": Sign(
+        "stale tensor",
+        "May be a stale output head: constants per token id explain {share} of the variance of the differences between "
+        "logits; k3 is {k3}.",
+        "Compare the head's weights on both sides.",
+    ),
+    "clean": Sign("clean", "Clean: k3 is {k3}, no more than another order of sums in float32 makes."),
+    "precision": Sign(
+        "precision",
+        "Looks like precision: k3 is {k3}. Gaps of this size were measured with {causes}, for example {example}. The "
+        "logits differ by {noise} in both directions: {above} of the ratios are above 1.{more}",
+    ),
+    "undecided": Sign(
+        "undecided",
+        "Undecided: k3 is {k3}. Rounding to 16 bits made at most {most} on the models that were measured{near}. Fewer "
+        "bits make more, and so do weights a few updates old, or updates that the engine's format rounds away. Gaps of "
+        "this size were measured with {causes}; on another model each of them may be larger or smaller, and the "
+        "log-probs do not show which one it is.",
+        "Measure again right after a weight sync: a gap from old weights disappears. Measure with the engine in "
+        "float32: a gap from its rounding disappears. {tail}",
+    ),
+    "beyond rounding": Sign(
+        "beyond rounding",
+        "Beyond rounding: k3 is {k3}, and the coarsest measured rounding makes at most {most}. Causes of such gaps are "
+        "another prompt or chat template, much older weights, a bug, or a coarser format or a model that was not "
+        "measured.",
+        "Compare the token ids of both sides, and measure again right after a weight sync. {tail}",
+    ),
+    "few tokens": Sign(
+        "outlier",
+        "{subject} of k3: {names}, counted from 0. With {them} k3 is {with_them}, without {them} {without}.",
+    ),
+    "few answers": Sign(
+        "outlier",
+        "{percent} % of k3 is in {name}: {share} of the tokens. With them k3 is {with_them}, without them {without}.",
+        "{advice}",
+    ),
+    "old weights": Sign(
+        "old weights",
+        "Old weights: k3 of the part that the age of the weights makes is {age}, that of the engine's part {engine}.",
+    ),
+}
+
+
 def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
     """Return the strongest symptom of a fault that must be mended before a correction is chosen; None if there is none.
 
@@ -54,6 +186,23 @@ def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
         if symptom.pattern in MEND_FIRST or (symptom.pattern == "outlier" and symptom.places is not None)
     ]
     return next((fault for fault in faults if fault.numbers.get("left_out", 1.0) >= 0.5), None)
+
+
+def without_outliers(batch: TokenBatch, symptoms: list[Symptom]) -> TokenBatch:
+    """Return the batch without the tokens that a symptom names, and without its places.
+
+    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
+    >>> named = Symptom("outlier", "One token.", {}, 1.0, ((0, 1),))
+    >>> without_outliers(batch, [named]).response_mask.tolist()
+    [[True, False, True]]
+    """
+    mask = batch.response_mask.clone()
+    for symptom in symptoms:
+        for row, column in symptom.tokens:
+            mask[row, column] = False
+        if symptom.places is not None:
+            mask &= ~symptom.places
+    return batch.replace(response_mask=mask) if bool((mask != batch.response_mask).any()) else batch
 
 
 def short(number: float) -> str:

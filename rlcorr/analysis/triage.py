@@ -1,4 +1,4 @@
-"""Patterns of the mismatch of a batch: one test per known cause, based only on its pairs of log-probs.
+"""What kind of gap is this: one test per known cause, based only on the pairs of log-probs of a batch.
 
 For each token, q is the reported log π_rollout, p is log π_old, d = p − q = log r; x = logit q and y = logit p − x. The
 tests use two facts. First, if the tokens were sampled from q, and p gives no probability to tokens that q cuts off,
@@ -7,15 +7,17 @@ about (1 − π)·y and therefore larger on rarer tokens. So sizes and slopes ar
 
 Pairs cannot show a temperature, a penalty or a cut that the sampler used and that is in neither log-prob. Both then
 agree on a policy that sampled nothing.
+
+The sentence of each sign is in `symptoms.SIGNS`. Faults of the pairs themselves are found in `pair_faults`.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from rlcorr.analysis.bases import other_base
-from rlcorr.analysis.constant_runs import constant_runs
-from rlcorr.analysis.fill_values import left_out, marked, not_finite, padding
 from rlcorr.analysis.log_prob_pairs import (
     Tokens,
     logits,
@@ -27,13 +29,18 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
-from rlcorr.analysis.opposite_sides import opposite_sides
-from rlcorr.analysis.outliers import outliers
-from rlcorr.analysis.published import rounding
-from rlcorr.analysis.row_groups import row_groups
-from rlcorr.analysis.shifts import shift
-from rlcorr.analysis.size_pattern import CLEAN_K3, size
-from rlcorr.analysis.symptoms import HEALTHY, Symptom, mend_first, percent, short, some_rows
+from rlcorr.analysis.pair_faults import constant_runs, marked, opposite_sides, other_base, padding, shift
+from rlcorr.analysis.published import (
+    SPREAD,
+    WORDS,
+    KnownCause,
+    largest_rounding,
+    match_cause,
+    matching_causes,
+    range_text,
+    rounding,
+)
+from rlcorr.analysis.symptoms import HEALTHY, SIGNS, Pattern, Symptom, listed, mend_first, percent, short, some_rows
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
@@ -51,7 +58,7 @@ LIGHT = 0.05
 """Largest share of Σr on 1 % of the tokens for which this does not happen; with noise of 0.5 on the logits it
 is 0.04."""
 FEWEST = 100
-"""Smallest number of tokens for which slopes, variances and shifts are tested."""
+"""Smallest number of tokens for slopes and variances, in a group of answers and outside it, and for "few" tokens."""
 LARGEST_ENTROPY = 13.0
 """ln of a vocabulary of 440,000, larger than any in use."""
 TEMPERATURES = (0.25, 4.0)
@@ -69,6 +76,32 @@ PER_TOKEN = 0.4
 1.3 million parameters. With weights that are four or six updates old it was up to 0.31 there, and up to 0.39 with
 SmolLM2-135M. With rounding it was below 0.28 on both. Old weights change the head, too, so the two overlap: the result
 is a hint, and its sentence says "may be"."""
+CLEAN_K3 = 1e-7
+"""The largest k3 of a clean batch, in which only the order of float32 sums differs. Measured between engine and trainer
+on a CPU: 3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
+FEW = 200
+"""Number of tokens below which a cut may take so little that it looks like rounding: top-p 0.95 did so in 7 of 100
+draws of 100 tokens, and in none of 200 (`make bench ARGS=confusion`)."""
+HALF = 0.5
+"""If 1 % of the tokens cause more than this share of k3, the sentence about precision mentions it. It decides nothing:
+mixtures of experts in bfloat16 have such tails."""
+COPIED, CUT = 8, 20
+"""Tokens that an answer must have to count as a copy, and as sampled with a cut."""
+APART = 1.5
+"""Factor by which the mean |Δ| of all answers of a group must be above that of all others."""
+MOST = 3
+"""Largest number of tokens that are called few; of answers it is this number, or a tenth of them if that is more."""
+SHARE = 0.5
+"""Share of k3 that they must make. On 103 recorded steps one token makes up to 0.95 of it (tiny models in bfloat16,
+900 tokens) and up to 0.23 (SmolLM2-135M, 1,700 tokens or more). The verdict is the same without it on all of them."""
+TIMES = 100
+"""The mean of k3 of these answers, or at this place, over that of the others. On the recorded steps the largest answers
+reach 37 times (a mixture of experts in bfloat16)."""
+NEARLY_ALL = 0.9
+"""Share of k3 from which on answers and places are named although the verdict without them is the same."""
+WIDEST = 0.25
+"""Largest share of the tokens that one place of every answer may be."""
+_TURNS = "Check what is scored next to the answer of a tool, which one side may tokenise in another way."
 
 
 def triage(batch: TokenBatch) -> list[Symptom]:
@@ -90,7 +123,7 @@ def triage(batch: TokenBatch) -> list[Symptom]:
                        see `outliers`. The other patterns are then those of the other tokens
 
     beyond rounding is also the pattern of logarithms of two bases, see `other_base`. A fault of some answers alone is
-    reported for them, see `row_groups`, with the further faults of the others.
+    reported for them, with the further faults of the others.
 
     With sampled_log_probs, the engine's part of the gap is diagnosed, and
 
@@ -107,28 +140,30 @@ def _of_parts(batch: TokenBatch) -> list[Symptom]:
     engine, age = (mismatch_numbers(tokens_of(part(batch)))["k3"] for part in (engine_part, age_part))
     if not age > CLEAN_K3:
         return by_engine
-    share = age / (age + engine)
-    sentence = f"Old weights: k3 of the part that the age of the weights makes is {short(age)}, that of the engine's "
-    sentence += f"part {short(engine)}."
-    old = Symptom("old weights", sentence, mismatch_numbers(tokens_of(batch)), share)
+    numbers = mismatch_numbers(tokens_of(batch))
+    old = SIGNS["old weights"].symptom(age / (age + engine), numbers, age=short(age), engine=short(engine))
     by_engine = [replace(symptom, sentence=f"The engine's part: {symptom.sentence}") for symptom in by_engine]
     return [old, *by_engine] if age > engine else [*by_engine, old]
 
 
 def _of_whole(batch: TokenBatch) -> list[Symptom]:
     """Return the patterns of a gap whose parts are not known, the strongest first."""
-    tokens, mask = tokens_of(batch), batch.response_mask
-    finite = torch.isfinite(tokens.old) & torch.isfinite(tokens.rollout)
-    symptoms = [] if bool(finite.all()) else [not_finite(finite)]
+    tokens = tokens_of(batch)
+    finite, total, unpaired = tokens.old.isfinite() & tokens.rollout.isfinite(), len(tokens.old), batch.count_unpaired()
+    count, symptoms = int((~finite).sum()), []
+    if count:
+        symptoms = [SIGNS["not finite"].symptom(1.0, {"tokens": count}, count=count, total=total)]
     marks, real = marked(tokens, finite)
-    runs, real = constant_runs(tokens, real, mask)
+    runs, real = constant_runs(tokens, real)
     symptoms += [*marks, *runs]
     if not bool(real.all()):
-        batch = batch.replace(response_mask=torch.zeros_like(mask).masked_scatter(mask, real))
+        batch = batch.replace(response_mask=tokens.where(real))
     patterns = symptoms + _finite_patterns(batch, select_tokens(tokens, real), hide=bool(symptoms))
-    if (missing := left_out(batch, len(finite))) is not None:
-        few = missing.strength < 0.5  # if more are missing, a healthy rest proves nothing about the batch
-        patterns = [missing, *(symptom for symptom in patterns if few or symptom.pattern not in HEALTHY)]
+    if unpaired:  # if more are missing than not, a healthy rest proves nothing about the batch
+        share = unpaired / (unpaired + total)
+        numbers = {"tokens": unpaired, "left_out": share}
+        missing = SIGNS["left out"].symptom(share, numbers, count=unpaired, total=unpaired + total)
+        patterns = [missing, *(symptom for symptom in patterns if share < 0.5 or symptom.pattern not in HEALTHY)]
     return sorted(patterns, key=lambda symptom: (_comes_later(symptom), -symptom.strength))
 
 
@@ -140,8 +175,7 @@ def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[S
     """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
     if same := identical(tokens):
         return [] if hide else [same]
-    mask = batch.response_mask
-    if fault := shift(batch) or opposite_sides(tokens, mask) or other_base(tokens, mask):
+    if fault := shift(batch) or opposite_sides(tokens) or other_base(tokens):
         return [fault]
     zeros = padding(tokens)
     if zeros:
@@ -150,29 +184,51 @@ def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[S
         causes = _causes(tokens) if len(tokens.old) else []
         further = [cause for cause in causes if cause.pattern not in HEALTHY]
         return [zeros, *further] if zeros else further
-    if few := outliers(tokens, batch):
-        others = select_tokens(tokens, few.others)
+    if few := outliers(tokens, batch.turn_ids):
+        symptom, rest = few
+        others = select_tokens(tokens, rest)
         same = identical(others)
-        return [few.symptom, *([same] if same else _causes(others))]
+        return [symptom, *([same] if same else _causes(others))]
     causes = _causes(tokens)
     if any(cause.pattern in ("top-p mass", "temperature", "stale tensor") for cause in causes):
         return causes
-    return _of_some_answers(batch, tokens) or causes
+    return _of_some_answers(tokens) or causes
 
 
-def _of_some_answers(batch: TokenBatch, tokens: Tokens) -> list[Symptom]:
+def _of_some_answers(tokens: Tokens) -> list[Symptom]:
     """Return the fault of a group of answers, if there is one, and the further faults of the others."""
-    row = batch.response_mask.nonzero()[:, 0]
-    for chosen in row_groups(tokens, batch.response_mask):
+    for group in _groups(tokens):
+        chosen = group[tokens.answer]
+        if not FEWEST <= int(chosen.sum()) <= len(chosen) - FEWEST:
+            continue
         part, others = select_tokens(tokens, chosen), select_tokens(tokens, ~chosen)
         fault = identical(part) or top_p_mass(part) or temperature(part)
         if fault is None and size(part).pattern == "beyond rounding" != size(others).pattern:
             fault = size(part)
         if fault is not None and identical(others) is None:
-            said = f"In {some_rows(row[chosen].unique(), len(row.unique()))}: {fault.sentence}"
+            said = f"In {some_rows(tokens.rows[group], len(group))}: {fault.sentence}"
             further = [cause for cause in _causes(others) if cause.pattern not in (*HEALTHY, fault.pattern)]
             return [replace(fault, sentence=said), *further]
     return []
+
+
+def _groups(tokens: Tokens) -> Iterator[Tensor]:
+    """Yield answers, (A,) bool, that may have a fault of their own, as if one worker had it; none of them proves one.
+
+    These are answers with equal log-probs on both sides, answers with π_old ≤ π_rollout, and answers whose mean |Δ| is
+    above the widest gap between two answers.
+    """
+    answer, d = tokens.answer, tokens.old - tokens.rollout
+    count, total, size, below, shown = (
+        torch.bincount(answer, x.double())
+        for x in (torch.ones_like(d), d, d.abs(), d <= 0.02, tokens.rollout != 0)
+    )  # fmt: skip
+    yield (size == 0) & (shown >= COPIED)
+    yield (count >= CUT) & (below / count >= ONE_SIDED) & (total < -0.02 * count)
+    ordered, order = (size / count).sort()
+    steps = ordered.clamp(min=1e-9).log().diff()
+    if len(steps) and float(steps.max()) >= math.log(APART):
+        yield torch.isin(torch.arange(len(count)), order[int(steps.argmax()) + 1 :])
 
 
 def _causes(tokens: Tokens) -> list[Symptom]:
@@ -191,15 +247,13 @@ def _causes(tokens: Tokens) -> list[Symptom]:
     return [*symptoms, stale_tensor(tokens) or size(tokens)]
 
 
-# --- one test per pattern ---
+# --- one test per cause ---
 
 
 def identical(tokens: Tokens) -> Symptom | None:
     """Check whether both sides have the same log-prob on every token."""
-    if not bool((tokens.old == tokens.rollout).all()):
-        return None
-    sentence = f"Identical: both sides have the same {len(tokens.old):,} log-probs, to the last bit."
-    return Symptom("identical", sentence, {}, 1.0)
+    same = bool((tokens.old == tokens.rollout).all())
+    return SIGNS["identical"].symptom(1.0, {}, total=len(tokens.old)) if same else None
 
 
 def top_p_mass(tokens: Tokens) -> Symptom | None:
@@ -214,9 +268,8 @@ def top_p_mass(tokens: Tokens) -> Symptom | None:
     mean = float(r.mean())
     if not mean + CERTAIN_BELOW * standard_error(r) < 0.999 or (below < ONE_SIDED and worst_share(r) > LIGHT):
         return None
-    sentence = f"Looks like top-p or top-k: π_old ≤ π_rollout on {percent(below)} of the tokens. The mean ratio, "
-    sentence += f"{mean:.3f}, is the probability mass that the cut kept."
-    return Symptom("top-p mass", sentence, mismatch_numbers(tokens) | {"share_at_most_one": below}, below)
+    numbers = mismatch_numbers(tokens) | {"share_at_most_one": below}
+    return SIGNS["top-p mass"].symptom(below, numbers, share=percent(below), mean=mean)
 
 
 def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
@@ -242,18 +295,19 @@ def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
     slope, r = median_slope(x, y), ratio(tokens.old - tokens.rollout)
     entropy, (lowest, highest) = y / slope - x, TEMPERATURES
     share = float(((entropy > -0.5) & (entropy < LARGEST_ENTROPY)).double().mean())
-    if float(r.mean()) + CLEARLY_BELOW * standard_error(r) < 1:
+    mean, error = float(r.mean()), standard_error(r)
+    if mean + CLEARLY_BELOW * error < 1:
         fitting = max(fitting, BELOW_ONE)
     if not (share >= fitting and 1 / highest < 1 + slope < 1 / lowest):
         return None
     times = 1 / (1 + slope)
-    sentence = f"Looks like temperature: the slope of the differences between logits is {slope:.2f}. It should be "
-    sentence += f"1/T − 1, so the trainer's temperature is about {times:.2f} times that of the engine's log-probs."
-    mean = float(r.mean())
-    if mean - CERTAIN_ABOVE * standard_error(r) > 1:
-        sentence += f" The mean ratio of {mean:.2f} is above 1, so the tokens were not sampled from the engine's "
-        sentence += "log-probs: these are raw."
-    return Symptom("temperature", sentence, mismatch_numbers(tokens) | {"slope": slope, "temperature": times}, share)
+    raw = (
+        f" The mean ratio of {mean:.2f} is above 1, so the tokens were not sampled from the engine's log-probs: these "
+        "are raw."
+    )
+    raw = raw if mean - CERTAIN_ABOVE * error > 1 else ""
+    numbers = mismatch_numbers(tokens) | {"slope": slope, "temperature": times}
+    return SIGNS["temperature"].symptom(share, numbers, slope=slope, times=times, raw=raw)
 
 
 def stale_tensor(tokens: Tokens) -> Symptom | None:
@@ -278,6 +332,169 @@ def stale_tensor(tokens: Tokens) -> Symptom | None:
     numbers = mismatch_numbers(tokens)
     if not share >= PER_TOKEN or numbers["k3"] > OTHER_PROMPT:
         return None
-    sentence = f"May be a stale output head: constants per token id explain {percent(share)} of the variance of the "
-    sentence += f"differences between logits; k3 is {short(numbers['k3'])}. Compare the head's weights on both sides."
-    return Symptom("stale tensor", sentence, numbers | {"share_per_token": share}, share)
+    numbers |= {"share_per_token": share}
+    return SIGNS["stale head"].symptom(share, numbers, share=percent(share), k3=short(numbers["k3"]))
+
+
+# --- the size of the gap alone ---
+
+
+def size(tokens: Tokens) -> Symptom:
+    """Compare the size of the mismatch with measured gaps, see `published.toml`. Only k3 counts.
+
+        clean            at most `CLEAN_K3`
+        precision        at most what was measured for rounding to bfloat16
+        undecided        more, but at most what the coarsest rounding makes: several causes make gaps of this size
+        beyond rounding  more than any measured rounding makes
+
+    The strength is the distance of k3 from the bound b, of float32 or of bfloat16: 1 − k3/b inside, 1 − b/k3 outside.
+    """
+    numbers = mismatch_numbers(tokens)
+    gap, bound, coarsest = numbers["k3"], rounding("bfloat16")[1], largest_rounding()
+    pattern, _ = verdict_on(gap)
+    words = {"k3": short(gap), "tail": f"1 % of the tokens cause {percent(numbers['worst_share'])} of k3."}
+    strength = 1 - (gap / (CLEAN_K3 if pattern == "clean" else bound) if pattern in HEALTHY else bound / gap)
+    if pattern == "precision":
+        words |= _words_of_precision(numbers)
+    if pattern == "undecided":
+        words |= {
+            "most": short(bound), "near": ", and may be this on another one" if gap <= SPREAD * bound else "",
+            "causes": listed([match.words for match in matching_causes(gap)]),
+        }  # fmt: skip
+    if pattern == "beyond rounding":
+        words |= {"most": f"{short(coarsest.high)} ({WORDS[coarsest.cause]})"}
+    symptom = SIGNS[pattern].symptom(strength, numbers, **words)
+    if len(tokens.old) >= FEW or pattern == "clean":
+        return symptom
+    return replace(symptom, sentence=f"{symptom.sentence} {len(tokens.old)} tokens are too few to see a cut by top-p.")
+
+
+def verdict_on(gap: float) -> tuple[Pattern, tuple[KnownCause, ...]]:
+    """Return the pattern of a k3 of this size, and the causes that its sentence names.
+
+    >>> verdict_on(1e-9), verdict_on(3.0)
+    (('clean', ()), ('beyond rounding', ()))
+    """
+    if gap <= CLEAN_K3:
+        return "clean", ()
+    if gap <= rounding("bfloat16")[1]:
+        return "precision", _formats(gap)
+    if gap <= largest_rounding().high:
+        return "undecided", tuple(match.cause for match in matching_causes(gap))
+    return "beyond rounding", ()
+
+
+def _formats(gap: float) -> tuple[KnownCause, ...]:
+    """Return the 16-bit formats that were measured to make gaps of this size or larger ones."""
+    formats: tuple[KnownCause, ...] = ("float16", "bfloat16")
+    return tuple(format for format in formats if gap <= rounding(format)[1])
+
+
+def _words_of_precision(numbers: dict[str, float]) -> dict[str, str]:
+    """Return the words about a gap of the size of rounding to 16 bits."""
+    matches = [match_cause(format, numbers["k3"]) for format in _formats(numbers["k3"])]
+    more = " On another model 8 bits may make as little." if numbers["k3"] > rounding("float16")[1] else ""
+    tail = f" 1 % of the tokens cause {percent(numbers['worst_share'])} of k3."
+    return {
+        "causes": " and ".join(match.words for match in matches),
+        "example": f"{range_text(matches[-1].example_range)} on {matches[-1].example.model}",
+        "noise": short(numbers["logit_noise"]),
+        "above": percent(numbers["share_above_one"]),
+        "more": more + (tail if numbers["worst_share"] > HALF else ""),
+    }
+
+
+# --- few tokens, few answers, or one place of every answer that make most of k3 ---
+
+
+def outliers(tokens: Tokens, turn_ids: Tensor | None = None) -> tuple[Symptom, Tensor] | None:
+    """Return the symptom of what makes most of k3, if the verdict is another without it, and all other tokens, (N,).
+
+    As few tokens are taken as are enough, at most `MOST`. If the others do not look healthy then, few answers or one
+    place of every answer come first. The strength is their share of k3. All log-probs must be finite.
+    """
+    divergence = k3(tokens.old - tokens.rollout)
+    if len(divergence) < FEWEST:
+        return None
+    few = _few_tokens(tokens, divergence)
+    if few is not None and verdict_on(float(divergence[few[1]].mean()))[0] in HEALTHY:
+        return few
+    return _few_answers(tokens, divergence, turn_ids) or few
+
+
+def _few_tokens(tokens: Tokens, divergence: Tensor) -> tuple[Symptom, Tensor] | None:
+    with_them, largest = float(divergence.mean()), divergence.topk(MOST).indices
+    for taken in range(1, len(largest) + 1):
+        others = torch.ones_like(divergence, dtype=torch.bool)
+        others[largest[:taken]] = False
+        without = float(divergence[others].mean())
+        if float(divergence[others].sum()) >= (1 - SHARE) * float(divergence.sum()):
+            continue
+        if verdict_on(with_them) != verdict_on(without):
+            return _named(tokens, largest[:taken], with_them, without), others
+    return None
+
+
+def _named(tokens: Tokens, largest: Tensor, with_them: float, without: float) -> Symptom:
+    """Name the tokens by row and position, with both log-probs of each."""
+    places = [(int(row), int(column)) for row, column in tokens.mask.nonzero()[largest]]
+    pairs = zip(places, tokens.rollout[largest].tolist(), tokens.old[largest].tolist(), strict=True)
+    names = [
+        f"response {row}, token {column} (log-probs {rollout:.4g} in the engine and {old:.4g} in the trainer)"
+        for (row, column), rollout, old in pairs
+    ]
+    share = 1 - without * (len(tokens.old) - len(largest)) / (with_them * len(tokens.old))
+    subject = "One token makes" if len(names) == 1 else f"{len(names)} tokens make"
+    words = {
+        "subject": f"{subject} {percent(share)}", "names": listed(names).replace(" -", " −"),
+        "them": "it" if len(names) == 1 else "them", "with_them": short(with_them), "without": short(without),
+    }  # fmt: skip
+    symptom = SIGNS["few tokens"].symptom(share, mismatch_numbers(tokens) | {"k3_without": without}, **words)
+    return replace(symptom, tokens=tuple(places))
+
+
+def _few_answers(tokens: Tokens, divergence: Tensor, turn_ids: Tensor | None) -> tuple[Symptom, Tensor] | None:
+    """Return few answers, or one place of every answer, far above the others: they decide the pattern or most of k3."""
+    with_them, whole = float(divergence.mean()), float(divergence.sum())
+    if verdict_on(with_them)[0] in HEALTHY:
+        return None
+    for part, name, advice in (*_largest_answers(tokens, divergence), *_places(tokens, turn_ids)):
+        if not MOST < int(part.sum()) <= len(part) - FEWEST:
+            continue
+        without, share = float(divergence[~part].mean()), float(divergence[part].sum()) / max(whole, 1e-300)
+        decides = share > SHARE and verdict_on(with_them)[0] != verdict_on(without)[0]
+        if float(divergence[part].mean()) > TIMES * without and (decides or share >= NEARLY_ALL):
+            words = {
+                "percent": f"{100 * share:.3g}", "name": name, "share": percent(float(part.double().mean())),
+                "with_them": short(with_them), "without": short(without), "advice": advice,
+            }  # fmt: skip
+            numbers = mismatch_numbers(tokens) | {"k3_without": without}
+            return replace(SIGNS["few answers"].symptom(share, numbers, **words), places=tokens.where(part)), ~part
+    return None
+
+
+def _largest_answers(tokens: Tokens, divergence: Tensor) -> Iterator[tuple[Tensor, str, str]]:
+    """Yield the tokens of the few answers above the widest gap between two answers."""
+    means = torch.bincount(tokens.answer, divergence) / tokens.widths
+    if most := min(max(MOST, len(means) // 10), len(means) // 2):
+        ordered, order = means.topk(most + 1)
+        few = order[: int((ordered[:-1] / ordered[1:].clamp(min=1e-300)).argmax()) + 1].sort().values
+        name = some_rows(tokens.rows[few], len(means))
+        yield torch.isin(tokens.answer, few), name, "Look at these answers first: did both sides score the same tokens?"
+
+
+def _places(tokens: Tokens, turn_ids: Tensor | None) -> Iterator[tuple[Tensor, str, str]]:
+    """Yield the tokens at one place of every answer, with its name and what to check there."""
+    first = tokens.place == 0
+    end = "Check what is scored at the end of answers: an end token, or the boundary to the next text."
+    start = "Check what is scored at the beginning of answers: another token, or the end of the prompt."
+    named = [(first.roll(-1), "the last tokens of the answers", end), (first, "the first tokens of the answers", start)]
+    if turn_ids is not None:
+        turn = turn_ids[tokens.mask]
+        new = torch.zeros_like(first)
+        new[1:] = (turn[1:] != turn[:-1]) & ~first[1:]
+        named += [
+            (new, "the first tokens of the later turns", _TURNS),
+            (new.roll(-1), "the last tokens before the later turns", _TURNS),
+        ]
+    yield from (place for place in named if int(place[0].sum()) <= WIDEST * len(first))

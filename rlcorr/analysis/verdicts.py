@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlcorr.analysis.gap_size import GapSize, gap_size
-from rlcorr.analysis.outliers import without_outliers
-from rlcorr.analysis.symptoms import Pattern, Symptom
+from rlcorr.analysis.symptoms import Pattern, Symptom, without_outliers
 from rlcorr.analysis.triage import triage
 from rlcorr.types import TokenBatch
 

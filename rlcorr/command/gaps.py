@@ -9,8 +9,7 @@ import tyro
 
 from rlcorr.analysis.gap_size import GapSize
 from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, converted
-from rlcorr.analysis.placement import FORMATS, SYMBOLS, Row, causes, described, place, rows
-from rlcorr.analysis.published import Format, Measure
+from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, Row, causes, described, place, rows
 from rlcorr.analysis.symptoms import percent
 from rlcorr.command.printing import table_row, wrapped
 from rlcorr.errors import UsageError, unknown

@@ -3,8 +3,7 @@
 import html
 import math
 
-from rlcorr.analysis.placement import SYMBOLS, described, rows
-from rlcorr.analysis.published import Cause, Gap, Measure, Range
+from rlcorr.analysis.published import SYMBOLS, Cause, Gap, Measure, Range, described, rows
 from rlcorr.figures.axes import power_axis
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
 

@@ -15,11 +15,10 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.errors import UsageError
-from rlcorr.gradients.mean_scores import mean_scores
 from rlcorr.gradients.sketch import ExactSketch, Sketch, bags
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.losses.policy_losses import LOSSES
-from rlcorr.losses.score_centering import check_centering
+from rlcorr.losses.score_centering import check_centering, score_coefficients_of
 from rlcorr.masked import masked_mean
 from rlcorr.types import TokenBatch
 
@@ -100,6 +99,27 @@ def _mean_sums(batch: TokenBatch, sketch: Sketch, correction: CorrectionConfig, 
     table, places = mean_scores(sketch, correction)
     mask = batch.response_mask
     return bags(places, c.masked_select(mask), mask.sum(-1), table)
+
+
+def mean_scores(sketch: ExactSketch, config: CorrectionConfig) -> tuple[Tensor, Tensor]:
+    """Compute E_q[w ∇log π_old] at every position of the tree, over the tokens that the tree has there.
+
+    What the tree leaves out counts as the tail of `centering_terms`.
+
+    Returns:
+        A table (P + E, K), with a row for the first position of each prompt, and for the position after each node; and
+        the row for each response token of the answers, (N,).
+    """
+    tree = sketch.tree
+    prompts = int(tree.prompts.max()) + 1
+    places = torch.where(tree.parents >= 0, tree.parents.long() + prompts, tree.prompts.long())
+    count = prompts + len(tree.parents)
+    p, q = tree.old_log_probs.double().exp(), tree.rollout_log_probs.double().exp()
+    total_p, total_q = (torch.zeros(count).double().index_add_(0, places, x) for x in (p, q))
+    coefficients = score_coefficients_of(p, q, total_p[places], total_q[places], config).to(sketch.scores)
+    table = torch.zeros(count, sketch.directions).to(sketch.scores)
+    table.index_add_(0, places.to(table.device), coefficients[:, None] * sketch.scores)
+    return table, places[sketch.answers.nodes]
 
 
 def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> Contributions:

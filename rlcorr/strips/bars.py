@@ -6,8 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from rlcorr.analysis.bound_curve import MovingCorrection, WeightedItems, lower_bounds, upper_bounds
-from rlcorr.analysis.moving_bounds import MovingBounds, statistic_entries
+from rlcorr.analysis.bound_curve import (
+    MovingBounds,
+    MovingCorrection,
+    WeightedItems,
+    lower_bounds,
+    statistic_entries,
+    upper_bounds,
+)
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import span_of
 from rlcorr.figures.canvas import Part

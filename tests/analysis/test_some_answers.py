@@ -10,7 +10,7 @@ from causes import TOKENS, draw, noisy, steep
 from torch import Tensor
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.shifts import LAGS, LEFT, SHORTEST, _Moved, _moved  # pyright: ignore[reportPrivateUsage]
+from rlcorr.analysis.pair_faults import shift
 from rlcorr.analysis.symptoms import Symptom, mend_first
 from rlcorr.analysis.triage import triage
 from rlcorr.analysis.verdicts import look
@@ -76,12 +76,10 @@ def test_a_shift_from_any_token_on_in_some_answers(start: int, by: int, word: st
 
 
 def test_unrelated_log_probs_are_no_shift() -> None:
-    """Of the stretch that gains most, a move leaves more than a quarter: 4,000 answers and all moves."""
+    """Of the stretch that gains most, each of six moves leaves more than a quarter, in nearly all of 4,000 answers."""
     g = torch.Generator().manual_seed(3)
-    old, rollout = -torch.empty(2, 4000, 24).exponential_(generator=g).double()
-    part = [_Moved(lag, *_moved(old, rollout, torch.ones(4000, 24, dtype=torch.bool), lag)) for lag in LAGS]
-    repaired = sum(int(((one.tokens >= SHORTEST) & (one.after < LEFT * one.before)).sum()) for one in part)
-    assert repaired <= 4000 * len(LAGS) / 1000
+    symptom = shift(batch(*-torch.empty(2, 4000, 24).exponential_(generator=g)))
+    assert symptom is None or symptom.numbers["rows"] <= 24
 
 
 # --- logarithms of another base ---

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+from gap_families import Family, families_of
+
 from rlcorr.analysis import published
 from rlcorr.analysis.published import Gap
-from rlcorr.analysis.size_pattern import Family, families_of
 from rlcorr.analysis.symptoms import HEALTHY
 from rlcorr.analysis.triage import triage
 from rlcorr.records import runs
@@ -74,7 +75,7 @@ def judged_with(kept: Callable[[Gap], bool]) -> dict[str, Counter[str]]:
 
 
 def forget_sizes() -> None:
-    for cached in (published.measured, published._rounded):
+    for cached in (published.measured, published._by_cause):
         cached.cache_clear()
 
 

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from bench_diagnosis import forget_sizes
 from bench_smol import KEPT, grouped, interval, mean_of, outside_band, scored
+from gap_families import families_of
 
 from rlcorr.analysis import published
-from rlcorr.analysis.size_pattern import families_of
 from rlcorr.analysis.triage import triage
 from rlcorr.ratios import k3
 from rlcorr.train.config.rollout import RolloutConfig, Sampling

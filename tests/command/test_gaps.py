@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.placement import rows
-from rlcorr.analysis.published import gaps
+from rlcorr.analysis.published import gaps, rows
 from rlcorr.command.cli import run_verb
 from rlcorr.command.gaps import strip_lines
 from rlcorr.errors import UsageError

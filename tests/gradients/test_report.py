@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toy_sketches
 from torch import Tensor
+from toy_sketches import batch_of
 
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
 from rlcorr.correction import correct
@@ -27,7 +29,10 @@ Sampled = tuple[TokenBatch, SampledSketch]
 WORLD = toy.world(4, 4)
 OLD = toy.random_policy(WORLD, 0, 0.7)
 ROLLOUT = OLD + toy.random_policy(WORLD, 1, 0.35)
+POLICIES = toy.Policies(ROLLOUT, OLD, OLD)
 REWARDS = torch.randn(len(WORLD.tokens), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+TOY = toy.Toy(WORLD, POLICIES, REWARDS)
+SCORES = toy_sketches.node_scores(TOY)
 ROUNDING = 1e-6
 """Of float32. What is compared with itself has an interval of this width."""
 MODES: list[Aggregation] = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -35,44 +40,15 @@ MODES: list[Aggregation] = ["token-mean", "seq-mean-token-sum", "seq-mean-token-
 
 def drawn(policy: Tensor, count: int, seed: int) -> Tensor:
     """Numbers of sampled responses."""
-    p = toy.probabilities(WORLD, policy)
-    return torch.multinomial(p, count, replacement=True, generator=torch.Generator().manual_seed(seed))
+    return toy_sketches.drawn(TOY, policy, count, torch.Generator().manual_seed(seed))
 
 
-def batch_of(rows: Tensor, rollout: Tensor = ROLLOUT) -> TokenBatch:
-    log_p = {"rollout_log_probs": rollout, "old_log_probs": OLD}
-    return TokenBatch(
-        response_mask=WORLD.mask[rows],
-        advantages=REWARDS[rows, None].expand(-1, WORLD.mask.shape[1]).float(),
-        **{name: toy.log_probs(WORLD, logits)[rows].float() for name, logits in log_p.items()},
-    )
+def sketch_of(rows: Tensor, reference: Reference | None = None) -> SampledSketch:
+    return SampledSketch(SCORES[rows][WORLD.mask[rows]].float(), reference)
 
 
-def scores_of(rows: Tensor) -> Tensor:
-    """∇ log π_old(token), (N, S · V): e_token − π in the token's own row of the table."""
-    table = OLD.softmax(-1)
-    states, tokens = WORLD.states[rows][WORLD.mask[rows]], WORLD.tokens[rows][WORLD.mask[rows]]
-    scores = torch.zeros(len(states), *OLD.shape, dtype=torch.float64)
-    numbers = torch.arange(len(states))
-    scores[numbers, states] = -table[states]
-    scores[numbers, states, tokens] += 1
-    return scores.flatten(1).float()
-
-
-def reference_of(count: int, blocks: int = 64, seed: int = 9) -> Reference:
-    """On-policy responses in blocks, summed by hand."""
-    rows = drawn(OLD, count, seed)
-    mask, scores = WORLD.mask[rows], scores_of(rows)
-    ends = mask.sum(-1).cumsum(0).tolist()
-    of_responses = torch.stack([part.sum(0) for part in scores.tensor_split(ends[:-1])]) * REWARDS[rows, None].float()
-    lengths = mask.sum(-1).float()
-
-    def summed(x: Tensor) -> Tensor:
-        return torch.stack([part.sum(0) for part in x.tensor_split(blocks)])
-
-    return Reference(
-        summed(of_responses), summed(of_responses / lengths[:, None]), summed(lengths), summed(torch.ones(count))
-    )
+def reference_of(count: int) -> Reference:
+    return toy_sketches.sampled_reference(TOY, SCORES, count, torch.Generator().manual_seed(9), blocks=64)
 
 
 def by_autograd(batch: TokenBatch, rows: Tensor, correction: CorrectionConfig, loss: LossConfig) -> Tensor:
@@ -88,7 +64,7 @@ EACH_ONCE = torch.ones(1, 200)
 
 def test_the_gradient_of_every_preset_is_the_trainers() -> None:
     rows = drawn(ROLLOUT, 200, seed=3)
-    batch, sketch = batch_of(rows), SampledSketch(scores_of(rows))
+    batch, sketch = batch_of(TOY, rows), sketch_of(rows)
     for name in RANKED:  # the others need top-k lists
         preset = PRESETS[name]
         loss = replace(preset.loss, use_rollout_kl_loss=False)  # the report is of the policy loss alone
@@ -104,8 +80,8 @@ def test_the_gradient_of_every_aggregation_is_the_trainers(mode: Aggregation, de
     rule = RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1)
     settings = CorrectionConfig(rollout_is="sequence", rollout_rs=(rule,), rollout_is_batch_normalize=True)
     settings = replace(settings, denominator=denominator)
-    batch = batch_of(rows)
-    parts = contributions.contributions(batch, SampledSketch(scores_of(rows)), [settings], loss)[0]
+    batch = batch_of(TOY, rows)
+    parts = contributions.contributions(batch, sketch_of(rows), [settings], loss)[0]
     got = mean_gradients(parts, EACH_ONCE)[0]
     torch.testing.assert_close(got, by_autograd(batch, rows, settings, loss), rtol=1e-4, atol=1e-6)
 
@@ -122,7 +98,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def sampled() -> Sampled:
     rows = drawn(ROLLOUT, 8000, seed=5)
-    return batch_of(rows), SampledSketch(scores_of(rows), reference_of(64000))
+    return batch_of(TOY, rows), sketch_of(rows, reference_of(64000))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -130,7 +106,7 @@ def sampled() -> Sampled:
 def test_the_report_covers_the_exact_numbers(name: str, mode: Aggregation, sampled: Sampled) -> None:
     """Each interval has a margin of half its width: twenty cells of 95 % would miss once."""
     loss = LossConfig(loss_agg_mode=mode)
-    truth = toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, CASES[name], loss)
+    truth = toy.gradient_truth(WORLD, POLICIES, REWARDS, CASES[name], loss)
     got = gradients.report(*sampled, CASES[name], loss)
     exact = {
         "length": float(truth.expectation.norm()), "reference_length": float(truth.reference.norm()),
@@ -148,7 +124,7 @@ def test_the_report_covers_the_exact_numbers(name: str, mode: Aggregation, sampl
 
 
 def expectation(correction: CorrectionConfig, loss: LossConfig) -> Tensor:
-    return toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, correction, loss).expectation
+    return toy.gradient_truth(WORLD, POLICIES, REWARDS, correction, loss).expectation
 
 
 RULE = RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1)
@@ -168,8 +144,7 @@ def test_the_parts_of_a_bias(mode: Aggregation, sampled: Sampled) -> None:
     """Four differences of exact expectations, in the units of the exact reference."""
     loss = LossConfig(loss_agg_mode=mode)
     got = decompose(*sampled, STAGES["denominator"], loss)
-    policies = toy.Policies(ROLLOUT, OLD, OLD)
-    unit = float(toy.gradient_truth(WORLD, policies, REWARDS, STAGES["start"], loss).reference.norm())
+    unit = float(toy.gradient_truth(WORLD, POLICIES, REWARDS, STAGES["start"], loss).reference.norm())
     for (_, before), (name, after) in itertools.pairwise(STAGES.items()):
         exact = float((expectation(after, loss) - expectation(before, loss)).norm()) / unit
         interval = getattr(got, name)
@@ -188,7 +163,7 @@ def test_the_best_threshold(sampled: Sampled) -> None:
     """Of few responses truncated weights make the most progress, of many the unbounded ones: as exactly computed."""
     thresholds, sizes = [0.3, 1.0, 3.0, math.inf], (4, 100_000)
     corrections = [CorrectionConfig(rollout_is="sequence", rollout_is_threshold=t) for t in thresholds]
-    truths = [toy.gradient_truth(WORLD, toy.Policies(ROLLOUT, OLD, OLD), REWARDS, c) for c in corrections]
+    truths = [toy.gradient_truth(WORLD, POLICIES, REWARDS, c) for c in corrections]
     batch, sketch = sampled
     ranking = gradients.compare(batch, sketch, corrections, batch_sizes=sizes)
     for place, (size, choice) in enumerate(zip(sizes, ranking.choices, strict=True)):
@@ -217,7 +192,11 @@ def test_presets_are_told_apart(sampled: Sampled) -> None:
 
 def test_one_policy_has_no_bias() -> None:
     rows = drawn(OLD, 4000, seed=6)
-    got = gradients.report(batch_of(rows, OLD), SampledSketch(scores_of(rows), reference_of(64000)), CorrectionConfig())
+    got = gradients.report(
+        batch_of(replace(TOY, policies=toy.Policies(OLD, OLD, OLD)), rows),
+        sketch_of(rows, reference_of(64000)),
+        CorrectionConfig(),
+    )
     assert got.bias.low == 0
     assert got.cosine.high > 0.99
     assert (got.scale.value, got.relative_bias.value) == pytest.approx((1, 0), abs=1e-5)  # paired with itself

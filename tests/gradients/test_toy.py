@@ -10,7 +10,7 @@ from rlcorr.config import Aggregation, CorrectionConfig, LossConfig, LossType
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
-from rlcorr.gradients.world import response_count
+from rlcorr.gradients.toy import response_count
 from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
@@ -19,21 +19,30 @@ from rlcorr.types import TokenBatch
 SUM = LossConfig(loss_agg_mode="token-sum")
 
 
-@pytest.fixture(scope="module")
-def small() -> toy.World:
-    return toy.world(3, 3)
+SMALL = toy.world(3, 3)
+_OLD = toy.random_policy(SMALL, 0)
+POLICIES = toy.Policies(_OLD + toy.random_policy(SMALL, 1, 0.4), _OLD, _OLD + toy.random_policy(SMALL, 2, 0.1))
+"""Off-policy twice over: the engine is not the trainer, and the trainer has moved since it scored."""
+ON_OLD = replace(POLICIES, theta=POLICIES.old)
+"""The first optimizer step: π_θ is still π_old."""
+REWARDS = torch.randn(len(SMALL.tokens), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+LENGTHS = SMALL.mask.sum(-1).double()
+SAMPLED = toy.probabilities(SMALL, POLICIES.rollout)
+RATIOS = toy.log_probs(SMALL, POLICIES.old) - toy.log_probs(SMALL, POLICIES.rollout)
+"""Their logarithms, (N, T)."""
 
 
-@pytest.fixture(scope="module")
-def policies(small: toy.World) -> toy.Policies:
-    """Off-policy twice over: the engine is not the trainer, and the trainer has moved since it scored."""
-    old = toy.random_policy(small, 0)
-    return toy.Policies(old + toy.random_policy(small, 1, 0.4), old, old + toy.random_policy(small, 2, 0.1))
+def truth(correction: CorrectionConfig, loss: LossConfig | None = None) -> toy.GradientTruth:
+    return toy.gradient_truth(SMALL, POLICIES, REWARDS, correction, loss)
 
 
-@pytest.fixture(scope="module")
-def rewards(small: toy.World) -> Tensor:
-    return torch.randn(len(small.tokens), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+def of_two(
+    rewards: tuple[float, float], correction: CorrectionConfig, loss: LossConfig | None = None
+) -> toy.GradientTruth:
+    """T = 1, V = 2, π_rollout = (.2, .8), π = (.5, .5): ratios 2.5 and .625."""
+    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    policies = toy.Policies(rollout, old, old)
+    return toy.gradient_truth(toy.world(2, 1), policies, torch.tensor(rewards).double(), correction, loss)
 
 
 def responses(vocabulary: int, length: int) -> set[tuple[int, ...]]:
@@ -53,13 +62,13 @@ def test_every_response_is_there_once(vocabulary: int, length: int) -> None:
     assert set(rows) == responses(vocabulary, length)
 
 
-def test_a_state_is_a_prefix(small: toy.World) -> None:
+def test_a_state_is_a_prefix() -> None:
     prefix_of: dict[int, tuple[int, ...]] = {}
-    for row, mask, states in zip(small.tokens.tolist(), small.mask.tolist(), small.states.tolist(), strict=True):
+    for row, mask, states in zip(SMALL.tokens.tolist(), SMALL.mask.tolist(), SMALL.states.tolist(), strict=True):
         for column in range(sum(mask)):
             assert prefix_of.setdefault(states[column], tuple(row[:column])) == tuple(row[:column])
-    assert sorted(prefix_of) == list(range(small.state_count))
-    assert len(set(prefix_of.values())) == small.state_count == 1 + 2 + 4
+    assert sorted(prefix_of) == list(range(SMALL.state_count))
+    assert len(set(prefix_of.values())) == SMALL.state_count == 1 + 2 + 4
 
 
 @pytest.mark.parametrize(("vocabulary", "length"), [(2, 3), (3, 3), (7, 4)])
@@ -89,18 +98,16 @@ def test_kl_of_single_tokens() -> None:
 # --- gradients of estimators, against one response after the other ---
 
 
-def by_loops(
-    where: toy.World, policies: toy.Policies, rewards: Tensor, correction: CorrectionConfig, loss: LossConfig
-) -> tuple[Tensor, float]:
+def by_loops(correction: CorrectionConfig, loss: LossConfig) -> tuple[Tensor, float]:
     """E[g] and Σ Var[g] of −∇loss of batches of one response each; the loss must not divide by anything."""
-    total, squares = torch.zeros_like(policies.theta), 0.0
-    for n, row in enumerate(where.tokens.tolist()):
-        tokens, states = torch.tensor(row)[where.mask[n]], where.states[n][where.mask[n]]
-        leaf = policies.theta.clone().requires_grad_()
-        log_p, old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (leaf, policies.old, policies.rollout))
+    total, squares = torch.zeros_like(POLICIES.theta), 0.0
+    for n, row in enumerate(SMALL.tokens.tolist()):
+        tokens, states = torch.tensor(row)[SMALL.mask[n]], SMALL.states[n][SMALL.mask[n]]
+        leaf = POLICIES.theta.clone().requires_grad_()
+        log_p, old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (leaf, POLICIES.old, POLICIES.rollout))
         batch = TokenBatch(
             response_mask=torch.ones(1, len(tokens), dtype=torch.bool), rollout_log_probs=rollout, old_log_probs=old,
-            advantages=rewards[n].expand(1, len(tokens)),
+            advantages=REWARDS[n].expand(1, len(tokens)),
         )  # fmt: skip
         scored = batch.replace(old_log_probs=log_p.detach()) if correction.bypass_mode else batch
         value, _ = policy_loss(log_p, batch, correct(scored, correction), correction, loss)
@@ -116,31 +123,31 @@ CENTERED = {name for name, preset in PRESETS.items() if preset.loss.score_center
 
 
 def assert_truth_is_that_of_loops(
-    case: object, small: toy.World, policies: toy.Policies, rewards: Tensor, correction: CorrectionConfig,
+    case: object, correction: CorrectionConfig,
     loss: LossConfig,
 ) -> None:  # fmt: skip
-    got = toy.gradient_truth(small, policies, rewards, correction, loss)
-    expectation, variance = by_loops(small, policies, rewards, correction, loss)
+    got = truth(correction, loss)
+    expectation, variance = by_loops(correction, loss)
     torch.testing.assert_close(got.expectation, expectation, rtol=0, atol=1e-10, msg=lambda text: f"{case}: {text}")
     assert got.variance == pytest.approx(variance, abs=1e-10), case
 
 
-def test_every_preset(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_every_preset() -> None:
     for name in sorted(set(PRESETS) - NORMALISED - CENTERED):
         loss = replace(PRESETS[name].loss, loss_agg_mode="token-sum", rollout_kl_loss_agg_mode="token-sum")
-        assert_truth_is_that_of_loops(name, small, policies, rewards, PRESETS[name].config, loss)
+        assert_truth_is_that_of_loops(name, PRESETS[name].config, loss)
 
 
-def test_a_kl_term_with_another_divisor_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_a_kl_term_with_another_divisor_is_refused() -> None:
     """One division serves both: else the term would be off by the mean length of a response."""
     preset, given = PRESETS["prime_rl_dppo"], PRESETS["prime_rl_dppo"].loss
-    toy.gradient_truth(small, policies, rewards, preset.config, given)  # both token-mean
+    truth(preset.config, given)  # both token-mean
     for changed, loss in (
         (preset.config, replace(given, rollout_kl_loss_agg_mode="seq-mean-token-mean")),
         (replace(preset.config, denominator="kept"), given),
     ):
         with pytest.raises(UsageError, match="give both one aggregation, and denominator='fixed'"):
-            toy.gradient_truth(small, policies, rewards, changed, loss)
+            truth(changed, loss)
 
 
 LOSSES: list[LossType] = [
@@ -149,58 +156,52 @@ LOSSES: list[LossType] = [
 ]  # fmt: skip
 
 
-def test_every_loss(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_every_loss() -> None:
     for loss_type, bypass in itertools.product(LOSSES, (False, True)):
         weights = None if bypass and loss_type != "gpg" else "token"
         correction = CorrectionConfig(rollout_is=weights, bypass_mode=bypass, loss_type=loss_type)
-        assert_truth_is_that_of_loops((loss_type, bypass), small, policies, rewards, correction, SUM)
+        assert_truth_is_that_of_loops((loss_type, bypass), correction, SUM)
 
 
-def test_prefix_weights(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_prefix_weights() -> None:
     for bypass in (False, True):
         correction = CorrectionConfig(
             rollout_is="prefix", bypass_mode=bypass, loss_type="reinforce" if bypass else "ppo_clip"
         )
-        assert_truth_is_that_of_loops(("prefix", bypass), small, policies, rewards, correction, SUM)
+        assert_truth_is_that_of_loops(("prefix", bypass), correction, SUM)
 
 
 @pytest.mark.parametrize(("level", "is_exact"), [("prefix", True), ("sequence", True), ("token", False)])
-def test_prefix_weights_are_exact_for_advantages_of_single_tokens(
-    small: toy.World, policies: toy.Policies, level: str, is_exact: bool
-) -> None:
+def test_prefix_weights_are_exact_for_advantages_of_single_tokens(level: str, is_exact: bool) -> None:
     """CTPO's proposition 1: if the advantage of a token depends on it and on what is before it, E_q[Σ w A ∇log p] is
     E_p[Σ A ∇log p]. The product of all ratios is exact as well, but has more variance."""
-    table = torch.randn(policies.old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    table = torch.randn(POLICIES.old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     config = CorrectionConfig(rollout_is=level, rollout_is_threshold=math.inf)
     estimates = {"sampled": torch.zeros_like(table), "exact": torch.zeros_like(table)}
-    for n, row in enumerate(small.tokens.tolist()):
-        tokens, states = torch.tensor(row)[small.mask[n]], small.states[n][small.mask[n]]
-        old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (policies.old, policies.rollout))
+    for n, row in enumerate(SMALL.tokens.tolist()):
+        tokens, states = torch.tensor(row)[SMALL.mask[n]], SMALL.states[n][SMALL.mask[n]]
+        old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (POLICIES.old, POLICIES.rollout))
         weights = correct(TokenBatch.from_log_probs(old, rollout, torch.ones_like(old)), config).weights[0]
         for name, log_p, factors in (("sampled", rollout, weights), ("exact", old, torch.ones_like(weights))):
-            scores = torch.nn.functional.one_hot(tokens, table.shape[1]) - policies.old.softmax(-1)[states]
+            scores = torch.nn.functional.one_hot(tokens, table.shape[1]) - POLICIES.old.softmax(-1)[states]
             terms = (log_p.sum().exp() * factors * table[states, tokens])[:, None] * scores
             estimates[name].index_add_(0, states, terms)
     assert torch.allclose(estimates["sampled"], estimates["exact"], rtol=0, atol=1e-6) == is_exact
 
 
-def test_a_loss_that_compares_a_batch_is_refused(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_a_loss_that_compares_a_batch_is_refused() -> None:
     with pytest.raises(UsageError, match="clip_cov compares the tokens of a batch"):
-        toy.gradient_truth(small, policies, rewards, CorrectionConfig(loss_type="clip_cov"))
+        truth(CorrectionConfig(loss_type="clip_cov"))
 
 
-def lengths(where: toy.World) -> Tensor:
-    return where.mask.sum(-1).double()
-
-
-def variance_of_a_quotient(where: toy.World, policies: toy.Policies, rewards: Tensor) -> float:
+def variance_of_a_quotient() -> float:
     """E‖u − n E[u]/E[n]‖², response by response: u = Σ_t min(r_t, 2) · reward · ∇ log π_θ(token), n its length. In the
     table of logits ∇ log π is e_token − π in the token's row; at another π_θ than π_old the loss has its ratio, too."""
-    rollout, old, theta = (x.softmax(-1) for x in (policies.rollout, policies.old, policies.theta))
+    rollout, old, theta = (x.softmax(-1) for x in (POLICIES.rollout, POLICIES.old, POLICIES.theta))
     answers: list[tuple[float, Tensor, int]] = []
-    for n, reward in enumerate(rewards.tolist()):
-        u, q, size = torch.zeros_like(theta), 1.0, int(where.mask[n].sum())
-        for s, token in zip(where.states[n][:size].tolist(), where.tokens[n][:size].tolist(), strict=True):
+    for n, reward in enumerate(REWARDS.tolist()):
+        u, q, size = torch.zeros_like(theta), 1.0, int(SMALL.mask[n].sum())
+        for s, token in zip(SMALL.states[n][:size].tolist(), SMALL.tokens[n][:size].tolist(), strict=True):
             q *= float(rollout[s, token])
             ratio = float(theta[s, token] / old[s, token])
             if ratio <= 1.2 if reward > 0 else ratio >= 0.8:  # else clipped, and without a gradient
@@ -214,87 +215,76 @@ def variance_of_a_quotient(where: toy.World, policies: toy.Policies, rewards: Te
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
 def test_denominators_are_expectations(
-    mode: Aggregation, small: toy.World, policies: toy.Policies, rewards: Tensor
+    mode: Aggregation,
 ) -> None:
     """E[tokens] of a sampled response; one sequence; one sequence times the three columns."""
-    sampled = toy.probabilities(small, policies.rollout)
     divisor = {
-        "token-mean": float((sampled * lengths(small)).sum()), "seq-mean-token-sum": 1, "seq-mean-token-sum-norm": 3
+        "token-mean": float((SAMPLED * LENGTHS).sum()), "seq-mean-token-sum": 1, "seq-mean-token-sum-norm": 3
     }[mode]  # fmt: skip
     settings = CorrectionConfig(rollout_is="token")
-    whole = toy.gradient_truth(small, policies, rewards, settings, SUM)
-    got = toy.gradient_truth(small, policies, rewards, settings, LossConfig(loss_agg_mode=mode))
+    whole = truth(settings, SUM)
+    got = truth(settings, LossConfig(loss_agg_mode=mode))
     for name in ("expectation", "reference"):
         torch.testing.assert_close(getattr(got, name) * divisor, getattr(whole, name), rtol=1e-12, atol=1e-12)
     if mode == "token-mean":  # of a quotient of two sums: what a response adds, less its share of the mean
-        whole_variance = variance_of_a_quotient(small, policies, rewards)
+        whole_variance = variance_of_a_quotient()
     else:
         whole_variance = whole.variance
     assert got.variance * divisor**2 == pytest.approx(whole_variance)
     assert (got.relative_bias, got.cosine) == pytest.approx((whole.relative_bias, whole.cosine))
 
 
-def test_normalised_weights_have_a_mean_of_1(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_normalised_weights_have_a_mean_of_1() -> None:
     """The factor is E[Σ_t w]/E[tokens] under the engine, here by hand; a constant factor divides the gradient."""
     plain = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2)
-    d = toy.log_probs(small, policies.old) - toy.log_probs(small, policies.rollout)
-    weight = (d.exp().clamp(max=1.2) * small.mask).sum(-1)
-    sampled = toy.probabilities(small, policies.rollout)
-    factor = float((sampled * weight).sum() / (sampled * lengths(small)).sum())
+    d = RATIOS
+    weight = (d.exp().clamp(max=1.2) * SMALL.mask).sum(-1)
+    factor = float((SAMPLED * weight).sum() / (SAMPLED * LENGTHS).sum())
     assert abs(factor - 1) > 0.01
-    before = toy.gradient_truth(small, policies, rewards, plain, SUM)
-    after = toy.gradient_truth(small, policies, rewards, replace(plain, rollout_is_batch_normalize=True), SUM)
+    before = truth(plain, SUM)
+    after = truth(replace(plain, rollout_is_batch_normalize=True), SUM)
     torch.testing.assert_close(after.expectation * factor, before.expectation, rtol=1e-12, atol=1e-12)
     per_sequence = replace(plain, rollout_is="sequence", rollout_is_threshold=2.0)
-    factor = float((sampled * d.sum(-1).exp().clamp(max=2.0)).sum())
-    before = toy.gradient_truth(small, policies, rewards, per_sequence, SUM)
-    after = toy.gradient_truth(small, policies, rewards, replace(per_sequence, rollout_is_batch_normalize=True), SUM)
+    factor = float((SAMPLED * d.sum(-1).exp().clamp(max=2.0)).sum())
+    before = truth(per_sequence, SUM)
+    after = truth(replace(per_sequence, rollout_is_batch_normalize=True), SUM)
     torch.testing.assert_close(after.expectation * factor, before.expectation, rtol=1e-12, atol=1e-12)
 
 
 # --- what is known to be true ---
 
 
-def on_old(policies: toy.Policies) -> toy.Policies:
-    """The first optimizer step: π_θ is still π_old."""
-    return replace(policies, theta=policies.old)
-
-
-def test_the_reference_is_the_gradient_of_the_expected_reward(
-    small: toy.World, policies: toy.Policies, rewards: Tensor
-) -> None:
-    leaf = policies.theta.clone().requires_grad_()
+def test_the_reference_is_the_gradient_of_the_expected_reward() -> None:
+    leaf = POLICIES.theta.clone().requires_grad_()
     table = leaf.log_softmax(-1)
     value = sum(
         torch.stack([table[s, a] for s, a, m in zip(*row, strict=True) if m]).sum().exp() * reward
         for row, reward in zip(
-            zip(small.states.tolist(), small.tokens.tolist(), small.mask.tolist(), strict=True), rewards, strict=True
+            zip(SMALL.states.tolist(), SMALL.tokens.tolist(), SMALL.mask.tolist(), strict=True), REWARDS, strict=True
         )
     )
     (expected,) = torch.autograd.grad(torch.as_tensor(value), leaf)
-    got = toy.gradient_truth(small, policies, rewards, CorrectionConfig(), SUM).reference
+    got = truth(CorrectionConfig(), SUM).reference
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
-    torch.testing.assert_close(toy.policy_gradient(small, policies.theta, rewards), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(toy.policy_gradient(SMALL, POLICIES.theta, REWARDS), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-mean"])
 def test_sequence_weights_without_a_bound_are_unbiased(
-    mode: Aggregation, small: toy.World, policies: toy.Policies, rewards: Tensor
+    mode: Aggregation,
 ) -> None:
     loss = LossConfig(loss_agg_mode=mode)
     decoupled = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
-    assert toy.gradient_truth(small, on_old(policies), rewards, decoupled, loss).bias < 1e-12
+    assert toy.gradient_truth(SMALL, ON_OLD, REWARDS, decoupled, loss).bias < 1e-12
     bypass = CorrectionConfig(
         rollout_is="sequence", bypass_mode=True, loss_type="reinforce", rollout_is_threshold=math.inf
     )
-    assert toy.gradient_truth(small, policies, rewards, bypass, loss).bias < 1e-12
+    assert truth(bypass, loss).bias < 1e-12
 
 
-def test_token_weights_are_unbiased_for_one_token_only(
-    small: toy.World, policies: toy.Policies, rewards: Tensor
-) -> None:
+def test_token_weights_are_unbiased_for_one_token_only() -> None:
     settings = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-    assert toy.gradient_truth(small, on_old(policies), rewards, settings).relative_bias > 0.02
+    assert toy.gradient_truth(SMALL, ON_OLD, REWARDS, settings).relative_bias > 0.02
     one = toy.world(4, 1)
     old = toy.random_policy(one, 0)
     first = toy.Policies(old + toy.random_policy(one, 1), old, old)
@@ -302,58 +292,40 @@ def test_token_weights_are_unbiased_for_one_token_only(
 
 
 def test_truncation_by_hand() -> None:
-    """T = 1, V = 2, π_rollout = (.2, .8), π = (.5, .5), rewards (1, 0): r = (2.5, .625), capped at 2.
-    E[g] = .2 · 2 · 1 · (e_0 − π) = (.2, −.2); the true gradient is π_0 (e_0 − π) = (.25, −.25): the cap takes a fifth.
-    Var = .2 · ‖2 (e_0 − π)‖² − ‖E[g]‖² = .2 · 2 − .08."""
-    where = toy.world(2, 1)
-    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
-    rewards = torch.tensor([1.0, 0.0]).double()
-    got = toy.gradient_truth(where, toy.Policies(rollout, old, old), rewards, CorrectionConfig(rollout_is="token"))
+    """Of rewards (1, 0), with ratios capped at 2: E[g] = .2 · 2 · 1 · (e_0 − π) = (.2, −.2); the true gradient is
+    π_0 (e_0 − π) = (.25, −.25): the cap takes a fifth. Var = .2 · ‖2 (e_0 − π)‖² − ‖E[g]‖² = .2 · 2 − .08.
+
+    ⟨E g, g*⟩ = .1, ‖g*‖² = .125, ‖E g‖² = .08. η(B) = .1²/(.125 (.08 + .32/B)): 1 without noise, for a cap does not
+    turn a gradient in one parameter; .2 with one response. Against the gradient, none."""
+    got = of_two((1.0, 0.0), CorrectionConfig(rollout_is="token"))
     torch.testing.assert_close(got.expectation, torch.tensor([[0.2, -0.2]]).double())
     torch.testing.assert_close(got.reference, torch.tensor([[0.25, -0.25]]).double())
     assert (got.relative_bias, got.cosine, got.scale) == pytest.approx((0.2, 1.0, 0.8))
     assert got.variance == pytest.approx(0.32)
-
-
-def test_the_share_of_the_progress_by_hand() -> None:
-    """As above: ⟨E g, g*⟩ = .1, ‖g*‖² = .125, ‖E g‖² = .08. η(B) = .1²/(.125 (.08 + .32/B)): 1 without noise, for a
-    cap does not turn a gradient in one parameter; .2 with one response. Against the gradient, none."""
-    where = toy.world(2, 1)
-    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
-    policies, rewards = toy.Policies(rollout, old, old), torch.tensor([1.0, 0.0]).double()
-    got = toy.gradient_truth(where, policies, rewards, CorrectionConfig(rollout_is="token"))
     assert [got.progress(size) for size in (1, 4, math.inf)] == pytest.approx([0.2, 0.5, 1])
-    against = replace(got, expectation=-got.expectation)
-    assert against.progress(4) == 0
+    assert replace(got, expectation=-got.expectation).progress(4) == 0
     assert replace(got, expectation=torch.zeros_like(got.expectation), variance=0.0).progress(4) == 0
 
 
 def test_a_mean_over_kept_sequences_by_hand() -> None:
-    """As above, but π_0/π_rollout_0 = 2.5 is rejected: what is kept is token 1, with probability .8, r = .625 and
-    reward 4. E[g] = .8 · 4 · (e_1 − π) = (−1.6, 1.6), over 1 sequence; over the .8 that are kept: (−2, 2)."""
-    where = toy.world(2, 1)
-    rollout, old = torch.tensor([[0.2, 0.8]]).double().log(), torch.zeros(1, 2, dtype=torch.float64)
+    """π_0/π_rollout_0 = 2.5 is rejected: what is kept is token 1, with probability .8, r = .625 and reward 4.
+    E[g] = .8 · 4 · (e_1 − π) = (−1.6, 1.6), over 1 sequence; over the .8 that are kept: (−2, 2)."""
     settings = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=2.0),))
     for mode in ("seq-mean-token-mean", "seq-mean-token-sum", "token-mean"):
         for denominator, expected in (("fixed", 1.6), ("kept", 2.0)):
-            got = toy.gradient_truth(
-                where, toy.Policies(rollout, old, old), torch.tensor([1.0, 4.0]).double(),
-                replace(settings, denominator=denominator), LossConfig(loss_agg_mode=mode),
-            )  # fmt: skip
+            got = of_two((1.0, 4.0), replace(settings, denominator=denominator), LossConfig(loss_agg_mode=mode))
             torch.testing.assert_close(got.expectation, torch.tensor([[-expected, expected]]).double())
 
 
-def test_masking_shrinks_the_step_by_the_kept_share(small: toy.World, policies: toy.Policies, rewards: Tensor) -> None:
+def test_masking_shrinks_the_step_by_the_kept_share() -> None:
     rule = RejectionRule.named("seq_mean_k1", lower=0.8, upper=1.2)
-    d = toy.log_probs(small, policies.old) - toy.log_probs(small, policies.rollout)
-    mean = d.sum(-1) / lengths(small)
+    d = RATIOS
+    mean = d.sum(-1) / LENGTHS
     kept = ((mean >= math.log(0.8)) & (mean <= math.log(1.2))).double()
-    sampled = toy.probabilities(small, policies.rollout)
-    share = float((sampled * kept * lengths(small)).sum() / (sampled * lengths(small)).sum())
+    share = float((SAMPLED * kept * LENGTHS).sum() / (SAMPLED * LENGTHS).sum())
     assert 0.1 < share < 0.9
     fixed, of_kept = (
-        toy.gradient_truth(small, policies, rewards, CorrectionConfig(rollout_rs=(rule,), denominator=denominator))
-        for denominator in ("fixed", "kept")
+        truth(CorrectionConfig(rollout_rs=(rule,), denominator=denominator)) for denominator in ("fixed", "kept")
     )
     torch.testing.assert_close(fixed.expectation, share * of_kept.expectation, rtol=1e-12, atol=1e-12)
     assert fixed.cosine == pytest.approx(of_kept.cosine)
@@ -362,37 +334,37 @@ def test_masking_shrinks_the_step_by_the_kept_share(small: toy.World, policies: 
 # --- KL estimators as losses ---
 
 
-@pytest.fixture(scope="module")
-def ref(small: toy.World) -> Tensor:
-    return toy.random_policy(small, 5)
+REF = toy.random_policy(SMALL, 5)
 
 
-def test_on_policy_gradients_of_the_estimators(small: toy.World, policies: toy.Policies, ref: Tensor) -> None:
-    theta = policies.theta
-    forward, reverse = (toy.token_kl_gradient(small, theta, ref, reverse=r) for r in (False, True))
+def test_on_policy_gradients_of_the_estimators() -> None:
+    theta = POLICIES.theta
+    forward, reverse = (toy.token_kl_gradient(SMALL, theta, REF, reverse=r) for r in (False, True))
     assert (forward - reverse).norm() > 0.1
-    assert toy.kl_gradient(small, theta, ref, "k1").norm() < 1e-14
+    assert toy.kl_gradient(SMALL, theta, REF, "k1").norm() < 1e-14
     for name in ("k2", "k1+", "k3+", "abs+"):
-        torch.testing.assert_close(toy.kl_gradient(small, theta, ref, name), forward, rtol=0, atol=1e-12)
-    torch.testing.assert_close(toy.kl_gradient(small, theta, ref, "k3"), reverse, rtol=0, atol=1e-12)
+        torch.testing.assert_close(toy.kl_gradient(SMALL, theta, REF, name), forward, rtol=0, atol=1e-12)
+    torch.testing.assert_close(toy.kl_gradient(SMALL, theta, REF, "k3"), reverse, rtol=0, atol=1e-12)
 
 
 def test_for_one_token_they_are_the_gradients_of_the_kl_of_responses() -> None:
     one = toy.world(5, 1)
-    theta, ref = toy.random_policy(one, 0), toy.random_policy(one, 1)
+    theta, one_ref = toy.random_policy(one, 0), toy.random_policy(one, 1)
     leaf = theta.clone().requires_grad_()
-    forward = toy.gradient_of(toy.kl(one, leaf, ref), leaf)
-    reverse = toy.gradient_of(toy.kl(one, ref, leaf), leaf)
-    torch.testing.assert_close(toy.kl_gradient(one, theta, ref, "k2"), forward, rtol=0, atol=1e-12)
-    torch.testing.assert_close(toy.kl_gradient(one, theta, ref, "k3"), reverse, rtol=0, atol=1e-12)
+    forward = toy.gradient_of(toy.kl(one, leaf, one_ref), leaf)
+    reverse = toy.gradient_of(toy.kl(one, one_ref, leaf), leaf)
+    torch.testing.assert_close(toy.kl_gradient(one, theta, one_ref, "k2"), forward, rtol=0, atol=1e-12)
+    torch.testing.assert_close(toy.kl_gradient(one, theta, one_ref, "k3"), reverse, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["k1", "k2", "k3"])
-def test_off_policy_none_of_them_holds(name: str, small: toy.World, policies: toy.Policies, ref: Tensor) -> None:
+def test_off_policy_none_of_them_holds(
+    name: str,
+) -> None:
     """The truth is that of the visited states: k1 is no longer 0, k2 and k3 miss theirs."""
-    sampled_from, theta = policies.rollout, policies.theta
-    got = toy.kl_gradient(small, theta, ref, name, sampled_from=sampled_from)
-    truth = toy.token_kl_gradient(small, theta, ref, reverse=name == "k3", sampled_from=sampled_from)
+    sampled_from, theta = POLICIES.rollout, POLICIES.theta
+    got = toy.kl_gradient(SMALL, theta, REF, name, sampled_from=sampled_from)
+    truth = toy.token_kl_gradient(SMALL, theta, REF, reverse=name == "k3", sampled_from=sampled_from)
     off = got if name == "k1" else got - truth
     assert off.norm() > 0.05 * truth.norm()
 

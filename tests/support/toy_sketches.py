@@ -44,10 +44,12 @@ def sampled_reference(
     of: toy.Toy, scores: Tensor, count: int, generator: torch.Generator, blocks: int = 32
 ) -> Reference:
     """From so many on-policy answers; `scores` (N, T, K)."""
-    rows = drawn(of, of.policies.old, count, generator)
-    sums = (scores.sum(1) * of.advantages[:, None])[rows].view(blocks, -1, scores.shape[2]).sum(1).float()
-    tokens = of.where.mask.sum(-1)[rows].view(blocks, -1).sum(1).float()
-    return Reference(sums, sums, tokens, torch.full((blocks,), count / blocks))
+    rows, lengths = drawn(of, of.policies.old, count, generator), of.where.mask.sum(-1)
+    of_answers = scores.sum(1) * of.advantages[:, None]
+    by_token, by_sequence, tokens = (
+        x[rows].unflatten(0, (blocks, -1)).sum(1).float() for x in (of_answers, of_answers / lengths[:, None], lengths)
+    )
+    return Reference(by_token, by_sequence, tokens, torch.full((blocks,), count / blocks))
 
 
 def sampled_sketch(of: toy.Toy, directions: Tensor, count: int, seed: int) -> tuple[TokenBatch, SampledSketch]:
