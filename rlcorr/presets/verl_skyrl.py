@@ -37,7 +37,7 @@ def _dppo(delta: float) -> LossConfig:
 
     SkyRL clamps only the log-ratio, to ±20.
     """
-    return replace(symmetric_clip(delta), dppo_ratio_cap=math.inf)
+    return replace(symmetric_clip(delta), numbers={"dppo_ratio_cap": math.inf})
 
 
 _PRODUCT = rules(seq_sum_k1=(0.5, 2.0))

@@ -26,8 +26,8 @@ SHAPES = ((36, 20), (60, 60), (36, 60), (36, 120))
 def bench_shared() -> None:
     torch.set_num_threads(1)
     policies = {
-        "SmolLM2-135M, bfloat16": Policy(load_lm(smollm2.fetched(), CPU), None, "bfloat16"),
-        "warm start, float32": Policy(load_lm(ROOT / "runs" / "warm_start" / "checkpoint", CPU), None),
+        "SmolLM2-135M, bfloat16": Policy(load_lm(smollm2.fetched(), CPU), False, "bfloat16"),
+        "warm start, float32": Policy(load_lm(ROOT / "runs" / "warm_start" / "checkpoint", CPU), False),
     }
     print("| model | prompt, answer | tokens left out | seconds alone | seconds with a common prompt | times as fast |")
     print("|---|---|---|---|---|---|")
