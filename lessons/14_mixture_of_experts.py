@@ -445,7 +445,7 @@ for name in RUNS:
 # %% tags=["hide-input"]
 lm = load_lm(runs.ROOT / "warm_start_moe" / "checkpoint", torch.device("cpu")).double().eval()
 lm.set_experts_implementation("eager")  # the only one in 64 bits
-policy = Policy(lm, critic=None)
+policy = Policy(lm, critic=False)
 gates = [module for name, module in lm.named_modules() if name.endswith("mlp.gate")]
 router_rows = [gate.get_parameter("weight") for gate in gates]  # (experts, width) each
 

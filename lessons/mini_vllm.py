@@ -62,7 +62,7 @@ def start(setting: Setting, log: Path) -> tuple[Policy, RolloutWorker]:
     tokenizer = load_tokenizer(setting.model)
     stops = eos_ids(setting.model, tokenizer)
     engine = start_engine(RolloutConfig(dtype="bfloat16"), setting.model, ALONE, stops, log)
-    policy = Policy(load_lm(setting.model, ALONE.device), critic=None)
+    policy = Policy(load_lm(setting.model, ALONE.device), critic=False)
     task = replace(get_task(setting.task), system_message=smollm2.SYSTEM)  # the tiny model has no chat template
     return policy, RolloutWorker(engine, tokenizer, task, stops)
 

@@ -5,10 +5,12 @@ Rejection rules, a part of a correction, are in `rules`. r = π_old/π_rollout a
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rlcorr.errors import UsageError, unknown
+from rlcorr.loss_numbers import NUMBERS, check_numbers
 from rlcorr.rules import RejectionRule
 from rlcorr.validated import booleans, member, number
 from rlcorr.weights import LEVELS, WeightMode, Weights
@@ -23,10 +25,6 @@ Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean
 
 UNCLIPPED: tuple[LossType, ...] = ("reinforce", "gpg")
 """Losses that contain no ratio. In bypass mode only these may have importance weights; others would correct twice."""
-_AT_LEAST_0 = (
-    "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef", "ppo_kl_coef", "cppo_delta",
-    "cppo_delta_b", "ctpo_power",
-)  # fmt: skip
 KL_ALIASES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 """verl's names of the KL estimators → ours."""
 KL_ESTIMATORS = tuple(name + suffix for suffix in ("", "+") for name in ("k1", "abs", "k2", "k3", *KL_ALIASES))
@@ -105,65 +103,16 @@ class CorrectionConfig:
 class LossConfig:
     """Hyperparameters of the policy losses and their KL terms.
 
-    Names and defaults are verl's and SkyRL's, with two exceptions: dppo_ratio_cap has the value that verl documents,
-    and the default of kl_loss_type is ours. The names kl_loss_tokens and rollout_kl_loss_agg_mode are ours, because
-    systems differ in these points without naming them.
+    Names and defaults are verl's and SkyRL's, except that the default of kl_loss_type is ours. The names kl_loss_tokens
+    and rollout_kl_loss_agg_mode are ours, because systems differ in these points without naming them.
     """
 
     clip_ratio_low: float = 0.2
     """Width of the trust region below 1 (ppo_clip, gspo, cispo, geo_mean), or below 0 (dppo_tv, dppo_kl)."""
     clip_ratio_high: float = 0.2
     """Width of the trust region above 1, or above 0."""
-    clip_ratio_c: float = 3.0
-    """dual_clip: if A < 0, the loss is at most c·|A| (Ye et al., arXiv:1912.09729). > 1."""
-    dppo_ratio_cap: float = 20.0
-    """dppo_tv, dppo_kl: cap on the detached ratio that multiplies log π_θ."""
-    tau_pos: float = 1.0
-    """sapo: temperature of the gate if A > 0."""
-    tau_neg: float = 1.05
-    """sapo: temperature of the gate if A ≤ 0."""
-    clip_cov_ratio: float = 2e-4
-    """clip_cov: share of the tokens whose gradient is dropped."""
-    clip_cov_lb: float = 1.0
-    """clip_cov: smallest covariance that may be dropped."""
-    clip_cov_ub: float = 5.0
-    """clip_cov: largest covariance that may be dropped."""
-    kl_cov_ratio: float = 2e-4
-    """kl_cov: share of the tokens that get the penalty."""
-    ppo_kl_coef: float = 0.1
-    """kl_cov: weight of |log ρ|."""
-    drpo_epsilon: float = 12.5
-    """drpo: the gap π_θ − π_old at which the penalty cancels the gradient. With 1 or more it never does."""
-    vespo_k_pos: float = 2.0
-    """vespo: exponent of the product of ratios if A ≥ 0."""
-    vespo_lambda_pos: float = 3.0
-    """vespo: decay in that product if A ≥ 0."""
-    vespo_k_neg: float = 3.0
-    """vespo: exponent of the product of ratios if A < 0."""
-    vespo_lambda_neg: float = 2.0
-    """vespo: decay in that product if A < 0."""
-    fipo_decay_rate: float = 32.0
-    """fipo: half-life; the weight of a later token halves every so many tokens."""
-    fipo_clip_range: float = 0.2
-    """fipo: upper bound of the weight, minus 1."""
-    fipo_clip_high_only: bool = True
-    """fipo: True: the weight is at least 1. False: it is at least 1 − fipo_clip_range."""
-    fipo_safety_threshold: float = 4.0
-    """fipo: if A < 0 and the ratio is above this, the weight is at most 1."""
-    cppo_delta: float = 0.2
-    """cppo: largest move of π_θ from π_old at the first token."""
-    cppo_w_min: float = 0.8
-    """cppo: weight of the last token's move. The first token's is 1."""
-    cppo_delta_b: float = 0.02
-    """cppo: mean move of earlier tokens above which later tokens may move less. Up to twice this, by the answer."""
-    ctpo_clip_low: float = 0.025
-    """ctpo: lower clip of the log of the product of ratios, at the first token. It grows with the position."""
-    ctpo_clip_high: float = 0.05
-    """ctpo: upper clip of that log at the first token."""
-    ctpo_clip_c: float = 0.05
-    """ctpo: if A < 0, the loss is at most |A| e^c at the first token."""
-    ctpo_power: float = 0.5
-    """ctpo: power of the position with which the three numbers above grow."""
+    numbers: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Numbers of single losses that replace their defaults, such as cppo_delta 0.3. `rlcorr.loss_numbers` has all."""
     loss_agg_mode: Aggregation = "token-mean"
     """How the losses of the tokens become one number."""
     loss_scale_factor: float | None = None
@@ -197,26 +146,12 @@ class LossConfig:
         for name in ("loss_agg_mode", "rollout_kl_loss_agg_mode"):
             member(name, getattr(self, name), Aggregation)
         member("kl_loss_tokens", self.kl_loss_tokens, KLTokens)
-        booleans(self, "score_centering", "use_kl_loss", "use_rollout_kl_loss", "fipo_clip_high_only")
-        for name in (*_AT_LEAST_0, *(f"vespo_{name}_{sign}" for name in ("k", "lambda") for sign in ("pos", "neg"))):
+        booleans(self, "score_centering", "use_kl_loss", "use_rollout_kl_loss")
+        for name in ("clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "rollout_kl_loss_coef"):
             number(self, name, "≥ 0", lambda x: x >= 0)
-        for name in ("clip_ratio_c", "dppo_ratio_cap"):
-            number(self, name, "> 1", lambda x: x > 1)
-        for name in (
-            "tau_pos",
-            "tau_neg",
-            "drpo_epsilon",
-            "fipo_decay_rate",
-            "fipo_safety_threshold",
-            "ctpo_clip_low",
-            "ctpo_clip_high",
-            "ctpo_clip_c",
-        ):
-            number(self, name, "> 0", lambda x: x > 0)
-        for name in ("clip_cov_ratio", "kl_cov_ratio", "fipo_clip_range", "cppo_w_min"):
-            number(self, name, "between 0 and 1", lambda x: 0 <= x <= 1)
-        if not self.clip_cov_lb <= self.clip_cov_ub:
-            raise UsageError(f"clip_cov_lb {self.clip_cov_lb} is above clip_cov_ub {self.clip_cov_ub}.")
+        check_numbers(self.numbers)
+        changed = {name: x for name, x in self.numbers.items() if x != NUMBERS[name].default}
+        object.__setattr__(self, "numbers", changed)  # so that a default that is given is equal to one that is not
         if self.loss_scale_factor is not None:
             number(self, "loss_scale_factor", "> 0", lambda x: x > 0)
         for name in ("kl_loss_type", "rollout_kl_estimator_type"):
@@ -224,6 +159,10 @@ class LossConfig:
                 raise unknown(name, str(getattr(self, name)), KL_ESTIMATORS)
         if self.use_rollout_kl_loss and self.rollout_kl_loss_coef == 0:
             raise UsageError("use_rollout_kl_loss does nothing with rollout_kl_loss_coef=0; give a positive number.")
+
+    def number(self, name: str) -> float:
+        """Return a number of a single loss, a name in `NUMBERS`: the one in `numbers`, or its default."""
+        return self.numbers.get(name, NUMBERS[name].default)
 
 
 def _explain_weights(config: CorrectionConfig) -> str:

@@ -180,7 +180,6 @@ def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
         ("transformers", ("rlcorr/train/", "rlcorr/recorders/trl.py")),  # the trainer, and TRL's callbacks
         ("vllm", "rlcorr/train/"),
         ("tensorboard", "rlcorr/train/"),
-        ("wandb", "rlcorr/train/"),
         ("plotly", ("rlcorr/figures/canvas.py", "lessons/_images.py")),  # figures, and what a browser draws them with
         ("pyarrow", ("rlcorr/records/step_files.py", "rlcorr/foreign/")),
         # The trainer loads checkpoints, and other people's pairs may come in a .safetensors, too.
@@ -227,15 +226,15 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_339,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_351,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_941,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_845,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_766,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_132,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_817,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_035,
     ("app",): 10_541,
     ("lessons", "lessons/exercises"): 6_757,
-    ("tests",): 51_184,
+    ("tests",): 50_655,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -9,6 +9,7 @@ import pytest
 from rlcorr import CorrectionConfig, RejectionRule, preset
 from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
+from rlcorr.loss_numbers import NUMBERS
 from rlcorr.rules import RULE_NAMES
 
 # --- RejectionRule ---
@@ -146,13 +147,15 @@ def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
     [
         ({"clip_ratio_low": -0.1}, "clip_ratio_low must be a number ≥ 0; got -0.1"),
         ({"clip_ratio_high": math.nan}, "clip_ratio_high must be a number ≥ 0; got nan"),
-        ({"clip_ratio_c": 1.0}, "clip_ratio_c must be a number > 1; got 1.0"),
-        ({"tau_pos": 0.0}, "tau_pos must be a number > 0; got 0.0"),
-        ({"clip_cov_ratio": 1.5}, "clip_cov_ratio must be a number between 0 and 1; got 1.5"),
-        ({"clip_cov_lb": 6.0}, "clip_cov_lb 6.0 is above clip_cov_ub 5.0"),
+        ({"numbers": {"clip_ratio_c": 1.0}}, "clip_ratio_c must be a number > 1; got 1.0"),
+        ({"numbers": {"tau_pos": 0.0}}, "tau_pos must be a number > 0; got 0.0"),
+        ({"numbers": {"clip_cov_ratio": 1.5}}, "clip_cov_ratio must be a number between 0 and 1; got 1.5"),
+        ({"numbers": {"clip_cov_lb": 6.0}}, "clip_cov_lb 6.0 is above clip_cov_ub 5.0"),
+        ({"numbers": {"clip_cov_ub": math.nan}}, "clip_cov_ub must be a number but no NaN; got nan"),
+        ({"numbers": {"cppo_delt": 0.3}}, "unknown number of a loss 'cppo_delt'. Did you mean 'cppo_delta'"),
         ({"loss_agg_mode": "token_mean"}, "unknown loss_agg_mode 'token_mean'. Did you mean 'token-mean'"),
-        ({"ctpo_clip_c": 0}, "ctpo_clip_c must be a number > 0; got 0"),
-        ({"ctpo_power": -0.5}, "ctpo_power must be a number ≥ 0; got -0.5"),
+        ({"numbers": {"ctpo_clip_c": 0}}, "ctpo_clip_c must be a number > 0; got 0"),
+        ({"numbers": {"ctpo_power": -0.5}}, "ctpo_power must be a number ≥ 0; got -0.5"),
         ({"loss_scale_factor": 0}, "loss_scale_factor must be a number > 0; got 0"),
         ({"rollout_kl_loss_agg_mode": "mean"}, "unknown rollout_kl_loss_agg_mode 'mean'"),
         ({"kl_loss_tokens": "all"}, "unknown kl_loss_tokens 'all'"),
@@ -170,10 +173,10 @@ def test_loss_config_refuses(fields: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"clip_ratio_low": 0, "clip_ratio_high": 0, "kl_loss_coef": 0, "ppo_kl_coef": 0},
-        {"clip_ratio_c": 1.01, "dppo_ratio_cap": 1.01, "tau_pos": 0.01, "tau_neg": 0.01, "loss_scale_factor": 0.01},
-        {"clip_cov_ratio": 0, "kl_cov_ratio": 1},
-        {"clip_cov_lb": 5.0, "clip_cov_ub": 5.0},
+        {"clip_ratio_low": 0, "clip_ratio_high": 0, "kl_loss_coef": 0, "numbers": {"ppo_kl_coef": 0}},
+        {"numbers": {"clip_ratio_c": 1.01, "dppo_ratio_cap": 1.01, "tau_neg": 0.01}, "loss_scale_factor": 0.01},
+        {"numbers": {"clip_cov_ratio": 0, "kl_cov_ratio": 1}},
+        {"numbers": {"clip_cov_lb": 5.0}},
     ],
 )
 def test_loss_config_allows_what_lies_just_inside(fields: dict[str, Any]) -> None:
@@ -182,19 +185,22 @@ def test_loss_config_allows_what_lies_just_inside(fields: dict[str, Any]) -> Non
 
 def test_the_defaults_of_the_losses() -> None:
     """verl's numbers, with the cap of 20 that it documents, and SkyRL's for the KL to π_rollout; k2 is our choice."""
-    clip = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "dppo_ratio_cap": 20.0}
-    gate = {"tau_pos": 1.0, "tau_neg": 1.05}
-    cov = {"clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}
-    gate |= {"drpo_epsilon": 12.5, "cppo_delta": 0.2, "cppo_w_min": 0.8, "cppo_delta_b": 0.02}  # UniRL's
-    gate |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}  # TRL's
-    gate |= {"fipo_decay_rate": 32.0, "fipo_clip_range": 0.2, "fipo_clip_high_only": True}  # ms-swift's
-    gate |= {"fipo_safety_threshold": 4.0}
-    gate |= {"ctpo_clip_low": 0.025, "ctpo_clip_high": 0.05, "ctpo_clip_c": 0.05, "ctpo_power": 0.5}  # CTPO's script
+    numbers = {"clip_ratio_c": 3.0, "dppo_ratio_cap": 20.0, "tau_pos": 1.0, "tau_neg": 1.05}
+    numbers |= {"clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0}
+    numbers |= {"kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1}
+    numbers |= {"drpo_epsilon": 12.5, "cppo_delta": 0.2, "cppo_w_min": 0.8, "cppo_delta_b": 0.02}  # UniRL's
+    numbers |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}  # TRL's
+    numbers |= {"fipo_decay_rate": 32.0, "fipo_clip_range": 0.2, "fipo_clip_low": 0.0}  # ms-swift's
+    numbers |= {"fipo_safety_threshold": 4.0}
+    numbers |= {"ctpo_clip_low": 0.025, "ctpo_clip_high": 0.05, "ctpo_clip_c": 0.05, "ctpo_power": 0.5}  # CTPO's script
+    assert {name: LossConfig().number(name) for name in NUMBERS} == numbers
+    clip = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "numbers": {}}
     total = {"loss_agg_mode": "token-mean", "loss_scale_factor": None, "score_centering": False}
     kl = {"use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "k2", "kl_loss_tokens": "kept"}
     rollout = {"use_rollout_kl_loss": False, "rollout_kl_loss_coef": 0.0, "rollout_kl_estimator_type": "k2"}
     rollout |= {"rollout_kl_loss_agg_mode": "seq-mean-token-mean"}
-    assert asdict(LossConfig()) == clip | gate | cov | total | kl | rollout
+    assert asdict(LossConfig()) == clip | total | kl | rollout
+    assert LossConfig(numbers=numbers) == LossConfig()
 
 
 def test_a_config_cannot_be_changed_afterwards() -> None:

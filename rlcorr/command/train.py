@@ -30,8 +30,8 @@ class FromRun(FromFile[TrainConfig]):
 
     resume: str = ""
     """Name or directory of a run to resume from its last checkpoint, as if it had never stopped. The run keeps its
-    options; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, save-model,
-    tensorboard and wandb can be changed."""
+    options; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, save-model and
+    tensorboard can be changed."""
 
 
 def run_train(words: list[str]) -> int:
@@ -67,12 +67,12 @@ def configured(config_type: type[Config], words: Sequence[str], prog: str, recor
 
     Later options override earlier ones; only the result is checked.
     """
-    from rlcorr.train.output.config_file import arguments_of
+    from rlcorr.train.output.config_file import arguments_of, refuse_retired
 
+    refuse_retired(words)
     file = _value_of("--config", words, "YAML file")
-    file_words = [] if file is None else arguments_of(Path(file), config_type)
     wrapper: Any = FromRun if config_type is TrainConfig else FromFile[config_type]
-    all_words = [*recorded, *file_words, *words]
+    all_words = [*recorded, *(arguments_of(Path(file), config_type) if file else ()), *words]
     defaults: dict[str, Any] = {}
     if config_type is TrainConfig and _value_of("--model", all_words, "model") == SMOLLM2.model:
         defaults["default"] = FromRun(options=SMOLLM2)

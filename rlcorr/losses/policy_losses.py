@@ -1,12 +1,13 @@
 """The policy losses, one record each in `LOSSES`, and those that depend on the whole answer.
 
-A new loss is its name and its numbers in `config`, and a function with a record here. Shapes, signs and gradients are
-as in `per_token`; sg is stop-gradient.
+A new loss is its name in `config`, its numbers in `loss_numbers`, and a function with a record here. Shapes, signs and
+gradients are as in `per_token`; sg is stop-gradient.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,20 +61,20 @@ def fipo(
     clip: tuple[float, float],
     safety: float,
 ) -> Tensor:
-    """Compute FIPO's loss: ppo_clip times sg(clip(exp F)), F_t = Σ_{j ≥ t} 2^{−(j − t)/half_life} log ρ_j.
+    """Compute FIPO's loss: ppo_clip times sg(exp F), clamped to [1 − clip₁, 1 + clip₂].
 
-    The sum is over kept tokens. If A < 0 and ρ > `safety`, the factor is also clamped to [0.8, 1]. Source:
-    arXiv:2603.19835; ms-swift 4.6.0 (half-life 32, clip 1 to 1.2, safety 4), whose option delta, off by default, is
-    left out. FIPO fails if engine and trainer differ: if all later tokens drift with the same sign, FIPO takes this for
-    their influence, and every early token gets the upper bound.
+    F_t = Σ_{j ≥ t} 2^{−(j − t)/half_life} log ρ_j, over kept tokens. If A < 0 and ρ > `safety`, the factor is also
+    clamped to [0.8, 1]. Source: arXiv:2603.19835; ms-swift 4.6.0 (half-life 32, clip 1 to 1.2, safety 4), whose option
+    delta, off by default, is left out. FIPO fails if engine and trainer differ: if all later tokens drift with the same
+    sign, FIPO takes this for their influence, and every early token gets the upper bound.
 
     >>> theta, keep = torch.tensor([[1.0, 1.1]]).log(), torch.ones(1, 2, dtype=torch.bool)  # F₁ = log(1.1)/2
-    >>> numbers = {"low": 0.2, "high": 0.2, "half_life": 1.0, "clip": (1.0, 1.2), "safety": 4.0}
+    >>> numbers = {"low": 0.2, "high": 0.2, "half_life": 1.0, "clip": (0.0, 0.2), "safety": 4.0}
     >>> [round(x, 3) for x in fipo(theta, torch.zeros(1, 2), torch.ones(1, 2), keep, **numbers)[0].tolist()]
     [-1.049, -1.21]
     """
     d = (log_probs - old_log_probs).detach()
-    weight = ratio(discounted(torch.where(keep, d, 0), 0.5 ** (1 / half_life))).clamp(*clip)
+    weight = ratio(discounted(torch.where(keep, d, 0), 0.5 ** (1 / half_life))).clamp(1 - clip[0], 1 + clip[1])
     far = (advantages < 0) & (ratio(d) > safety)
     weight = torch.where(far, weight.clamp(0.8, 1), weight)
     return weight * ppo_clip(log_probs, old_log_probs, advantages, low=low, high=high)
@@ -185,6 +186,7 @@ class Inputs(NamedTuple):
         return self.log_probs.detach() - self.old
 
 
+Of = Callable[[Inputs, LossConfig, torch.Generator | None], Tensor]
 Cut = Callable[[Inputs, LossConfig], Tensor]
 
 
@@ -192,7 +194,7 @@ Cut = Callable[[Inputs, LossConfig], Tensor]
 class Loss:
     """A policy loss, and what else depends on its name."""
 
-    of: Callable[[Inputs, LossConfig, torch.Generator | None], Tensor]
+    of: Of
     """Loss per token, (B, T)."""
     title: str = ""
     """Its name in the titles of presets; empty for losses that they do not name."""
@@ -233,68 +235,70 @@ def _outside_log_range(x: Inputs, loss: LossConfig) -> Tensor:
     return (x.log_ratio() > loss.clip_ratio_high) | (x.log_ratio() < -loss.clip_ratio_low)
 
 
+def _with(function: Callable[..., Tensor], inputs: int = 4, *, clips: bool = False, **names: Any) -> Of:
+    """Return a policy loss: a function of the first inputs, of the widths of the clip if it `clips`, and of numbers."""
+
+    def of(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
+        single = {name: loss.number(key) for name, key in names.items() if isinstance(key, str)}
+        pairs = {name: tuple(map(loss.number, keys)) for name, keys in names.items() if not isinstance(keys, str)}
+        return function(*x[:inputs], **(_widths(loss) if clips else {}), **single, **pairs)
+
+    return of
+
+
 def _dppo(name: per_token.DppoType, title: str) -> Loss:
     def outside(x: Inputs, loss: LossConfig) -> Tensor:
         return ~dppo_inside(name, x.log_probs.detach(), x.old, x.advantages, **_widths(loss))
 
-    def of(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
-        return per_token.dppo(name, *x[:3], **_widths(loss), cap=loss.dppo_ratio_cap)
-
+    of = _with(functools.partial(per_token.dppo, name), 3, clips=True, cap="dppo_ratio_cap")
     return Loss(of, title, alone=True, cut=outside)
 
 
-def _vespo(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
-    positive, negative = (loss.vespo_k_pos, loss.vespo_lambda_pos), (loss.vespo_k_neg, loss.vespo_lambda_neg)
-    return vespo(*x, positive=positive, negative=negative)
-
-
-def _fipo(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
-    clip = (1.0 if loss.fipo_clip_high_only else 1 - loss.fipo_clip_range, 1 + loss.fipo_clip_range)
-    return fipo(*x, **_widths(loss), half_life=loss.fipo_decay_rate, clip=clip, safety=loss.fipo_safety_threshold)
-
-
-def _ctpo(x: Inputs, loss: LossConfig, _: torch.Generator | None) -> Tensor:
-    bounds = {"low": loss.ctpo_clip_low, "high": loss.ctpo_clip_high, "c": loss.ctpo_clip_c}
-    return ctpo(*x, **bounds, power=loss.ctpo_power)
-
-
 def _clip_cov(x: Inputs, loss: LossConfig, generator: torch.Generator | None) -> Tensor:
-    bounds = (loss.clip_cov_lb, loss.clip_cov_ub)
-    return per_token.clip_cov(*x, **_widths(loss), share=loss.clip_cov_ratio, bounds=bounds, generator=generator)
+    share, bounds = loss.number("clip_cov_ratio"), (loss.number("clip_cov_lb"), loss.number("clip_cov_ub"))
+    return per_token.clip_cov(*x, **_widths(loss), share=share, bounds=bounds, generator=generator)
 
 
 _REINFORCE = Loss(lambda x, loss, _: per_token.reinforce(x.log_probs, x.advantages), alone=True)
 
 LOSSES: dict[LossType, Loss] = {
-    "ppo_clip": Loss(lambda x, loss, _: ppo_clip(*x[:3], **_widths(loss)), alone=True, cut=_ppo_cut),
+    "ppo_clip": Loss(_with(ppo_clip, 3, clips=True), alone=True, cut=_ppo_cut),
     "dual_clip": Loss(
-        lambda x, loss, _: per_token.dual_clip(*x[:3], **_widths(loss), c=loss.clip_ratio_c),
+        _with(per_token.dual_clip, 3, clips=True, c="clip_ratio_c"),
         alone=True,
         cut=_ppo_cut,
-        cut_again=lambda x, loss: (x.advantages < 0) & (ratio(x.log_ratio()) > loss.clip_ratio_c),
+        cut_again=lambda x, loss: (x.advantages < 0) & (ratio(x.log_ratio()) > loss.number("clip_ratio_c")),
     ),
     "reinforce": _REINFORCE,
     "gpg": _REINFORCE,
-    "gspo": Loss(lambda x, loss, _: per_token.gspo(*x, **_widths(loss)), cut=_gspo_cut),
-    "cispo": Loss(lambda x, loss, _: per_token.cispo(*x[:3], **_widths(loss)), alone=True, cut=_cispo_cut),
-    "sapo": Loss(lambda x, loss, _: per_token.sapo(*x[:3], tau_pos=loss.tau_pos, tau_neg=loss.tau_neg)),
+    "gspo": Loss(_with(per_token.gspo, clips=True), cut=_gspo_cut),
+    "cispo": Loss(_with(per_token.cispo, 3, clips=True), alone=True, cut=_cispo_cut),
+    "sapo": Loss(_with(per_token.sapo, 3, tau_pos="tau_pos", tau_neg="tau_neg")),
     "geo_mean": Loss(
-        lambda x, loss, _: per_token.geo_mean(*x, **_widths(loss)),
+        _with(per_token.geo_mean, clips=True),
         cut=lambda x, loss: (x.advantages > 0) & _outside_log_range(x, loss),
         cut_again=lambda x, loss: (x.advantages < 0) & _outside_log_range(x, loss),
     ),
     "dppo_tv": _dppo("dppo_tv", "DPPO by total variation"),
     "dppo_kl": _dppo("dppo_kl", "DPPO by KL"),
     "clip_cov": Loss(_clip_cov, whole_batch=True, cut=_ppo_cut),
-    "kl_cov": Loss(
-        lambda x, loss, _: per_token.kl_cov(*x, share=loss.kl_cov_ratio, coef=loss.ppo_kl_coef), whole_batch=True
+    "kl_cov": Loss(_with(per_token.kl_cov, share="kl_cov_ratio", coef="ppo_kl_coef"), whole_batch=True),
+    "drpo": Loss(_with(per_token.drpo, 3, epsilon="drpo_epsilon"), "DRPO"),
+    "vespo": Loss(
+        _with(vespo, positive=("vespo_k_pos", "vespo_lambda_pos"), negative=("vespo_k_neg", "vespo_lambda_neg")),
+        "VESPO",
     ),
-    "drpo": Loss(lambda x, loss, _: per_token.drpo(*x[:3], epsilon=loss.drpo_epsilon), "DRPO"),
-    "vespo": Loss(_vespo, "VESPO"),
-    "fipo": Loss(_fipo, "FIPO"),
-    "cppo": Loss(
-        lambda x, loss, _: cppo(*x, delta=loss.cppo_delta, last=loss.cppo_w_min, budget=loss.cppo_delta_b), "CPPO"
+    "fipo": Loss(
+        _with(
+            fipo,
+            clips=True,
+            half_life="fipo_decay_rate",
+            clip=("fipo_clip_low", "fipo_clip_range"),
+            safety="fipo_safety_threshold",
+        ),
+        "FIPO",
     ),
-    "ctpo": Loss(_ctpo, "CTPO"),
+    "cppo": Loss(_with(cppo, delta="cppo_delta", last="cppo_w_min", budget="cppo_delta_b"), "CPPO"),
+    "ctpo": Loss(_with(ctpo, low="ctpo_clip_low", high="ctpo_clip_high", c="ctpo_clip_c", power="ctpo_power"), "CTPO"),
 }
 """Name of a loss → its record."""

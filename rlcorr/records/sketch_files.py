@@ -234,7 +234,7 @@ def updated_batch(run: Path, step: int) -> TokenBatch:
     tokens that its own preset keeps.)
     """
     batch, advantage = read_step(run, step).batch, read_manifest(run).config.get("advantage", {})
-    if batch.advantages is None or advantage.get("estimator") in GROUPED or not advantage.get("whiten"):
+    if batch.advantages is None or advantage.get("estimator") in GROUPED or not advantage.get("whiten", True):
         return batch
     return batch.replace(advantages=whiten(batch.advantages, batch.response_mask))
 

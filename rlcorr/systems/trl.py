@@ -5,7 +5,6 @@ min-p leave (issue 6789), by itself. Its package was not on the index, and no re
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
@@ -62,7 +61,7 @@ def from_trl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
     values = FIELDS | read_keys("TRL", source)
     if values["loss_type"] == "vespo":
         numbers = {name: number(name, values[name]) for name in VESPO_NUMBERS if name in values}
-        return _from_vespo(values), replace(LossConfig(), **numbers)
+        return _from_vespo(values), LossConfig(numbers=numbers)
     _check_loss(values)
     rules = _opsm(values)
     if not (switch("use_vllm", values["use_vllm"]) and switch(f"{_IS}_correction", values[f"{_IS}_correction"])):
@@ -148,4 +147,4 @@ def _to_vespo(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
             "TRL's VESPO includes π_old/π_rollout in its product, and has no other weights or rules; nearest: "
             "bypass_mode=True without rollout_rs."
         )
-    return {"use_vllm": True, **VESPO, **{name: getattr(loss, name) for name in VESPO_NUMBERS}}
+    return {"use_vllm": True, **VESPO, **{name: loss.number(name) for name in VESPO_NUMBERS}}

@@ -5,12 +5,12 @@ runs in a process of its own, which gives its memory back.
 """
 
 import math
-import pickle
-import subprocess
-import sys
-import tempfile
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -84,7 +84,7 @@ def attribute(request: Request, device: torch.device) -> Iterator[Cause]:
     An engine that cannot start with a setting gives a cause with the reason. Raises `UsageError` if the first, which
     the trainer's settings are measured with, cannot start.
     """
-    policy = Policy(load_lm(request.model, device), None).to(device)
+    policy = Policy(load_lm(request.model, device), False).to(device)
     exact: TokenBatch | None = None
     for name, settings in engine_settings(request).items():
         try:
@@ -106,25 +106,25 @@ def attribute(request: Request, device: torch.device) -> Iterator[Cause]:
 
 def _sample(request: Request, settings: RolloutConfig) -> Samples:
     """Start the engine in a process of its own, and return its answers. Raises `UsageError` if it cannot start."""
-    with tempfile.TemporaryDirectory() as folder:
-        asked, answered = Path(folder) / "asked", Path(folder) / "answered"
-        asked.write_bytes(pickle.dumps((request, settings)))
-        with request.log.open("ab") as log:
-            command = [sys.executable, "-m", __name__, str(asked), str(answered)]
-            code = subprocess.run(command, stderr=log, stdout=log, check=False).returncode
-        if code or not answered.is_file():
-            raise UsageError(f"the engine's process ended with code {code}; {request.log} may say why.")
-        answer: Samples | UsageError = pickle.loads(answered.read_bytes())  # written by the process that we started
-    if isinstance(answer, UsageError):
-        raise answer
-    return answer
+    with ProcessPoolExecutor(1, get_context("spawn"), _write_to, (request.log,)) as process:
+        try:
+            return process.submit(sample, request, settings).result()
+        except BrokenProcessPool as error:
+            raise UsageError(f"the engine's process has ended; {request.log} may say why.") from error
+
+
+def _write_to(log: Path) -> None:
+    """Send what this process prints, and what its libraries print, to a file."""
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
 
 
 def sample(request: Request, settings: RolloutConfig) -> Samples:
     """Start an engine with these settings, and return its answers, those to one prompt next to each other."""
     engine = start_engine(settings, request.model, ALONE, request.eos_ids, request.log)
     if settings.weights != "none":  # weights are rounded when they are sent
-        policy = Policy(load_lm(request.model, torch.device("cpu")), None)
+        policy = Policy(load_lm(request.model, torch.device("cpu")), False)
         engine.sync(engine_weights(policy.state_dict(), policy.lm))
     return engine.generate(
         request.prompts, n=request.samples, max_tokens=request.max_tokens, sampling=settings.sampling, seed=0
@@ -167,20 +167,3 @@ def prompts_of(rows: Sequence[list[int]], count: int) -> list[list[int]]:
     if len(different) < 2:
         raise UsageError("intervals are over prompts: give at least two different ones.")
     return different
-
-
-def main(asked: str, answered: str) -> None:
-    """Answer the pickled request in one file, and write the samples, or the error of the settings, into the other."""
-    # This module is __main__ here, so the classes of the request are those of the imported one.
-    from rlcorr.train import attribution
-
-    request, settings = pickle.loads(Path(asked).read_bytes())
-    try:
-        answer = attribution.sample(request, settings)
-    except UsageError as error:
-        answer = error
-    Path(answered).write_bytes(pickle.dumps(answer))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -31,7 +31,7 @@ from rlcorr.train.learner.ranks import Ranks, full_state, full_tensor, gather, l
 from rlcorr.train.learner.score import corrected, score, score_sampled, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
-from rlcorr.train.output.follow import Follow, check_installed
+from rlcorr.train.output.follow import check_installed, following
 from rlcorr.train.output.run_writer import RunWriter, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
 from rlcorr.train.rollout.batch_queue import BatchRequest
@@ -126,7 +126,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     if state:
         manifest = replace(manifest, sketches=sketches_until(path, done), started=runs.read_manifest(path).started)
     try:
-        with RunWriter(path, manifest, ranks.main) as writer, Follow(path, config, done, ranks.main) as follow:
+        with RunWriter(path, manifest, ranks.main) as writer, following(path, config, done, ranks.main) as show:
             start = restore(session, state) if state else (held_out_accuracy(session, writer, 0), 0, 0.0)
             accuracy, bad_steps, earlier_seconds = start
             begin = time.perf_counter() - earlier_seconds
@@ -139,7 +139,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
                 if step % config.eval_every == 0 or step == config.steps:
                     row["accuracy"] = accuracy = held_out_accuracy(session, writer, step)
                 writer.metrics(row)
-                follow.row(row, accuracy)
+                show(row, accuracy)
                 stop = step == config.steps or accuracy >= config.stop_at_accuracy
                 if config.checkpoint_every and (stop or step % config.checkpoint_every == 0):
                     save(session, path, step, accuracy, bad_steps)

@@ -118,7 +118,7 @@ def own_ratio(config: CorrectionConfig, loss: LossConfig, b: int, t: int) -> flo
     )
     outside = moved > loss.clip_ratio_high if up else moved < -loss.clip_ratio_low
     r = oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t])
-    return 0.0 if outside else min(r, loss.dppo_ratio_cap) if config.loss_type != "ppo_clip" else r
+    return 0.0 if outside else min(r, loss.number("dppo_ratio_cap")) if config.loss_type != "ppo_clip" else r
 
 
 def own_ratio_of_answer(loss_type: str, b: int, t: int) -> float:

@@ -72,7 +72,7 @@ GAPS = published.gaps()
 def batches(model: Path) -> Iterator[tuple[str, TokenBatch]]:
     """Yield the answers of each engine, with the log-probs of a trainer in float32."""
     tokenizer, task = load_tokenizer(model), get_task("sum_questions")
-    policy = Policy(load_lm(model, ALONE.device), None)
+    policy = Policy(load_lm(model, ALONE.device), False)
     drawn = itertools.islice(examples(task, 0), PROMPTS)
     prompts = [encode(tokenizer, example.prompt, task.instruction) for example in drawn]
     rows = [ids for ids in prompts for _ in range(SAMPLES)]

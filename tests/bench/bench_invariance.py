@@ -37,7 +37,7 @@ def main() -> None:
     tokenizer = load_tokenizer(model)
     drawn = itertools.islice(examples(task, 0), PROMPTS)
     prompts = [encode(tokenizer, example.prompt, task.instruction, smollm2.SYSTEM) for example in drawn]
-    policy, engines = Policy(load_lm(model, DEVICE), None), []  # kept: an engine that dies takes vLLM's state along
+    policy, engines = Policy(load_lm(model, DEVICE), False), []  # kept: an engine that dies takes vLLM's state along
     print(f"{DEVICE.type}, VLLM_BATCH_INVARIANT={os.environ.get('VLLM_BATCH_INVARIANT', '0')}")
     print("| compared | the same to the last bit | mean abs. difference | largest | answers that differ | seconds |")
     print("|---|---|---|---|---|---|")

@@ -49,7 +49,7 @@ def differences() -> dict[tuple[str, str], list[Tensor]]:
     tokenizer, task = load_tokenizer(MODEL), get_task("addition")
     held_out = itertools.islice(examples(task, 0, held_out=True), PROMPTS)
     prompts = [encode(tokenizer, example.prompt) for example in held_out]
-    policy, tables, engines = Policy(load_lm(MODEL, CPU), None), {}, []
+    policy, tables, engines = Policy(load_lm(MODEL, CPU), False), {}, []
     with tempfile.TemporaryDirectory() as folder:
         for dtype in get_args(Dtype):
             config = RolloutConfig(engine="vllm", dtype=dtype)

@@ -61,7 +61,7 @@ def main() -> None:
     study = find_study("stale_8")
     names = list(dict.fromkeys(arm.name for arm in study.arms))
     (arm,) = (arm for arm in study.arms if arm.name == "decoupled_seq_is" and arm.seed == 0)
-    asked = f"--steps {STEP} --sketch.every {STEP} --sketch.exact-prompts {PROMPTS} --sketch.tree-mib 1024"
+    asked = f"--steps {STEP} --sketch.every {STEP} --sketch.exact-prompts {PROMPTS}"
     sketch, steps = trained((*arm.options, *asked.split()), lambda session: stepped(session, names))
     for line in lines(names, sketch, steps):
         print(line, flush=True)

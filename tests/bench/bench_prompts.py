@@ -21,7 +21,7 @@ from rlcorr.records.recipes import find_recipe
 from rlcorr.records.sketch_files import last_sketch, read_exact
 
 ALL, SOME = 1024, 128
-ASKED = f"--train-prompts 0 --sketch.exact-prompts {ALL} --sketch.directions 64 --sketch.tree-mib 2048"
+ASKED = f"--train-prompts 0 --sketch.exact-prompts {ALL} --sketch.directions 64"
 PRESET = "decoupled_token_is"
 SAME = 1e-3
 """A preset whose number has a smaller spread than this is exact."""

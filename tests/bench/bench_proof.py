@@ -44,7 +44,7 @@ def main() -> None:
 def row(model: Path, config: RolloutConfig, tried: re.Pattern[str]) -> str:
     """Start an engine, and try the tensors."""
     forget_engines()
-    policy = Policy(load_lm(model, torch.device("cpu")), None)
+    policy = Policy(load_lm(model, torch.device("cpu")), False)
     with tempfile.TemporaryDirectory() as folder:
         stops = eos_ids(model, load_tokenizer(model))
         engine = start_engine(config, model, ALONE, stops, Path(folder) / "engine.log")

@@ -30,7 +30,7 @@ def main(model: Path = WARM_START) -> None:
         tokenizer, task = load_tokenizer(model), get_task("addition")
         held_out = itertools.islice(examples(task, 0, held_out=True), 512)
         prompts = [encode(tokenizer, example.prompt) for example in held_out]
-        base, policy = RolloutConfig(engine="vllm", router_replay=True), Policy(load_lm(model, CPU), None)
+        base, policy = RolloutConfig(engine="vllm", router_replay=True), Policy(load_lm(model, CPU), False)
         engines = []  # kept: an engine that dies takes vLLM's global state along
         print("| engine | trainer | k3 | mean \\|d\\| | other experts, per token and layer | in some layer |")
         print("|---|---|---|---|---|---|")

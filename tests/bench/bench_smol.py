@@ -50,7 +50,7 @@ def main() -> None:
     model, task = smollm2.fetched(), get_task("sum_questions")
     tokenizer = load_tokenizer(model)
     drawn = list(itertools.islice(examples(task, 0), PROMPTS))
-    policy = Policy(load_lm(model, DEVICE), None)
+    policy = Policy(load_lm(model, DEVICE), False)
     with tempfile.TemporaryDirectory() as folder:
         newer = trained(Path(folder))
         sampled = {kv: answers(model, tokenizer, drawn, kv, Path(folder)) for kv in ("auto", COARSE)}
@@ -75,7 +75,7 @@ def trained(folder: Path) -> Policy:
     """Return the policy after the updates of seed 0, from answers of fresh weights."""
     runs.LOCAL = folder
     config = replace(SMOLLM2, run="newer", steps=UPDATES, checkpoint_every=0, tensorboard=False, eval_every=UPDATES)
-    return Policy(load_lm(train(config) / "checkpoint", DEVICE), None)
+    return Policy(load_lm(train(config) / "checkpoint", DEVICE), False)
 
 
 def answers(model: Path, tokenizer: Any, drawn: list[Example], kv: KvCacheDtype, folder: Path) -> TokenBatch:

@@ -32,7 +32,7 @@ def imported(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> ModuleType:
 
 
 def start_of_training(module: ModuleType) -> Policy:
-    return Policy(load_lm(module.TINY.model, ALONE.device), critic=None)
+    return Policy(load_lm(module.TINY.model, ALONE.device), critic=False)
 
 
 def distance(policy: Policy, batch: TokenBatch) -> float:

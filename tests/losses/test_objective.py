@@ -223,7 +223,9 @@ def test_a_rejected_token_is_as_good_as_padding(loss_type: LossType, mode: Aggre
     batch = batch.replace(rollout_log_probs=torch.where(gone, -99.0, batch.rollout_log_probs))
     rule = RejectionRule.named("token_k1", lower=0.01, upper=99.0)
     correction = settings(loss_type, rollout_rs=(rule,), rollout_is="token", denominator="kept")
-    config = LossConfig(loss_agg_mode=mode, clip_ratio_low=0.05, clip_ratio_high=0.05, kl_cov_ratio=0.2, **REFERENCE)
+    config = LossConfig(
+        loss_agg_mode=mode, clip_ratio_low=0.05, clip_ratio_high=0.05, numbers={"kl_cov_ratio": 0.2}, **REFERENCE
+    )
     outcomes = []
     for variant in (batch, batch.replace(response_mask=batch.response_mask & ~gone)):
         theta.grad = None
@@ -435,7 +437,7 @@ def test_a_ratio_on_the_clip_is_not_clipped(loss_type: LossType) -> None:
 def test_a_ratio_of_c_is_not_cut() -> None:
     old, a_half = torch.tensor([[-1.5]]), torch.tensor([[0.5]])
     batch = TokenBatch(torch.ones(1, 1).bool(), old, old, advantages=torch.tensor([[-1.0]]))
-    got = read(old + a_half, batch, settings("dual_clip"), LossConfig(clip_ratio_c=a_half.exp().item()))
+    got = read(old + a_half, batch, settings("dual_clip"), LossConfig(numbers={"clip_ratio_c": a_half.exp().item()}))
     assert got["actor/pg_clipfrac_lower"] == 0
 
 

@@ -21,7 +21,7 @@ from rlcorr.types import CorrectionResult
 SKYRL = GOLDEN["skyrl-main"]
 # verl's trainer runs dppo with 3.0, the default of another loss's clip_ratio_c; sapo, gspo and geo_mean always average
 # over sequences.
-VERL_LOSS = LossConfig(dppo_ratio_cap=3.0)
+VERL_LOSS = LossConfig(numbers={"dppo_ratio_cap": 3.0})
 OVER_SEQUENCES = ("gspo", "sapo", "geo_mean")
 
 
@@ -179,8 +179,8 @@ SKYRL_LOSSES: dict[str, tuple[LossType, dict[str, Any]]] = {
     "cispo": ("cispo", WIDE),
     "importance_sampling": ("ppo_clip", ALL_RATIOS),
     "rollout_is": ("reinforce", {}),
-    "dppo": ("dppo_tv", {"dppo_ratio_cap": 1e9}),
-    "kl_cov": ("kl_cov", {"kl_cov_ratio": 0.2, "ppo_kl_coef": 1.0}),
+    "dppo": ("dppo_tv", {"numbers": {"dppo_ratio_cap": 1e9}}),
+    "kl_cov": ("kl_cov", {"numbers": {"kl_cov_ratio": 0.2, "ppo_kl_coef": 1.0}}),
 }
 # cross_entropy is no policy gradient. dppo and rollout_is with importance weights on top correct twice: refused below.
 TWICE = ("dppo", "rollout_is")

@@ -23,13 +23,15 @@ GOLDEN = Path(__file__).parent.parent / "support" / "golden"
 UNIRL = json.loads((GOLDEN / "unirl_losses.json").read_text())
 PAPERS = json.loads((GOLDEN / "paper_losses.json").read_text())
 LOSS = LossConfig(
-    fipo_decay_rate=3.0,
-    fipo_safety_threshold=1.5,
-    cppo_delta=0.1,
-    cppo_delta_b=0.03,
-    ctpo_clip_low=0.1,
-    ctpo_clip_high=0.2,
-    ctpo_clip_c=0.3,
+    numbers={
+        "fipo_decay_rate": 3.0,
+        "fipo_safety_threshold": 1.5,
+        "cppo_delta": 0.1,
+        "cppo_delta_b": 0.03,
+        "ctpo_clip_low": 0.1,
+        "ctpo_clip_high": 0.2,
+        "ctpo_clip_c": 0.3,
+    }
 )
 
 
@@ -165,7 +167,7 @@ def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
     keep, theta, old, advantages = padded(batch)
     for case in batch["cases"]:
         name = case["loss_type"]
-        numbers = LossConfig(**{f"{name}_{key}": number for key, number in case["settings"].items()})
+        numbers = LossConfig(numbers={f"{name}_{key}": number for key, number in case["settings"].items()})
         losses = LOSSES[name].of(Inputs(theta, old, advantages, keep), numbers, None)
         (gradient,) = torch.autograd.grad(losses[keep].sum(), theta)
         for ours, theirs in ((losses, case["loss"]), (gradient, case["gradient"])):
@@ -188,11 +190,11 @@ def test_against_what_the_code_of_ctpo_and_of_skyrl_gave(batch: dict[str, Any]) 
     for case in batch["cases"]:
         name: LossType
         if case["name"] == "ctpo":
-            name, numbers = "ctpo", LossConfig(**{f"ctpo_{key}": x for key, x in case["settings"].items()})
+            name, numbers = "ctpo", LossConfig(numbers={f"ctpo_{key}": x for key, x in case["settings"].items()})
         else:
             kind, low, high = case["settings"]
             name = "dppo_tv" if kind == "binary_tv" else "dppo_kl"
-            numbers = LossConfig(clip_ratio_low=low, clip_ratio_high=high, dppo_ratio_cap=math.inf)
+            numbers = LossConfig(clip_ratio_low=low, clip_ratio_high=high, numbers={"dppo_ratio_cap": math.inf})
         losses = LOSSES[name].of(Inputs(theta, old, advantages, keep), numbers, None)
         if name != "ctpo":  # SkyRL writes −A ρ, we write −sg(ρ) A log π_θ: only the derivatives are the same
             assert (losses[keep] == 0).tolist() == [loss == 0 for loss in case["loss"]]

@@ -111,15 +111,18 @@ def random_loss(some: random.Random, name: str) -> LossConfig:
     return LossConfig(
         clip_ratio_low=some.uniform(0.05, 0.5),
         clip_ratio_high=some.uniform(0.05, 0.5),
-        clip_ratio_c=1e9 if name in ("ppo_clip", "reinforce") else some.uniform(1.2, 5),  # verl always clips twice
-        dppo_ratio_cap=some.choice([1.5, 20.0]),
-        tau_pos=some.uniform(0.5, 2),
-        tau_neg=some.uniform(0.5, 2),
-        clip_cov_ratio=1.0,  # every candidate, because verl draws them from torch's global generator
-        clip_cov_lb=some.uniform(-0.5, 0.5),
-        clip_cov_ub=some.uniform(0.5, 5),
-        kl_cov_ratio=some.choice([2e-4, 0.05, 1.0]),
-        ppo_kl_coef=some.choice([0.1, 1.0]),
+        numbers={
+            # verl always clips twice
+            "clip_ratio_c": 1e9 if name in ("ppo_clip", "reinforce") else some.uniform(1.2, 5),
+            "dppo_ratio_cap": some.choice([1.5, 20.0]),
+            "tau_pos": some.uniform(0.5, 2),
+            "tau_neg": some.uniform(0.5, 2),
+            "clip_cov_ratio": 1.0,  # every candidate, because verl draws them from torch's global generator
+            "clip_cov_lb": some.uniform(-0.5, 0.5),
+            "clip_cov_ub": some.uniform(0.5, 5),
+            "kl_cov_ratio": some.choice([2e-4, 0.05, 1.0]),
+            "ppo_kl_coef": some.choice([0.1, 1.0]),
+        },
         # verl's sapo takes this mode whatever is asked for, and its geo_mean is a mean over sequences.
         loss_agg_mode="seq-mean-token-mean" if name in ("sapo", "geo_mean") else some.choice(MODES),
         loss_scale_factor=some.choice([None, 64.0]),
@@ -156,7 +159,7 @@ def compare_decoupled(update: Update, tally: Tally) -> None:
     compare_loss(update, kept, result.weights, got, want, tally)
     if VERL_LOSS[name] == "vanilla":
         compare_loss_metrics(update, measured, clip_metrics, tally)
-    if name.startswith("dppo") and loss.dppo_ratio_cap == LossConfig().dppo_ratio_cap:
+    if name.startswith("dppo") and "dppo_ratio_cap" not in loss.numbers:
         del numbers["clip_ratio_c"]
         unset, _ = with_gradient(update, lambda x: verl(x, *given, **numbers))
         tally.fault("dppo cap", not torch.allclose(unset[1], want[1]))
@@ -213,12 +216,12 @@ def actor_numbers(update: Update, denominator: str) -> Options:
     if denominator == "fixed":
         totals |= {"batch_num_tokens": mask.sum(), "global_batch_size": mask.any(-1).sum()}
     nested = ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef")
-    fields = ("clip_ratio_low", "clip_ratio_high", "tau_pos", "tau_neg", "loss_agg_mode")
-    cap = loss.dppo_ratio_cap if update.correction.loss_type.startswith("dppo") else loss.clip_ratio_c
-    return {key: getattr(loss, key) for key in fields} | {
-        "clip_ratio_c": cap,
+    cap = "dppo_ratio_cap" if update.correction.loss_type.startswith("dppo") else "clip_ratio_c"
+    return {key: getattr(loss, key) for key in ("clip_ratio_low", "clip_ratio_high", "loss_agg_mode")} | {
+        **{key: loss.number(key) for key in ("tau_pos", "tau_neg")},
+        "clip_ratio_c": loss.number(cap),
         "global_batch_info": totals,
-        "policy_loss": {key: getattr(loss, key) for key in nested},
+        "policy_loss": {key: loss.number(key) for key in nested},
     }
 
 
@@ -243,5 +246,5 @@ def ties(update: Update, kept: Tensor) -> bool:
     if not len(a):
         return False
     cov = ((a - a.mean()) * (log_p - log_p.mean())).sort(descending=True).values
-    last = max(int(len(cov) * update.loss.kl_cov_ratio), 1) - 1
+    last = max(int(len(cov) * update.loss.number("kl_cov_ratio")), 1) - 1
     return last + 1 < len(cov) and bool(cov[last] - cov[last + 1] <= 1e-12 * (1 + cov.abs().max()))

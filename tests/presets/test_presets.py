@@ -77,7 +77,7 @@ def test_skyrls_dppo_is_verls_without_a_cap(name: str, delta: float) -> None:
     """SkyRL 0.4.0 (config.py, DPPOConfig): 0.2 by default; it recommends 0.2 for binary_tv and 0.05 for binary_kl."""
     given, verls = PRESETS[f"skyrl_{name}"], PRESETS[f"verl_{name}"]
     assert given.config == verls.config
-    assert given.loss == LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, dppo_ratio_cap=math.inf)
+    assert given.loss == LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, numbers={"dppo_ratio_cap": math.inf})
 
 
 # --- SkyRL's, whose defaults are in the golden vectors ---
@@ -211,7 +211,7 @@ def test_what_presets_bring_for_the_loss() -> None:
     expected |= {"verl_dppo_kl": LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05)}
     expected |= dict.fromkeys((*CENTERED, "nemo_rl_score_centering"), LossConfig(score_centering=True))
     for name, delta in (("skyrl_dppo_tv", 0.2), ("skyrl_dppo_kl", 0.05)):
-        expected[name] = LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, dppo_ratio_cap=math.inf)
+        expected[name] = LossConfig(clip_ratio_low=delta, clip_ratio_high=delta, numbers={"dppo_ratio_cap": math.inf})
     assert {name: given.loss for name, given in PRESETS.items() if given.loss != LossConfig()} == expected
 
 

@@ -12,7 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.presets import PRESETS, Preset
-from rlcorr.train.config.learning import AdvantageConfig, Critic, OptimConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy
@@ -26,13 +26,13 @@ PROMPTS = (2, 4, 1, 3, 2, 3)
 RESPONSES = (3, 1, 6, 2, 5, 4)
 """Tokens of each row: 21 in six responses, six columns."""
 
-NO_CRITIC = AdvantageConfig(estimator="reinforce_pp", whiten=False)
+NO_CRITIC = AdvantageConfig(estimator="reinforce_pp")
 ONE_STEP = OptimConfig(epochs=1, minibatches=1, max_grad_norm=1e9)
 EACH_ROW = 1
 """Token budget with which every row is a micro-batch of its own."""
 
 
-def small_policy(critic: Critic | None = None) -> Policy:
+def small_policy(critic: bool = False) -> Policy:
     """One layer of width 16. Its value head, which starts at zero, is random: zeros would hide what it sends on."""
     torch.manual_seed(0)
     config = Qwen2Config(

@@ -46,14 +46,14 @@ MAX_NORM = 0.5  # far below the gradient's norm: every step clips
 
 
 def small_policy(seed: int) -> Policy:
-    """Two layers of width 16 with tied embeddings, and a critic on two layers of its own; in float64, so that only a
-    wrong sum can differ, not its order."""
+    """Two layers of width 16 with tied embeddings, and a critic; in float64, so that only a wrong sum can differ, not
+    its order."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=True, initializer_range=0.3,
     )  # fmt: skip
-    policy = Policy(Qwen2ForCausalLM(config), "separate")
+    policy = Policy(Qwen2ForCausalLM(config))
     assert policy.value_head is not None
     nn.init.normal_(policy.value_head.weight)
     return policy.double()

@@ -157,7 +157,7 @@ def test_what_a_system_cannot_do_is_said() -> None:
 
 def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
     """Check TRL 1.16's GRPOConfig: with token_mask without bounds the product has the raw π_old/π_rollout."""
-    config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(vespo_lambda_neg=1.5)
+    config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(numbers={"vespo_lambda_neg": 1.5})
     fields = trl.to_trl(config, loss)
     assert (fields["vespo_k_pos"], fields["vespo_lambda_neg"]) == (2.0, 1.5)
     assert trl.from_trl_with_loss(fields) == (config, loss)

@@ -173,4 +173,4 @@ def test_vespos_numbers_are_a_part_of_the_loss() -> None:
     fields = f"{IS}_mode='token_mask', {IS}_clip_max=None, {IS}_clip_min=None, vespo_k_pos=1.5"
     pasted = read_pasted(f"GRPOConfig(loss_type='vespo', {fields})")
     assert pasted.config == CorrectionConfig(bypass_mode=True, loss_type="vespo")
-    assert pasted.loss == LossConfig(vespo_k_pos=1.5)
+    assert pasted.loss == LossConfig(numbers={"vespo_k_pos": 1.5})

@@ -11,6 +11,7 @@ from tiny import CPU
 from rlcorr.command.attribute import Attribute, table
 from rlcorr.command.cli import run_verb
 from rlcorr.errors import UsageError
+from rlcorr.train import attribution
 from rlcorr.train.attribution import Cause, Request, attribute, measured, prompts_of
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.types import TokenBatch
@@ -22,9 +23,10 @@ def request(model: Path, folder: Path) -> Request:
 
 
 @pytest.mark.slow
-def test_each_setting_adds_its_own_gap(tiny_model: Path, tmp_path: Path) -> None:
-    """With the transformers engine. Nothing changed leaves the order of sums; top-p moves the mean ratio below 1, and
-    rounding does not; coarser formats make larger gaps."""
+def test_each_setting_adds_its_own_gap(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With transformers engines in this process. Nothing changed leaves the order of sums; top-p moves the mean ratio
+    below 1, and rounding does not; coarser formats make larger gaps."""
+    monkeypatch.setattr(attribution, "_sample", attribution.sample)  # the next test starts processes
     causes = {cause.name: cause for cause in attribute(request(tiny_model, tmp_path), CPU)}
     (cache,) = (cause for cause in causes.values() if cause.why_not)
     assert cache.name == "engine in bfloat16, KV cache in e4m3"
@@ -58,9 +60,9 @@ def test_the_numbers_of_a_cause_worked_out_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_that_cannot_start_is_said_in_its_row(tiny_model: Path, tmp_path: Path, monkeypatch) -> None:
-    from rlcorr.train import attribution
-
+def test_an_engine_that_cannot_start_is_said_in_its_row(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = attribution.engine_settings(request(tiny_model, tmp_path))
     impossible = {"KV cache in e4m3": RolloutConfig(engine="transformers", kv_cache_dtype="fp8")}
     first = dict(list(settings.items())[:1])

@@ -11,8 +11,7 @@ from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.measuring.measure import measure
 from rlcorr.measuring.metrics import metrics
-from rlcorr.train.config.budget import BudgetConfig
-from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.learning import AdvantageConfig, BudgetConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.budget import reject_at_random
 from rlcorr.train.learner.score import corrected
@@ -31,14 +30,13 @@ def random_batch(seed: int = 0) -> TokenBatch:
     return TokenBatch(mask, rollout, old_log_probs=old, rewards=torch.arange(ROWS) % 2 - 0.5)
 
 
+def config_of(rule: str, keep: float, seed: int = 0) -> TrainConfig:
+    plain = AdvantageConfig(estimator="reinforce_pp")
+    return TrainConfig(preset="disabled", budget=BudgetConfig(rule, keep), advantage=plain, seed=seed)
+
+
 def by_budget(rule: str, keep: float, step: int = 1, seed: int = 0) -> tuple[torch.Tensor, CorrectionConfig]:
-    config = TrainConfig(
-        preset="disabled",
-        budget=BudgetConfig(rule, keep),
-        advantage=AdvantageConfig(estimator="reinforce_pp", whiten=False),
-        seed=seed,
-    )
-    batch, result, correction = corrected(random_batch(), config, step)
+    batch, result, correction = corrected(random_batch(), config_of(rule, keep, seed), step)
     assert torch.equal(result.keep_mask & ~batch.response_mask, torch.zeros_like(result.keep_mask))
     return result.keep_mask, correction
 
@@ -72,12 +70,7 @@ def test_whole_sequences_by_their_mean() -> None:
 def test_a_rule_for_negative_advantages_has_a_lower_bound_alone() -> None:
     """Odd rows have a positive advantage, and stay; of the others those go whose mean log-ratio is lowest."""
     batch = random_batch()
-    config = TrainConfig(
-        preset="disabled",
-        budget=BudgetConfig("seq_mean_k1_negative", 0.8),
-        advantage=AdvantageConfig(estimator="reinforce_pp", whiten=False),
-    )
-    _, result, correction = corrected(batch, config, 1)
+    _, result, correction = corrected(batch, config_of("seq_mean_k1_negative", 0.8), 1)
     assert bool(result.keep_mask[1::2].any(-1).all())
     assert batch.old_log_probs is not None
     mask = batch.response_mask
@@ -138,10 +131,7 @@ def test_chance_among_negative_advantages() -> None:
 @pytest.mark.parametrize("rule", ["random_token", "random_sequence"])
 def test_metrics_know_what_chance_left_out(rule: str) -> None:
     """Without weights a share f of the tokens is kept, and (Σw)²/(N·Σw²) over all N is f as well."""
-    config = TrainConfig(
-        preset="disabled", budget=BudgetConfig(rule, 0.5), advantage=AdvantageConfig(estimator="reinforce_pp")
-    )
-    batch, result, correction = corrected(random_batch(), config, 1)
+    batch, result, correction = corrected(random_batch(), config_of(rule, 0.5), 1)
     numbers = metrics(measure(batch, result, correction))
     share = int(result.keep_mask.sum()) / int(batch.response_mask.sum())
     assert 0.5 <= share < 0.51

@@ -26,8 +26,9 @@ SMALL += ("--eval-every", "2", "--no-tensorboard", "--run", "chat")
 
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In the hub's cache, without a way to the hub: Qwen2.5-0.5B's width, 14 heads over 2 groups and tied embeddings,
-    with more entries than the tokenizer has tokens, and two ids that end an answer; two layers of its 24."""
+    """In the hub's cache, without a way to the hub: 14 heads over 2 groups and tied embeddings as in Qwen2.5-0.5B,
+    with more entries than the tokenizer has tokens, and two ids that end an answer; two layers of its 24, half as
+    wide."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     home = tmp_path / "hub" / f"models--{HUB_ID.replace('/', '--')}"
@@ -36,7 +37,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tokenizer = byte_level(eos_token=END_OF_TURN, pad_token=END_OF_TEXT, chat_template=TEMPLATE)
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(tokenizer) + 22, hidden_size=896, intermediate_size=224, num_hidden_layers=2,
+        vocab_size=len(tokenizer) + 22, hidden_size=448, intermediate_size=112, num_hidden_layers=2,
         num_attention_heads=14, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=True,
         initializer_range=0.05,
     )  # fmt: skip

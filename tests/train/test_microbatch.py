@@ -192,9 +192,9 @@ def test_a_padding_micro_batch_has_every_field_of_the_batch(missing: str | None)
 
 def test_a_padding_micro_batch_goes_through_the_model() -> None:
     """Its scores are finite, and a loss over nothing sends zeros back to every parameter."""
-    policy = small_policy("shared")
+    policy = small_policy(critic=True)
     padding = padding_of(sampled_batch())
-    scores = policy(padding, 1.0, entropy_gradient=True)
+    scores = policy(padding, 1.0)
     for x in (scores.log_probs, scores.entropy, scores.values):
         assert bool(x.isfinite().all())
     total = sum(torch.where(padding.response_mask, x, 0).sum() for x in scores if x is not None)

@@ -39,7 +39,7 @@ PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]] * 4
 def errors(policy: Policy, batch: TokenBatch, precision: Precision) -> torch.Tensor:
     """Of the log-probs of the response tokens, against float32."""
     exact = policy.in_float32()(batch, 1.0).log_probs
-    rounded = Policy(policy.lm, None, precision)(batch, 1.0).log_probs
+    rounded = Policy(policy.lm, False, precision)(batch, 1.0).log_probs
     return (rounded - exact)[batch.response_mask]
 
 
@@ -74,11 +74,11 @@ def test_float32_is_the_plain_computation_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize("precision", ROUNDED)
 def test_scores_are_float32_and_so_are_weights_and_gradients(precision: Precision) -> None:
-    policy = small_policy("separate")
+    policy = small_policy(critic=True)
     policy.precision = precision
-    scores = policy(scored_batch(policy), 1.0, entropy_gradient=True)
+    scores = policy(scored_batch(policy), 1.0)
     assert {tensor.dtype for tensor in scores if tensor is not None} == {torch.float32}
-    (scores.log_probs.sum() + scores.entropy.sum() + scores.values.sum()).backward()
+    (scores.log_probs.sum() + scores.values.sum()).backward()
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
     assert {p.grad.dtype for p in policy.parameters() if p.grad is not None} == {torch.float32}
 
@@ -152,7 +152,7 @@ def test_only_known_formats_are_taken() -> None:
 def test_the_proof_of_a_sync_leaves_the_trainers_rounding_out(precision: Precision, tiny_model: Path) -> None:
     """It scores in float32, so only the engine's format is on trial."""
     lm = load_lm(tiny_model, CPU)
-    engine, policy = TransformersEngine(FLOAT32, lm, [EOS_ID]), Policy(lm, None, precision)
+    engine, policy = TransformersEngine(FLOAT32, lm, [EOS_ID]), Policy(lm, False, precision)
     assert prove_sync(engine, policy, FLOAT32).k3 <= 1e-7
     assert mismatch(engine, policy, PROMPTS) > 1e-7
 
@@ -169,7 +169,7 @@ def test_a_head_left_behind_is_found_beside_a_trainer_in_bfloat16(tiny_model: Pa
     lm = load_lm(tiny_model, CPU)
     engine = TransformersEngine(replace(FLOAT32, stale_lm_head=True), lm, [EOS_ID])
     with pytest.raises(UsageError, match=r"keeps the old lm_head\.weight"):
-        prove_sync(engine, Policy(lm, None, "bfloat16"), FLOAT32)
+        prove_sync(engine, Policy(lm, False, "bfloat16"), FLOAT32)
 
 
 def test_the_coarsest_format_of_both_sides_is_the_one_that_rounds() -> None:

@@ -11,7 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3Moe
 from rlcorr.errors import UsageError
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.router_replay import layers_and_k, replayed
-from rlcorr.train.pretrain_models import new_moe_lm
+from rlcorr.train.pretrain import new_moe_lm
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.rollout.vllm_router import Step, _owner, _table
 
@@ -142,7 +142,7 @@ def test_nothing_is_left_after_an_exception() -> None:
 @torch.no_grad()
 def test_padded_rows_score_like_each_row_alone() -> None:
     """Left-padded prompts, right-padded responses; the last sampled token has no route, as it was never fed."""
-    policy = Policy(moe(), None)
+    policy = Policy(moe(), False)
     lengths = [len(p) + len(r) - 1 for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     routes = list(distinct_experts(sum(lengths)).split(lengths))
     samples = Samples(RESPONSES, [[0.0] * len(r) for r in RESPONSES], routes)

@@ -9,7 +9,7 @@ from learners import EACH_ROW, ONE_STEP, rows_alone, sampled_batch, small_policy
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.errors import UsageError
-from rlcorr.train.config.learning import AdvantageConfig
+from rlcorr.train.config.learning import AdvantageConfig, Estimator
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import ALONE
@@ -25,7 +25,7 @@ SIZES = {EACH_ROW: [1] * 6, 9: [1] * 6, 15: [1, 1, 2, 2], 24: [2, 3, 1], 60: [6]
 
 @pytest.mark.parametrize("budget", SIZES)
 def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
-    policy = small_policy("separate")
+    policy = small_policy(critic=True)
     batch = sampled_batch()
     sizes: list[int] = []
 
@@ -48,7 +48,7 @@ def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
 @pytest.mark.parametrize("temperature", [None, 0.5])
 def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float | None) -> None:
     """π_old of the policy, π_ref of the reference, the critic's values; at the trainer's temperature if it has one."""
-    policy, reference = small_policy("shared"), small_policy()
+    policy, reference = small_policy(critic=True), small_policy()
     with torch.no_grad():
         for p in reference.parameters():
             p.mul_(1.2)
@@ -67,14 +67,13 @@ def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float |
     assert set(bare.tensors()) - set(batch.tensors()) == {"old_log_probs"}
 
 
-@pytest.mark.parametrize("shares", [False, True])
-def test_the_sampling_weights_score_in_the_trainers_arithmetic(monkeypatch: pytest.MonkeyPatch, shares: bool) -> None:
+def test_the_sampling_weights_score_in_the_trainers_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a second policy that has these weights does; the first one keeps its own."""
-    policy, sampler = small_policy("shared"), small_policy("shared")
+    policy, sampler = small_policy(critic=True), small_policy(critic=True)
     with torch.no_grad():
         for p in sampler.parameters():
             p.mul_(1.1)
-    optim = replace(ONE_STEP, microbatch_tokens=20, share_prompts=shares)
+    optim = replace(ONE_STEP, microbatch_tokens=20)
     config = train_config(monkeypatch, CorrectionConfig(), optim=optim)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     weights = engine_weights(sampler.state_dict(), sampler.lm)
@@ -106,21 +105,20 @@ def advantages(batch: TokenBatch, **settings: Any) -> list[list[float]]:
 
 
 def test_gae_by_hand() -> None:
-    """γ = ½ and λ = ¼, so γλ = ⅛; on the first row values 1 2 3 and the reward 1 at the end: δ = 0, −½, −2."""
+    """λ = ¼; on the first row values 1 2 3 and the reward 1 at the end: δ = 1, 1, −2."""
     nan = float("nan")
     values = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, nan], [4.0, nan, nan], [0.0, 2.0, nan]])
-    judged_batch = with_advantages(judged(values=values), AdvantageConfig(gamma=0.5, gae_lambda=0.25))
+    judged_batch = with_advantages(judged(values=values), AdvantageConfig(gae_lambda=0.25))
     assert judged_batch.advantages is not None
     assert judged_batch.returns is not None
-    # Row 1: δ₁ = 2, δ₀ = 0, A₀ = ⅛ · 2. Row 2: 0 − 4. Row 3: δ₁ = 6 − 2 = 4, δ₀ = ½ · 2 = 1, A₀ = 1 + ⅛ · 4.
-    assert judged_batch.advantages.tolist() == [[-0.09375, -0.75, -2], [0.25, 2, 0], [-4, 0, 0], [1.5, 4, 0]]
-    assert judged_batch.returns.tolist() == [[0.90625, 1.25, 1], [0.25, 2, 0], [0, 0, 0], [1.5, 6, 0]]
+    # Row 1: A₁ = 1 − ¼ · 2, A₀ = 1 + ¼ · ½. Row 2: A₀ = ¼ · 2. Row 3: 0 − 4. Row 4: A₁ = 6 − 2, A₀ = 2 + ¼ · 4.
+    assert judged_batch.advantages.tolist() == [[1.125, 0.5, -2], [0.5, 2, 0], [-4, 0, 0], [3, 4, 0]]
+    assert judged_batch.returns.tolist() == [[2.125, 2.5, 1], [0.5, 2, 0], [0, 0, 0], [3, 6, 0]]
 
 
 def test_reinforce_pp_by_hand() -> None:
-    """Discounted rewards to go, γ = ½; whitened later, over what is kept."""
-    got = advantages(judged(), estimator="reinforce_pp", gamma=0.5)
-    assert got == [[0.25, 0.5, 1], [1, 2, 0], [0, 0, 0], [3, 6, 0]]
+    """Rewards to go, which all come at the end; whitened later, over what is kept."""
+    assert advantages(judged(), estimator="reinforce_pp") == [[1, 1, 1], [2, 2, 0], [0, 0, 0], [6, 6, 0]]
 
 
 def test_rloo_by_hand() -> None:
@@ -203,8 +201,8 @@ def test_advantages_are_whitened_over_the_kept_tokens(monkeypatch: pytest.Monkey
     assert batch.advantages.tolist() == [[1, 1], [0, 0], [4, 4]]
 
 
-@pytest.mark.parametrize("settings", [{"estimator": "grpo"}, {"estimator": "rloo"}, {"whiten": False}])
-def test_what_is_not_whitened(monkeypatch: pytest.MonkeyPatch, settings: dict) -> None:
-    advantage = AdvantageConfig(**{"estimator": "reinforce_pp", **settings})
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
+def test_what_is_not_whitened(monkeypatch: pytest.MonkeyPatch, estimator: Estimator) -> None:
+    advantage = AdvantageConfig(estimator=estimator)
     batch, result, _ = corrected(of_three(5.0), train_config(monkeypatch, TOKENS, advantage=advantage), 1)
     assert whitened(batch, result, advantage) is batch

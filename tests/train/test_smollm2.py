@@ -86,7 +86,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def policy(model: Path) -> Policy:
-    return Policy(load_lm(model, torch.device("cpu")), None)
+    return Policy(load_lm(model, torch.device("cpu")), False)
 
 
 @pytest.fixture(scope="module")

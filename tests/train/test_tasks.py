@@ -4,13 +4,14 @@ import operator
 import random
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs import countdown
+from rlcorr.train.inputs import countdown, sorting
 from rlcorr.train.inputs.tasks import (
     ALPHABET,
     TASKS,
@@ -24,57 +25,37 @@ from rlcorr.train.inputs.tasks import (
 )
 
 
+def texts(task: Task, count: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
+    return [prompt_text(e.prompt) for e in itertools.islice(examples(task, seed, held_out=held_out), count)]
+
+
 @pytest.mark.parametrize("name", TASKS)
-def test_right_answers_are_worth_one_and_fit(name: str) -> None:
+def test_what_every_task_does(name: str) -> None:
+    """Right answers are worth one and fit; a seed draws the same prompts; held-out prompts are never trained on."""
     task = get_task(name)
     for example in itertools.islice(examples(task, seed=3), 200):
         assert task.reward(example, example.answer) == 1
         assert len(example.answer) + 1 <= task.max_tokens  # one character a token, and <eos>
         assert set(prompt_text(example.prompt) + example.answer) <= set(ALPHABET)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_same_seed_draws_the_same_prompts(name: str) -> None:
-    task = get_task(name)
-    first, second, other = ([e.prompt for e in itertools.islice(examples(task, s), 20)] for s in (1, 1, 2))
-    assert first == second
-    assert first != other
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_held_out_prompts_are_never_trained_on(name: str) -> None:
-    task = get_task(name)
-    trained = {prompt_text(e.prompt) for e in itertools.islice(examples(task, 0), 5000)}
-    held_out = {prompt_text(e.prompt) for e in itertools.islice(examples(task, 0, held_out=True), 500)}
-    assert not trained & held_out
+    assert texts(task, 20, 1) == texts(task, 20, 1) != texts(task, 20, 2)
+    assert not set(texts(task, 5000)) & set(texts(task, 500, held_out=True))
 
 
 # Written down from the version that drew the prompts of the committed runs: those can be repeated while these stay.
-@pytest.mark.parametrize(
-    ("name", "seed", "held_out", "first"),
-    [
-        ("addition", 0, False, ["99+55=", "78+86=", "34+19=", "61+69="]),
-        ("addition", 0, True, ["54+19=", "2+28=", "91+41=", "56+55="]),
-        ("addition", 7, False, ["74+76=", "17+73=", "84+0=", "33+88="]),
-        (
-            "running_sum",
-            0,
-            False,
-            ["8+6+3+8+1+2+2+7+3+6+3+8+7+1+1+5+3+7+1+7=", "3+7+3+9+2+9+1+3+6+3+5+2+6+3+5+4+9+2+9+2="],
-        ),
-        ("sorting", 0, False, ["571707117168=", "091740548941=", "364012216379="]),
-        ("sorting", 0, True, ["001709148442=", "139654637397=", "874317094969="]),
-        (
-            "running_sum",
-            0,
-            True,
-            ["4+8+3+1+9+0+5+2+7+5+2+4+7+4+6+9+5+8+2+9=", "6+0+2+4+4+3+2+1+8+1+1+7+8+7+9+8+0+4+6+3="],
-        ),
-    ],
-)
-def test_the_prompts_of_committed_runs_stay(name: str, seed: int, held_out: bool, first: list[str]) -> None:
-    drawn = itertools.islice(examples(get_task(name), seed, held_out=held_out), len(first))
-    assert [example.prompt for example in drawn] == first
+DRAWN = {
+    ("addition", 0, False): "99+55= 78+86= 34+19= 61+69=",
+    ("addition", 0, True): "54+19= 2+28= 91+41= 56+55=",
+    ("addition", 7, False): "74+76= 17+73= 84+0= 33+88=",
+    ("running_sum", 0, False): "8+6+3+8+1+2+2+7+3+6+3+8+7+1+1+5+3+7+1+7= 3+7+3+9+2+9+1+3+6+3+5+2+6+3+5+4+9+2+9+2=",
+    ("running_sum", 0, True): "4+8+3+1+9+0+5+2+7+5+2+4+7+4+6+9+5+8+2+9= 6+0+2+4+4+3+2+1+8+1+1+7+8+7+9+8+0+4+6+3=",
+    ("sorting", 0, False): "571707117168= 091740548941= 364012216379=",
+    ("sorting", 0, True): "001709148442= 139654637397= 874317094969=",
+}
+
+
+def test_the_prompts_of_committed_runs_stay() -> None:
+    for (name, seed, held_out), first in DRAWN.items():
+        assert " ".join(texts(get_task(name), len(first.split()), seed, held_out=held_out)) == first, (name, seed)
 
 
 def test_addition_adds() -> None:
@@ -89,23 +70,13 @@ def test_running_sums_are_long() -> None:
     assert max(lengths) <= 80
 
 
-# 4+7+2= is answered 4,11,13. One third of the reward for every sum before the first mistake; an answer that goes on
-# after the last sum loses one of them.
-@pytest.mark.parametrize(
-    ("response", "reward"),
-    [
-        ("4,11,13", 1),
-        ("4,11,14", 2 / 3),
-        ("4,12,13", 1 / 3),
-        ("5,11,13", 0),
-        ("4,11", 2 / 3),
-        ("", 0),
-        ("4,11,13,9", 2 / 3),
-    ],
-)
-def test_running_sum_reward(response: str, reward: float) -> None:
-    example = Example("4+7+2=", "4,11,13")
-    assert get_task("running_sum").reward(example, response) == pytest.approx(reward)
+def test_running_sum_reward() -> None:
+    """4+7+2= is answered 4,11,13. A third of the reward for every sum before the first mistake; an answer that goes on
+    after the last sum loses one of them."""
+    rewards = {"4,11,13": 3, "4,11,14": 2, "4,12,13": 1, "5,11,13": 0, "4,11": 2, "": 0, "4,11,13,9": 2}
+    for response, thirds in rewards.items():
+        got = get_task("running_sum").reward(Example("4+7+2=", "4,11,13"), response)
+        assert got == pytest.approx(thirds / 3), response
 
 
 # The oracle of countdown: every way to join three numbers, with its text and its value, without a parser.
@@ -152,42 +123,24 @@ def test_countdown_writes_no_more_parentheses_than_needed() -> None:
     assert any("(" in answer for answer in answers)
 
 
-# By hand: 3 · 7 + 25 = 46, 25 − 7 · 3 = 4, 7/3 + 25 = 82/3; 7·7 and 3·7 use other numbers than the three given.
-@pytest.mark.parametrize(
-    ("response", "reward"),
-    [
-        ("3*7+25", 1),
-        ("25+(7*3)", 1),
-        ("((3*7)+25)", 1),
-        ("25-7*3", 0.1),
-        ("7/3+25", 0.1),
-        ("3*7+25=46", 0),
-        ("3*7+25,", 0),
-        ("3*7", 0),
-        ("7*7-3", 0),
-        ("3*7+25+3", 0),
-        ("3*72+5", 0),
-        ("03*7+25", 0),
-        ("3**7+25", 0),
-        ("25//7*3", 0),
-        ("-3*7+25", 0),
-        ("3(7)+25", 0),
-        ("3*7+25)", 0),
-        ("(3,7,25)", 0),
-        ("3 *7+25", 0),
-        ("3*7+25\n", 0),
-        ("3_*7+25", 0),
-        ("3.*7+25", 0),
-        ("٣*7+25", 0),  # a digit, but not one of ours
-        ("46", 0),
-        ("", 0),
-        ("(" * 30 + "3*7+25" + ")" * 30, 0),
-        ("(" * 100_000, 0),
-        ("9" * 100_000, 0),
+# By hand: 3 · 7 + 25 = 46, 25 − 7 · 3 = 4, 7/3 + 25 = 82/3; 7·7 and 3·7 use other numbers than the three given. The
+# ٣ is a digit, but not one of ours.
+COUNTDOWN = {
+    1: ["3*7+25", "25+(7*3)", "((3*7)+25)"],
+    0.1: ["25-7*3", "7/3+25"],
+    0: [
+        "3*7+25=46", "3*7+25,", "3*7", "7*7-3", "3*7+25+3", "3*72+5", "03*7+25", "3**7+25", "25//7*3", "-3*7+25",
+        "3(7)+25", "3*7+25)", "(3,7,25)", "3 *7+25", "3*7+25\n", "3_*7+25", "3.*7+25", "٣*7+25", "46", "",
+        "(" * 30 + "3*7+25" + ")" * 30, "(" * 100_000, "9" * 100_000,
     ],
-)
-def test_countdown_reward(response: str, reward: float) -> None:
-    assert get_task("countdown").reward(Example("46=3,7,25=", "3*7+25"), response) == reward
+}  # fmt: skip
+
+
+def test_countdown_reward() -> None:
+    for reward, responses in COUNTDOWN.items():
+        for response in responses:
+            got = get_task("countdown").reward(Example("46=3,7,25=", "3*7+25"), response)
+            assert got == reward, response[:40]
 
 
 def test_dividing_by_zero_is_worth_nothing() -> None:
@@ -213,15 +166,10 @@ def test_questions_are_answered_by_a_number_in_the_response(name: str, goes_on: 
 
 
 def test_unknown_task_names_what_exists() -> None:
-    with pytest.raises(
-        UsageError, match=r"'adition'.*'addition'.*addition, countdown, explained_products, jsonl, product_questions"
-    ):
-        get_task("adition")
-
-
-def test_jsonl_is_not_built_in() -> None:
-    with pytest.raises(UsageError, match="task jsonl needs a file"):
-        get_task("jsonl")
+    existing = r"'adition'.*'addition'.*addition, countdown, explained_products, jsonl, product_questions"
+    for name, message in (("adition", existing), ("jsonl", "task jsonl needs a file")):
+        with pytest.raises(UsageError, match=message):
+            get_task(name)
 
 
 @pytest.mark.slow
@@ -234,10 +182,6 @@ def test_tasks_load_nothing_heavy() -> None:
     new = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "rlcorr" in new
     assert not any(heavy in new for heavy in ("torch", "transformers", "huggingface_hub", "tokenizers"))
-
-
-def texts(task: Task, count: int, seed: int = 0, *, held_out: bool = False) -> list[str]:
-    return [prompt_text(e.prompt) for e in itertools.islice(examples(task, seed, held_out=held_out), count)]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -259,3 +203,94 @@ def test_more_prompts_than_a_task_has() -> None:
     trained = sum(not is_held_out(text) for text in sums)
     with pytest.raises(UsageError, match=f"train_prompts is 10,000, but task addition has only {trained:,}"):
         with_prompts(get_task("addition"), 10_000, seed=0)
+
+
+# --- sorting ---
+
+
+def distances(digits: str) -> dict[str, int]:
+    """The oracle: every order of the digits, and how many exchanges of any two neighbours it is away from the right
+    one, by breadth-first search from there."""
+    start = "".join(sorted(digits))
+    steps, waiting = {start: 0}, deque([start])
+    while waiting:
+        text = waiting.popleft()
+        for i in range(len(text) - 1):
+            following = text[:i] + text[i : i + 2][::-1] + text[i + 2 :]
+            if following not in steps:
+                steps[following] = steps[text] + 1
+                waiting.append(following)
+    return steps
+
+
+def neighbours_exchanged(before: str, after: str) -> bool:
+    """Whether two neighbours, and nothing else, have changed places."""
+    apart = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    return len(apart) == 2 and apart[1] == apart[0] + 1 and sorted(before) == sorted(after)
+
+
+@pytest.mark.parametrize("digits", ["3210", "2211", "0120", "51413"])
+def test_an_answer_needs_as_many_exchanges_as_the_shortest_way(digits: str) -> None:
+    for text, steps in distances(digits).items():
+        assert sorting.exchanges(text) == steps
+
+
+@pytest.mark.parametrize("digits", ["3210", "2110"])
+def test_a_list_is_right_if_it_is_one_exchange_closer_to_the_order(digits: str) -> None:
+    steps = distances(digits)
+    for before, after in itertools.product(steps, repeat=2):
+        closer = neighbours_exchanged(before, after) and steps[after] < steps[before]
+        if steps[before] > 1:
+            assert sorting.score(before + "=", after) == closer / steps[before], (before, after)
+
+
+def test_every_drawn_answer_is_a_shortest_way() -> None:
+    rng = random.Random(5)
+    for _ in range(100):
+        prompt, answer = sorting.draw(rng)
+        lists = [prompt.removesuffix("="), *answer.split(",")]
+        assert len(lists[0]) == 12
+        assert lists[-1] == "".join(sorted(lists[0]))
+        assert all(neighbours_exchanged(before, after) for before, after in itertools.pairwise(lists))
+        # Fewer cannot do: an exchange of neighbours mends one pair of digits, and these are the pairs to be mended.
+        assert len(lists) - 1 == sum(a > b for a, b in itertools.combinations(lists[0], 2))
+
+
+def test_answers_are_long_and_differ_from_draw_to_draw() -> None:
+    rng = random.Random(6)
+    drawn = [sorting.draw(rng) for _ in range(300)]
+    lengths = [len(answer) + 1 for _, answer in drawn]  # one character a token, and <eos>
+    assert 208 <= min(lengths) <= 240
+    assert 470 <= max(lengths) <= 494 == get_task("sorting").max_tokens
+    digits = drawn[0][0].removesuffix("=")
+    assert len({sorting.answer(digits, rng) for _ in range(50)}) == 50
+
+
+# 310= needs three exchanges: 31 and 10 and 30 are in the wrong order. One third of the reward for each before the first
+# mistake; an answer that goes on after the last loses one of them.
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("130,103,013", 1),
+        ("301,031,013", 1),
+        ("130,103", 2 / 3),
+        ("130,103,031", 2 / 3),  # 1, 0 and 3 are not neighbours of the right kind
+        ("130,310,130,103,013", 1 / 3),  # back again
+        ("130,013", 1 / 3),  # two exchanges at once
+        ("013", 0),
+        ("310", 0),
+        ("", 0),
+        ("130,103,013,013", 2 / 3),
+        ("130,103,013,", 2 / 3),
+        ("130,103,0133", 2 / 3),
+        ("130,103,013=", 2 / 3),
+        ("130,,103,013", 1 / 3),
+        ("1300,103,013", 0),
+        (" 130,103,013", 0),
+        ("١30,103,013", 0),  # a digit, but not one of ours
+        ("130," * 100_000, 1 / 3),
+        ("9" * 100_000, 0),
+    ],
+)
+def test_reward(response: str, reward: float) -> None:
+    assert get_task("sorting").reward(Example("310=", "130,103,013"), response) == pytest.approx(reward)

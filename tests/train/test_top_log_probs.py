@@ -4,6 +4,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.engine import Samples, joined, to_batch
+from rlcorr.train.rollout.engine import joined, to_batch
 from rlcorr.train.rollout.start import start_engine
 
 TOP = RolloutConfig(engine="transformers", dtype="float32", top_logprobs=4)
@@ -147,12 +148,15 @@ def test_a_run_with_score_centering_learns_and_records(tiny_model: Path, local_r
 
 
 def test_settings_that_do_not_fit_are_refused(tiny_model: Path) -> None:
-    with pytest.raises(UsageError, match=r"rollout\.top_logprobs"):
-        tiny_config(tiny_model, loss=LossConfig(score_centering=True))
-    with pytest.raises(UsageError, match=r"rollout\.top_logprobs"):
-        tiny_config(tiny_model, preset="nemo_rl_score_centering")
-    with pytest.raises(UsageError, match="one position"):
-        tiny_config(tiny_model, rollout=TOP, loss=LossConfig(score_centering=True), preset="decoupled_seq_is")
+    centred = LossConfig(score_centering=True)
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"loss": centred}, r"rollout\.top_logprobs"),
+        ({"preset": "nemo_rl_score_centering"}, r"rollout\.top_logprobs"),
+        ({"rollout": TOP, "loss": centred, "preset": "decoupled_seq_is"}, "one position"),
+    ]
+    for changed, message in changes:
+        with pytest.raises(UsageError, match=message):
+            tiny_config(tiny_model, **changed)
     with pytest.raises(UsageError, match="every token that the sampler could draw"):
         replace(TOP, support_replay=True, top_k=5)
 
@@ -195,10 +199,3 @@ def test_vllm_lists_its_likeliest_tokens_and_their_support_is_replayed(local_run
         assert float(listed[mask].exp().sum(-1).max()) < 1 + 1e-5
         assert bool((listed[mask].diff(dim=-1)[drawable[:, 1:]] <= 0).all())
     forget_engines()
-
-
-def test_ranks_with_lists_are_merged() -> None:
-    parts = [Samples([[3, 4]], [[0.0, 0.0]], None, [(torch.tensor([[1], [2]]), torch.zeros(2, 1))]) for _ in range(2)]
-    merged = joined(parts)
-    assert merged.top is not None
-    assert len(merged.top) == len(merged.response_ids) == 2

@@ -21,8 +21,7 @@ from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.pretrain import pretrain
-from rlcorr.train.pretrain_models import new_moe_lm
+from rlcorr.train.pretrain import new_moe_lm, pretrain
 from rlcorr.train.rollout import vllm_engine, vllm_router
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
@@ -77,7 +76,7 @@ def engine(start: Start, tied: Path) -> RolloutEngine:
 
 @pytest.fixture
 def policy(tied: Path) -> Policy:
-    return Policy(load_lm(tied, CPU), None)
+    return Policy(load_lm(tied, CPU), False)
 
 
 def prompts(count: int, shortest: int, longest: int) -> list[list[int]]:
@@ -157,7 +156,7 @@ def test_a_sync_replaces_every_expert(engine: RolloutEngine, policy: Policy) -> 
 
 def test_an_untied_head_is_synced_too(start: Start, tmp_path: Path) -> None:
     model = save_moe(tmp_path / "untied", tied=False)
-    proved = prove_sync(start(FLOAT32, model), Policy(load_lm(model, CPU), None), FLOAT32)
+    proved = prove_sync(start(FLOAT32, model), Policy(load_lm(model, CPU), False), FLOAT32)
     assert proved.left_behind == []
     assert proved.k3 <= FLOAT32_K3
 
@@ -181,7 +180,7 @@ def test_replay_makes_the_mismatch_smaller(start: Start, local_runs: Path) -> No
     """
     few = PretrainConfig("moe", max_steps=200, addition_every=1, addition_batch=16, eval_every=1000, eval_prompts=8)
     model = pretrain(replace(few, architecture="qwen3_moe")) / "checkpoint"
-    engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), None)
+    engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), False)
     without, replayed = measure(engine, policy, prompts(128, 20, 40), max_tokens=60)
     assert without.other_set > 1e-3  # bfloat16 tips some choices
     assert replayed.k3 < without.k3

@@ -9,11 +9,12 @@ from safetensors.torch import load_file
 from tiny import save_random
 
 from rlcorr.records import runs
-from rlcorr.train.pretrain_models import new_lm, new_moe_lm
+from rlcorr.train.pretrain import new_lm, new_moe_lm
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.engine,
+    pytest.mark.usefixtures("rewarding"),
     pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform"),
 ]
 
@@ -22,10 +23,9 @@ NEW = {"dense": new_lm, "moe": new_moe_lm}
 
 @pytest.mark.parametrize(("kind", "tied"), [("dense", False), ("moe", True), ("moe", False)])
 def test_the_engine_has_the_weights_of_every_step(kind: str, tied: bool, tmp_path: Path, local_runs: Path) -> None:
-    """The entropy bonus moves all weights, although a random model earns no reward. The dense tied model is the warm
-    start of test_vllm.py."""
+    """Rewards for long answers move all weights. The dense tied model is the warm start of test_vllm.py."""
     model = save_random(tmp_path / "model", NEW[kind], tied=tied)
-    options = ["--steps", "4", "--prompts-per-step", "32", "--optim.entropy-coef", "0.1", "--rollout.dtype", "float32"]
+    options = ["--steps", "4", "--prompts-per-step", "32", "--rollout.dtype", "float32"]
     options += ["--optim.learning-rate", "1e-2", "--rollout.engine", "vllm", "--eval-prompts", "8"]
     replay = ["--rollout.router-replay"] if kind == "moe" else []
     run = train_alone(["--model", str(model), *options, *replay], local_runs)

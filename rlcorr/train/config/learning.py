@@ -1,43 +1,34 @@
-"""Settings of the advantages, the optimizer and the score sketches."""
+"""Settings of the advantages, the optimizer, the score sketches and rejection by budget."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from rlcorr.errors import unknown
 from rlcorr.losses.advantages import GROUPED
+from rlcorr.rules import RULE_NAMES
 from rlcorr.validated import check, member
 
 Estimator = Literal["gae", "grpo", "rloo", "reinforce_pp"]
-Critic = Literal["shared", "separate"]
 Sharding = Literal["ddp", "fsdp"]
 Precision = Literal["float32", "bfloat16", "float16"]
+AT_RANDOM = ("random_token", "random_sequence", "random_negative")
 
 
 @dataclass(frozen=True)
 class AdvantageConfig:
-    """How rewards become advantages."""
+    """How rewards become advantages. Those of gae and reinforce_pp are normalised to zero mean and unit variance over
+    the kept tokens of the batch."""
 
     estimator: Estimator = "gae"
     """gae (PPO, with a critic), or one without a critic: grpo, rloo or reinforce_pp."""
-    critic: Critic = "shared"
-    """gae: shared (a value head on the policy's own trunk) or separate (a value model that starts as a copy of the
-    policy)."""
-    gamma: float = 1.0
-    """gae and reinforce_pp: discount factor per token."""
     gae_lambda: float = 1.0
     """gae: the λ of generalised advantage estimation."""
-    value_coef: float = 0.1
-    """gae: weight of the value loss."""
-    whiten: bool = True
-    """gae and reinforce_pp: normalise to zero mean and unit variance over the kept tokens of the batch."""
     norm_by_std: bool = True
     """grpo: divide by the standard deviation of the group. Off: Dr. GRPO."""
 
     def __post_init__(self) -> None:
         member("estimator", self.estimator, Estimator)
-        member("critic", self.critic, Critic)
-        for name in ("gamma", "gae_lambda"):
-            check(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        check(self.value_coef >= 0, "value_coef", self.value_coef, "≥ 0")
+        check(0 <= self.gae_lambda <= 1, "gae_lambda", self.gae_lambda, "between 0 and 1")
 
     @property
     def grouped(self) -> bool:
@@ -61,8 +52,6 @@ class OptimConfig:
     """Learning rate of the last step; the rate falls linearly to it."""
     max_grad_norm: float = 1.0
     """Scale a gradient with a larger norm down to this norm."""
-    entropy_coef: float = 0.0
-    """Weight of the bonus on the entropy of the kept tokens."""
     sharding: Sharding = "ddp"
     """With several ranks: every rank has the whole model (ddp), or a part of it (fsdp)."""
     precision: Precision = "float32"
@@ -71,16 +60,12 @@ class OptimConfig:
     gradient_checkpointing: bool = False
     """Keep only the input of each layer, and compute the layer again in the backward pass: less memory, a third more
     work."""
-    share_prompts: bool = True
-    """Compute a prompt once for all its answers, if that saves a quarter of the tokens and the model's layers attend to
-    all earlier tokens. The numbers differ in their rounding only."""
 
     def __post_init__(self) -> None:
         for name in (
             "epochs", "minibatches", "microbatch_tokens", "learning_rate", "final_learning_rate", "max_grad_norm"
         ):  # fmt: skip
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
-        check(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "≥ 0")
         member("sharding", self.sharding, Sharding)
         member("precision", self.precision, Precision)
 
@@ -103,14 +88,6 @@ class SketchConfig:
     for short answers; 0: none."""
     smallest_probability: float = 5e-4
     """Exact sketches: leave out answers that are less likely than this under both policies."""
-    tree_mib: int = 256
-    """Exact sketches: memory for all answers in MiB; the run stops with an error if they need more."""
-    reference_prompts: int = 0
-    """Ignored. Configurations of version 0.1 have it: prompts for an on-policy gradient of its own."""
-    answers: int = 0
-    """Ignored. Configurations of version 0.1 have it: further answers for the gradient."""
-    answer_directions: int = 0
-    """Ignored. Configurations of version 0.1 have it: number of directions of further answers."""
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "sketch.every", self.every, "≥ 0")
@@ -122,7 +99,29 @@ class SketchConfig:
         )
         smallest = self.smallest_probability
         check(0 < smallest < 1, "sketch.smallest_probability", smallest, "above 0 and below 1")
-        check(self.tree_mib >= 1, "sketch.tree_mib", self.tree_mib, "≥ 1")
 
     def made_at(self, step: int) -> bool:
         return self.every > 0 and step % self.every == 0 and (self.until == 0 or step <= self.until)
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """Rejection by budget: every batch keeps the same share of its tokens, however large its mismatch is. The bound is
+    solved for on every batch."""
+
+    rule: str = ""
+    """Rejection rule in addition to the preset, such as token_k1 or seq_mean_k1. Its bound is solved for on every
+    batch. For comparison, random_token, random_sequence and random_negative (tokens with A < 0 of random sequences)
+    reject at random. Empty: no budget."""
+    keep: float = 0.8
+    """Share of the response tokens to keep."""
+
+    def __post_init__(self) -> None:
+        names = (*RULE_NAMES, *AT_RANDOM)
+        if self.rule and self.rule not in names:
+            raise unknown("budget.rule", self.rule, names)
+        check(0 < self.keep <= 1, "budget.keep", self.keep, "above 0 and at most 1")
+
+    @property
+    def at_random(self) -> bool:
+        return self.rule in AT_RANDOM

@@ -12,8 +12,7 @@ from rlcorr.losses.score_centering import check_centering
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.run_folders import require_run_name
 from rlcorr.records.runs import ROOT
-from rlcorr.train.config.budget import BudgetConfig
-from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
+from rlcorr.train.config.learning import AdvantageConfig, BudgetConfig, OptimConfig, SketchConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.model_source import check_model
@@ -93,8 +92,6 @@ class TrainConfig:
     """Stop after this many consecutive steps in which an update had to be skipped."""
     tensorboard: bool = True
     """Write TensorBoard event files into the run."""
-    wandb: str = ""
-    """Weights & Biases project to report to; empty: none."""
     seed: int = 0
     """Seed of everything that is drawn: prompts, answers, the order of the rows, and losses that select at random."""
 
@@ -164,11 +161,6 @@ class TrainConfig:
         """Return the preset's correction, with the settings `loss_type` and `batch_normalize` applied."""
         correction = _correction_of(self.preset, self.loss_type)
         return dataclasses.replace(correction, rollout_is_batch_normalize=True) if self.batch_normalize else correction
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Return whether answers may share their prompt. Router replay has the experts of each row's own prompt."""
-        return self.optim.share_prompts and not self.rollout.router_replay
 
     @property
     def needs_reference(self) -> bool:

@@ -1,11 +1,12 @@
 """Models in GGUF files, whose weights are made plain once and cached in Hugging Face format."""
 
+import hashlib
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.model_cache import cache, key_of
 
 ARCHITECTURES = ("llama", "qwen2", "gemma3")
 """Architectures that are read. Others may be read as well, but nobody has compared what comes out."""
@@ -14,6 +15,13 @@ GEMMA_HEAD = 256
 """Numbers of a head of Gemma 3 up to 12 billion weights. No field says by what its attention is divided, and the root
 of this is what the reader takes."""
 MAGIC = b"GGUF"
+
+
+def cache() -> Path:
+    """Return the folder for models that are made from other files: $RLCORR_CACHE, or the user's cache folder."""
+    import platformdirs  # belongs to the extra train; `python -m rlcorr import` works without it
+
+    return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
 def require_gguf(file: Path) -> None:
@@ -30,7 +38,8 @@ def from_gguf(file: Path) -> Path:
         UsageError: if the file is damaged, lacks a tensor, is one of several parts or of another architecture, or if
             the model cannot be written.
     """
-    target = cache() / "gguf" / f"{file.stem}-{key_of([file])}"
+    state = [(file.resolve(), file.stat().st_size, file.stat().st_mtime_ns)]  # another file gets another directory
+    target = cache() / "gguf" / f"{file.stem}-{hashlib.sha256(repr(state).encode()).hexdigest()[:16]}"
     if not target.is_dir():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,11 +8,11 @@ from textwrap import shorten
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.gguf_model import from_gguf, require_gguf
-from rlcorr.train.inputs.wrapped_weights import INDEX, without_wrappers
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """org/name. Anything that starts with a dot or a slash or has more parts is a directory."""
 
+INDEX = "model.safetensors.index.json"
 FILES = [
     "config.json",
     "generation_config.json",
@@ -45,14 +45,13 @@ def resolve_model(name: str) -> Path:
     """Return the directory of a model, and download the model if it is not in the cache. Raises `UsageError`.
 
     Args:
-        name: a directory; a GGUF file (`from_gguf`); a hub id; or the name of the packaged model. A directory is
-            returned as it is, unless its weights have the names of a wrapper (`without_wrappers`).
+        name: a directory; a GGUF file (`from_gguf`); a hub id; or the name of the packaged model.
     """
     check_model(name)
     if Path(name).is_file():
         return from_gguf(Path(name))
     if Path(name).is_dir():
-        return without_wrappers(Path(name))
+        return Path(name)
     return smollm2.fetched() if name == smollm2.NAME else _from_hub(name)
 
 

@@ -14,8 +14,7 @@ import zipfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.gguf_model import convert
-from rlcorr.train.inputs.model_cache import cache
+from rlcorr.train.inputs.gguf_model import cache, convert
 
 NAME = "smollm2"
 """Name of the model for `--model`."""

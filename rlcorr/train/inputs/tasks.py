@@ -1,5 +1,6 @@
 """Tasks with verifiable answers. Prompts are drawn from a seed; held-out prompts are never trained on."""
 
+import itertools
 import json
 import random
 import re
@@ -57,10 +58,9 @@ class Task:
     """Comes before the instruction. Models without a chat template do not get it."""
 
 
-def _addition(rng: random.Random) -> Iterator[Example]:
-    while True:
-        a, b = rng.randrange(100), rng.randrange(100)
-        yield Example(f"{a}+{b}=", str(a + b))
+def _addition(rng: random.Random) -> tuple[str, str]:
+    a, b = rng.randrange(100), rng.randrange(100)
+    return f"{a}+{b}=", str(a + b)
 
 
 def exact(example: Example, response: str) -> float:
@@ -70,12 +70,10 @@ def exact(example: Example, response: str) -> float:
 RUNNING_SUM_TERMS = 20
 
 
-def _running_sum(rng: random.Random) -> Iterator[Example]:
-    """Yield sums of twenty digits; the answer lists every partial sum, in about 50 to 65 tokens."""
-    while True:
-        terms = [rng.randrange(10) for _ in range(RUNNING_SUM_TERMS)]
-        sums = [sum(terms[: i + 1]) for i in range(len(terms))]
-        yield Example("+".join(map(str, terms)) + "=", ",".join(map(str, sums)))
+def _running_sum(rng: random.Random) -> tuple[str, str]:
+    """Draw a sum of twenty digits; the answer lists every partial sum, in about 50 to 65 tokens."""
+    terms = [rng.randrange(10) for _ in range(RUNNING_SUM_TERMS)]
+    return "+".join(map(str, terms)) + "=", ",".join(map(str, itertools.accumulate(terms)))
 
 
 def _correct_prefix(example: Example, response: str) -> float:
@@ -89,22 +87,19 @@ def _correct_prefix(example: Example, response: str) -> float:
     return right / len(expected)
 
 
-def _countdown(rng: random.Random) -> Iterator[Example]:
-    while True:
-        yield Example(*countdown.draw(rng))
+def _drawn(draw: Callable[[random.Random], tuple[str, str]]) -> Stream:
+    """Return the stream of examples from a function that draws a prompt and an answer."""
+
+    def stream(rng: random.Random) -> Iterator[Example]:
+        while True:
+            yield Example(*draw(rng))
+
+    return stream
 
 
-def _countdown_score(example: Example, response: str) -> float:
-    return countdown.score(prompt_text(example.prompt), response)
-
-
-def _sorting(rng: random.Random) -> Iterator[Example]:
-    while True:
-        yield Example(*sorting.draw(rng))
-
-
-def _sorting_score(example: Example, response: str) -> float:
-    return sorting.score(prompt_text(example.prompt), response)
+def _scored(score: Callable[[str, str], float]) -> Callable[[Example, str], float]:
+    """Return the reward of a task from a function of a prompt and a response."""
+    return lambda example, response: score(prompt_text(example.prompt), response)
 
 
 ADD = "Answer with the sum, and nothing else. Example: 12+34= is answered 46"
@@ -132,30 +127,27 @@ def _numbers(text: str) -> list[str]:
 NUMBER_ONLY = "Reply with the number only."
 
 
-def _sum_questions(rng: random.Random) -> Iterator[Example]:
-    while True:
-        a, b = rng.randrange(1, 100), rng.randrange(1, 100)
-        yield Example(f"Compute {a} + {b}. {NUMBER_ONLY}", str(a + b))
+def _sum_questions(rng: random.Random) -> tuple[str, str]:
+    a, b = rng.randrange(1, 100), rng.randrange(1, 100)
+    return f"Compute {a} + {b}. {NUMBER_ONLY}", str(a + b)
 
 
-def _product_questions(rng: random.Random) -> Iterator[Example]:
-    while True:
-        a, b = rng.randrange(1, 10), rng.randrange(1, 10)
-        yield Example(f"Compute {a} × {b}. {NUMBER_ONLY}", str(a * b))
+def _product_questions(rng: random.Random) -> tuple[str, str]:
+    a, b = rng.randrange(1, 10), rng.randrange(1, 10)
+    return f"Compute {a} × {b}. {NUMBER_ONLY}", str(a * b)
 
 
-def _explained_products(rng: random.Random) -> Iterator[Example]:
-    while True:
-        a, b = rng.randrange(2, 13), rng.randrange(2, 13)
-        yield Example(f"What is {a} × {b}? Explain each step, then give the answer.", str(a * b))
+def _explained_products(rng: random.Random) -> tuple[str, str]:
+    a, b = rng.randrange(2, 13), rng.randrange(2, 13)
+    return f"What is {a} × {b}? Explain each step, then give the answer.", str(a * b)
 
 
 QUESTIONS = {
     task.name: task
     for task in (
-        Task("sum_questions", _sum_questions, names_number, max_tokens=24),
-        Task("product_questions", _product_questions, names_number, max_tokens=24),
-        Task("explained_products", _explained_products, ends_with_number, max_tokens=200),
+        Task("sum_questions", _drawn(_sum_questions), names_number, max_tokens=24),
+        Task("product_questions", _drawn(_product_questions), names_number, max_tokens=24),
+        Task("explained_products", _drawn(_explained_products), ends_with_number, max_tokens=200),
     )
 }
 """The built-in tasks in words, for models that read English."""
@@ -163,10 +155,16 @@ QUESTIONS = {
 TASKS = {
     task.name: task
     for task in (
-        Task("addition", _addition, exact, max_tokens=5, instruction=ADD),
-        Task("running_sum", _running_sum, _correct_prefix, max_tokens=80, instruction=ADD_UP),
-        Task("countdown", _countdown, _countdown_score, max_tokens=16, instruction=countdown.INSTRUCTION),
-        Task("sorting", _sorting, _sorting_score, max_tokens=494, instruction=sorting.INSTRUCTION),
+        Task("addition", _drawn(_addition), exact, max_tokens=5, instruction=ADD),
+        Task("running_sum", _drawn(_running_sum), _correct_prefix, max_tokens=80, instruction=ADD_UP),
+        Task(
+            "countdown",
+            _drawn(countdown.draw),
+            _scored(countdown.score),
+            max_tokens=16,
+            instruction=countdown.INSTRUCTION,
+        ),
+        Task("sorting", _drawn(sorting.draw), _scored(sorting.score), max_tokens=494, instruction=sorting.INSTRUCTION),
     )
 }
 """The built-in tasks in the characters of `ALPHABET`. The task jsonl is made by `jsonl_task` from the user's file."""

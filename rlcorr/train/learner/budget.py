@@ -13,7 +13,7 @@ from rlcorr.analysis.budget import with_budget
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.train.config.budget import BudgetConfig
+from rlcorr.train.config.learning import BudgetConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.types import CorrectionResult, TokenBatch
 

@@ -13,14 +13,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.learning import Critic, Precision
+from rlcorr.train.config.learning import Precision
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.router_replay import replayed
-from rlcorr.train.learner.shared_prompts import SharedRows, shared_rows, states_of
+from rlcorr.train.learner.shared_prompts import can_share, shared_rows, states_of, worth_sharing
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.types import TokenBatch
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()  # one bar for the run is enough
+
+
+Prompts = list[int] | None
+"""The number of each row's prompt, where answers to the same prompt share it; None if they do not."""
 
 
 class Scores(NamedTuple):
@@ -33,18 +38,16 @@ class Scores(NamedTuple):
 
 
 class Policy(nn.Module):
-    """A language model, with a critic if the estimator is GAE.
+    """A language model, with a critic if the estimator is GAE: a value head on the same hidden states.
 
-    The critic is a value head on the same hidden states (shared), or on a second trunk that starts as a copy
-    (separate). Weights, softmax and values are float32; `precision` is the number format of the matrix products.
+    Weights, softmax and values are float32; `precision` is the number format of the matrix products.
     """
 
-    def __init__(self, lm: PreTrainedModel, critic: Critic | None = "shared", precision: Precision = "float32") -> None:
+    def __init__(self, lm: PreTrainedModel, critic: bool = True, precision: Precision = "float32") -> None:
         super().__init__()
         self.lm = lm
         self.precision: Precision = precision
-        self.value_trunk = copy.deepcopy(lm.base_model) if critic == "separate" else None
-        self.value_head = None if critic is None else nn.Linear(lm.config.hidden_size, 1)
+        self.value_head = nn.Linear(lm.config.hidden_size, 1) if critic else None
         if self.value_head is not None:
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
@@ -56,7 +59,6 @@ class Policy(nn.Module):
         *,
         replay: bool = False,
         share_prompts: bool = False,
-        entropy_gradient: bool = False,
         support: bool = False,
     ) -> Scores:
         """Score the responses of a batch, and the tokens in `batch.top_ids` if it has them.
@@ -69,14 +71,10 @@ class Policy(nn.Module):
         ids = batch.response_ids
         if batch.top_ids is not None:
             ids = torch.cat([ids[..., None], batch.top_ids.clamp(min=0)], -1)
-        shared = shared_rows(batch) if share_prompts else None
         with self._products():
-            hidden = self._states(self.lm.base_model, batch, shared, replay=replay)
-            log_probs, entropy = token_log_probs(
-                output_head(self.lm), hidden, ids, temperature, entropy_gradient=entropy_gradient
-            )
-            critic_states = hidden if self.value_trunk is None else self._states(self.value_trunk, batch, shared)
-        values = None if self.value_head is None else self.value_head(critic_states.to(self.value_head.weight))[..., 0]
+            hidden = self._states(batch, replay=replay, share_prompts=share_prompts)
+            log_probs, entropy = token_log_probs(output_head(self.lm), hidden, ids, temperature)
+        values = None if self.value_head is None else self.value_head(hidden.to(self.value_head.weight))[..., 0]
         if batch.top_ids is None:
             return Scores(log_probs, entropy, values)
         log_probs, top = log_probs[..., 0], log_probs[..., 1:]
@@ -87,12 +85,10 @@ class Policy(nn.Module):
             log_probs, top = log_probs - total, torch.where(drawable, top - total[..., None], -torch.inf)
         return Scores(log_probs, entropy, values, top)
 
-    def _states(
-        self, trunk: nn.Module, batch: TokenBatch, shared: SharedRows | None, *, replay: bool = False
-    ) -> Tensor:
+    def _states(self, batch: TokenBatch, *, replay: bool, share_prompts: bool) -> Tensor:
         """Return the hidden states that predict the response tokens, (B, T, H)."""
-        if shared is not None:
-            return states_of(trunk, shared)
+        if share_prompts and (shared := shared_rows(batch)) is not None:
+            return states_of(self.lm.base_model, shared)
         assert batch.prompt_ids is not None
         assert batch.prompt_mask is not None
         assert batch.response_ids is not None
@@ -101,21 +97,17 @@ class Policy(nn.Module):
         positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
         inputs = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
         with replayed(self.lm, batch.routed_experts if replay else None, attention):
-            states = trunk(ids, **inputs)[0]
+            states = self.lm.base_model(ids, **inputs)[0]
         return states[:, batch.prompt_ids.shape[1] - 1 : -1]  # the state at t − 1 predicts token t
 
     def checkpoint_layers(self) -> None:
         """Keep only the input of each layer for the backward pass, which computes the layer again."""
-        for trunk in (self.lm, self.value_trunk):
-            if trunk is None:
-                continue
-            assert isinstance(trunk, PreTrainedModel)
-            trunk.gradient_checkpointing_enable({"use_reentrant": False})
-            for module in trunk.modules():
-                if isinstance(module, GradientCheckpointingLayer):
-                    # transformers checkpoints layers in training mode only. The modules inside stay in evaluation mode,
-                    # without dropout.
-                    module.training = True
+        self.lm.gradient_checkpointing_enable({"use_reentrant": False})
+        for module in self.lm.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                # transformers checkpoints layers in training mode only. The modules inside stay in evaluation mode,
+                # without dropout.
+                module.training = True
 
     def in_float32(self) -> "Policy":
         """Return a policy with the same tensors whose matrix products are in float32."""
@@ -131,6 +123,23 @@ class Policy(nn.Module):
         rounds = self.precision != "float32"
         dtype = getattr(torch, self.precision) if rounds else None
         return torch.autocast(self.lm.device.type, dtype, enabled=rounds, cache_enabled=False)
+
+
+def forward_options(module: nn.Module, batch: TokenBatch, rollout: RolloutConfig) -> tuple[dict[str, bool], Prompts]:
+    """Return the options of the forward pass of a policy, and the number of each row's prompt if answers share theirs.
+
+    Answers share their prompt if the model can do that, and if it saves enough. Router replay cannot, because the
+    experts are those of each row's own prompt.
+
+    Args:
+        module: the policy, or the wrapper that splits it over ranks.
+    """
+    policy = getattr(module, "module", module)
+    prompts = worth_sharing(batch) if can_share(policy.lm.config) and not rollout.router_replay else None
+    options = {
+        "replay": rollout.router_replay, "share_prompts": prompts is not None, "support": rollout.support_replay
+    }  # fmt: skip
+    return options, prompts
 
 
 def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:
@@ -179,8 +188,8 @@ def _require_fit(path: Path, lm: PreTrainedModel, loaded: Mapping[str, Any]) -> 
     if said:
         raise UsageError(
             f"the weights in {path} do not fit the {type(lm).__name__} of its config.json ({'; '.join(said)}), and "
-            f"transformers fills gaps with random numbers: save the model itself with save_pretrained, a PEFT model "
-            f"after merge_and_unload()."
+            "transformers fills gaps with random numbers: save the model itself with save_pretrained, not a wrapper of "
+            "DDP or torch.compile, and a PEFT model after merge_and_unload()."
         )
 
 

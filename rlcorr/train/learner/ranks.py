@@ -127,7 +127,7 @@ def wrap(policy: nn.Module, ranks: Ranks, sharding: Literal["ddp", "fsdp"]) -> n
 
 
 def decoder_layers(policy: nn.Module) -> list[nn.Module]:
-    """Return the decoder layers of the language model and of the critic's trunk, if it has one."""
+    """Return the decoder layers of the language model."""
     stacks = [m for name, m in policy.named_modules() if isinstance(m, nn.ModuleList) and name.endswith("layers")]
     return [layer for stack in stacks for layer in stack]
 

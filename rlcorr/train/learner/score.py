@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlcorr.analysis.segments import without_older
@@ -17,25 +16,24 @@ from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.budget import correct_within_budget
 from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
-from rlcorr.train.learner.policy import Policy
+from rlcorr.train.learner.policy import Policy, forward_options
 from rlcorr.train.learner.ranks import Ranks, gather
-from rlcorr.train.learner.shared_prompts import worth_sharing
 from rlcorr.types import CorrectionResult, TokenBatch
 
+GAMMA = 1.0
+"""Discount factor per token. The reward comes at the end, and is for the whole answer."""
 Forward = Callable[[TokenBatch], dict[str, Tensor]]
 
 
 @torch.no_grad()
 def score(
-    batch: TokenBatch, forward: Callable[..., Any], reference: Policy | None, config: TrainConfig, ranks: Ranks
+    batch: TokenBatch, forward: nn.Module, reference: Policy | None, config: TrainConfig, ranks: Ranks
 ) -> TokenBatch:
     """Add the log-probs of π_old and π_ref and the critic's values to a batch.
 
     Every mode computes π_old, because a run records pairs of π_old and π_rollout.
     """
-
-    prompts = worth_sharing(batch) if config.shares_prompts else None
-    options = forward_options(config, prompts)
+    options, prompts = forward_options(forward, batch, config.rollout)
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
         temperature = config.rollout.scored_temperature
@@ -60,8 +58,7 @@ def score_sampled(
     Args:
         weights: the tensors of the language model that sampled, under the names that the engine gets.
     """
-    prompts = worth_sharing(batch) if config.shares_prompts else None
-    options = forward_options(config, prompts)
+    options, prompts = forward_options(policy, batch, config.rollout)
     old = {f"lm.{name}": tensor.float() for name, tensor in weights}
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
@@ -69,15 +66,6 @@ def score_sampled(
         return {"sampled_log_probs": functional_call(policy, old, arguments, options, tie_weights=False).log_probs}
 
     return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
-
-
-def forward_options(config: TrainConfig, prompts: Sequence[int] | None) -> dict[str, bool]:
-    """Return the options of the policy's forward pass, where `prompts` says which answers share theirs, if any do."""
-    return {
-        "replay": config.rollout.router_replay,
-        "share_prompts": prompts is not None,
-        "support": config.rollout.support_replay,
-    }
 
 
 @torch.no_grad()
@@ -110,10 +98,10 @@ def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor 
     per_token = token_rewards(rewards, mask)
     if config.estimator == "gae":
         assert batch.values is not None
-        advantages, returns = gae(per_token, batch.values, mask, config.gamma, config.gae_lambda)
+        advantages, returns = gae(per_token, batch.values, mask, GAMMA, config.gae_lambda)
         return batch.replace(advantages=advantages, returns=returns)
     if config.estimator == "reinforce_pp":
-        return batch.replace(advantages=returns_to_go(per_token, mask, config.gamma))
+        return batch.replace(advantages=returns_to_go(per_token, mask, GAMMA))
     assert batch.group_ids is not None
     rewards = masked_sum(per_token, mask, -1)
     if config.estimator == "grpo":
@@ -155,11 +143,8 @@ def corrected(
 
 
 def whitened(batch: TokenBatch, result: CorrectionResult, config: AdvantageConfig) -> TokenBatch:
-    """Normalise advantages to zero mean and unit variance over the kept tokens, if `whiten` is on.
-
-    Return the batch unchanged if it is off or the estimator has groups.
-    """
-    if config.grouped or not config.whiten:
+    """Normalise advantages to zero mean and unit variance over the kept tokens, unless the estimator has groups."""
+    if config.grouped:
         return batch
     assert batch.advantages is not None
     return batch.replace(advantages=whiten(batch.advantages, result.keep_mask))

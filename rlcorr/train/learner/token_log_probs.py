@@ -4,7 +4,7 @@ With a vocabulary of 150,000, the logits of 2,000 tokens take 1.2 GB, and their 
 much. In chunks of tokens, each computed again in the backward pass, they take only the memory of one chunk.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,26 +16,19 @@ ENTRIES_AT_ONCE = 2**14
 """Rows of the head for which a chunk's gradient is computed at a time, before it is added to that of all chunks."""
 
 
-class Settings(NamedTuple):
-    temperature: float
-    entropy_gradient: bool
-
-
 def token_log_probs(
     head: nn.Linear,
     hidden: Tensor,
     ids: Tensor,
     temperature: float,
     *,
-    entropy_gradient: bool = False,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
-    """Compute log softmax(head(h)/temperature) at each id, and the entropy −Σ p log p of the whole distribution.
+    """Compute log softmax(head(h)/temperature) at each id, and the entropy −Σ p log p, which has no gradient.
 
     Args:
         hidden: states h that predict the tokens, (B, T, H).
         ids: the tokens, (B, T), or several tokens at each position, (B, T, J).
-        entropy_gradient: whether entropies have a gradient.
 
     Returns:
         Log-probs in the shape of `ids`, and entropies (B, T).
@@ -43,8 +36,7 @@ def token_log_probs(
     states, tokens = hidden.flatten(0, -2), ids.reshape(hidden.shape[:-1].numel(), -1)
     count = max(logits_at_once // head.out_features, 1)
     compute: Any = _Recomputed.apply if torch.is_grad_enabled() and len(tokens) > count else _in_chunks
-    settings = Settings(temperature, entropy_gradient)
-    log_probs, entropies = compute(states, head.weight, head.bias, tokens, settings, count)
+    log_probs, entropies = compute(states, head.weight, head.bias, tokens, temperature, count)
     return log_probs.view(ids.shape), entropies.view(hidden.shape[:-1])
 
 
@@ -57,20 +49,19 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, settings: Settings, count: int
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float, count: int
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(states, weight, bias, tokens)
-        ctx.settings, ctx.count = settings, count
+        ctx.temperature, ctx.count = temperature, count
         device = states.device.type
         ctx.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        log_probs, entropies = _in_chunks(states, weight, bias, tokens, settings, count)
-        if not settings.entropy_gradient:
-            ctx.mark_non_differentiable(entropies)
+        log_probs, entropies = _in_chunks(states, weight, bias, tokens, temperature, count)
+        ctx.mark_non_differentiable(entropies)
         return log_probs, entropies
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_log_probs: Tensor, grad_entropies: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_log_probs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, bias, tokens = ctx.saved_tensors
         for_states, for_weight, for_bias = ctx.needs_input_grad[:3]
         grad_states = torch.empty_like(states) if for_states else None
@@ -82,8 +73,8 @@ class _Recomputed(torch.autograd.Function):
             rows = slice(start, start + ctx.count)
             chunk = states[rows].to(ctx.dtype)
             grad_logits = _grad_logits(
-                nn.functional.linear(chunk, rounded, rounded_bias), tokens[rows], ctx.settings,
-                grad_log_probs[rows], grad_entropies[rows],
+                nn.functional.linear(chunk, rounded, rounded_bias), tokens[rows], ctx.temperature,
+                grad_log_probs[rows],
             ).to(ctx.dtype)  # fmt: skip
             if grad_states is not None:
                 grad_states[rows] = grad_logits @ rounded
@@ -97,35 +88,28 @@ class _Recomputed(torch.autograd.Function):
 
 
 def _in_chunks(
-    states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, settings: Settings, count: int
+    states: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float, count: int
 ) -> tuple[Tensor, Tensor]:
     parts = [
-        _from_logits(nn.functional.linear(chunk, weight, bias), chunk_tokens, settings)
+        _from_logits(nn.functional.linear(chunk, weight, bias), chunk_tokens, temperature)
         for chunk, chunk_tokens in zip(states.split(count), tokens.split(count), strict=True)
     ]
     log_probs, entropies = zip(*parts, strict=True)
     return torch.cat(log_probs), torch.cat(entropies)
 
 
-def _from_logits(logits: Tensor, tokens: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
-    log_p = (logits.float() / settings.temperature).log_softmax(-1)
-    with torch.set_grad_enabled(settings.entropy_gradient and torch.is_grad_enabled()):
+def _from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    log_p = (logits.float() / temperature).log_softmax(-1)
+    with torch.no_grad():
         entropies = -(log_p.exp() * log_p).sum(-1)
     return log_p.gather(-1, tokens), entropies
 
 
-def _grad_logits(
-    logits: Tensor, tokens: Tensor, settings: Settings, grad_log_probs: Tensor, grad_entropies: Tensor
-) -> Tensor:
-    """Return the gradient of `_from_logits` in the logits, (Σ_j g_j·(1[token j] − p) − h·p·(log p + H))/temperature.
+def _grad_logits(logits: Tensor, tokens: Tensor, temperature: float, grad_log_probs: Tensor) -> Tensor:
+    """Return the gradient of the log-probs in the logits, Σ_j g_j·(1[token j] − p)/temperature.
 
-    g is the gradient in the log-probs, h that in the entropies H. Operations are in place, because logits are large.
+    g is the gradient in the log-probs. Operations are in place, because logits are large.
     """
-    log_p = (logits.float() / settings.temperature).log_softmax(-1)
-    p, total = log_p.exp(), grad_log_probs.sum(-1, keepdim=True)
-    if settings.entropy_gradient:
-        entropies = -(p * log_p).sum(-1, keepdim=True)
-        p *= log_p.add_(entropies).mul_(grad_entropies[:, None]).add_(total)
-    else:
-        p *= total
-    return p.neg_().scatter_add_(-1, tokens, grad_log_probs).div_(settings.temperature)
+    p = (logits.float() / temperature).log_softmax(-1).exp_()
+    p *= grad_log_probs.sum(-1, keepdim=True)
+    return p.neg_().scatter_add_(-1, tokens, grad_log_probs).div_(temperature)

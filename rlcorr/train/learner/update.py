@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from rlcorr.config import LossConfig
-from rlcorr.correction import correct
 from rlcorr.losses.aggregation import lr_factor
 from rlcorr.losses.objective import policy_loss
 from rlcorr.losses.per_token import clipped_value
@@ -25,16 +24,17 @@ from rlcorr.measuring.metrics import means
 from rlcorr.measuring.moments import MomentTable
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
-from rlcorr.train.learner.policy import Scores
+from rlcorr.train.learner.policy import Prompts, Scores, forward_options
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
-from rlcorr.train.learner.score import forward_options, over_microbatches
-from rlcorr.train.learner.shared_prompts import worth_sharing
+from rlcorr.train.learner.score import over_microbatches
 from rlcorr.types import CorrectionResult, TokenBatch
 
 STEP_METRICS = ("loss", "value_loss", "entropy", "grad_norm")
 SKIPPED = ("bad/loss", "bad/gradient", "bad/all_rejected")
 """Reasons to skip an optimizer step: the loss or the gradient is not finite, or every token was rejected."""
 
+VALUE_COEF = 0.1
+"""Weight of the value loss of GAE."""
 VALUE_CLIP = 0.2
 """Largest change of a value that the value loss rewards, as in PPO."""
 PolicyLoss = Callable[[Scores, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[MomentTable]]]
@@ -65,8 +65,8 @@ class MiniBatch:
     sequences: float
     response_tokens: float  # kept or not: divisors of the value loss, the entropy, and KL terms on all tokens
     response_sequences: float
-    prompts: list[int] | None
-    """The number of each row's prompt, where answers to the same prompt share it."""
+    options: dict[str, bool]  # of the forward pass
+    prompts: Prompts
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
@@ -78,7 +78,7 @@ def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dic
     for _ in range(optim.epochs):
         order = torch.randperm(count, generator=learner.shuffle_rng).to(batch.response_mask.device)
         for rows in order.tensor_split(min(optim.minibatches, count)):  # few rows remain if answers were left out
-            mini = minibatch(learner.config, batch, result, rows)
+            mini = minibatch(learner, batch, result, rows)
             values, parts, fault = optimizer_step(learner, mini)
             if fault is None:
                 step_values.append(values)
@@ -105,13 +105,13 @@ def fields_read(config: TrainConfig) -> list[str]:
     return names + (["routed_experts"] if config.rollout.router_replay else [])
 
 
-def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
-    mini, corrected = batch.rows(rows), result.rows(rows)
+def minibatch(learner: Learner, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
+    config, mini, corrected = learner.config, batch.rows(rows), result.rows(rows)
     counted = mini.response_mask if config.correction.denominator == "fixed" else corrected.keep_mask
     totals, response_totals = ((float(x.sum()), float(x.any(-1).sum())) for x in (counted, mini.response_mask))
     response_tokens, response_sequences = (max(total, 1.0) for total in response_totals)
-    prompts = worth_sharing(mini) if config.shares_prompts else None
-    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences, prompts)
+    forward = forward_options(learner.module, mini, config.rollout)
+    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences, *forward)
 
 
 def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[MomentTable], str | None]:
@@ -154,30 +154,18 @@ def microbatch_loss(
     learner: Learner, mini: MiniBatch, part: TokenBatch, rows: list[int], policy_loss_of: PolicyLoss
 ) -> tuple[Tensor, Tensor, list[MomentTable]]:
     """Return a micro-batch's part of the loss; its parts of policy loss, value loss and entropy, (3,); its moments."""
-    config = learner.config
-    optim, rollout, advantage = config.optim, config.rollout, config.advantage
-    scores: Any = learner.module(
-        part,
-        rollout.scored_temperature,
-        entropy_gradient=optim.entropy_coef > 0,
-        **forward_options(config, mini.prompts),
-    )
+    scores: Any = learner.module(part, learner.config.rollout.scored_temperature, **mini.options)
     result = _result_of(mini.result, rows, part)
     policy, measured = policy_loss_of(scores, part, result, rows)
     tokens = mini.response_tokens
-    entropy = masked_sum(scores.entropy.detach(), part.response_mask) / tokens
+    entropy = masked_sum(scores.entropy, part.response_mask) / tokens
     loss, value = policy, torch.zeros_like(policy)
-    if optim.entropy_coef > 0:
-        correction, keep = config.correction, result.keep_mask
-        if correction.bypass_mode:  # the kept tokens depend on π_θ
-            keep = correct(part.replace(old_log_probs=scores.log_probs.detach()), correction).keep_mask
-        loss = loss - optim.entropy_coef * masked_sum(scores.entropy, keep) / tokens
     if scores.values is not None:
         assert part.values is not None
         assert part.returns is not None
         losses = clipped_value(scores.values, part.values, part.returns, clip=VALUE_CLIP)
         value = masked_sum(losses, part.response_mask) / tokens
-        loss = loss + advantage.value_coef * value
+        loss = loss + VALUE_COEF * value
     return loss, torch.stack([policy.detach(), value.detach(), entropy]), measured
 
 
@@ -214,7 +202,7 @@ def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
     config = learner.config
 
     def forward(part: TokenBatch) -> dict[str, Tensor]:
-        scores: Any = learner.module(part, config.rollout.scored_temperature, **forward_options(config, mini.prompts))
+        scores: Any = learner.module(part, config.rollout.scored_temperature, **mini.options)
         return {"log_probs": scores.log_probs}
 
     scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks, mini.prompts)

@@ -1,30 +1,55 @@
 """A configuration as a YAML file, which is written into every run and can be read before command-line options."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError, first_line, unknown
+from rlcorr.loss_numbers import NUMBERS
 from rlcorr.records import runs
 from rlcorr.records.disk import write_whole
 
 RUNS = "$RLCORR_RUNS/"
 """Placeholder of the runs folder, so that a file is right on every machine."""
 
-RETIRED: dict[str, Any] = {
-    "mask_truncated": False,
-    "rollout.data_parallel_size": 1,
-    "advantage.value_clip": 0.2,
-    "advantage.rejected_in_groups": False,
-    "advantage.kl_reward_coef": 0.0,
-    "advantage.kl_reward_type": "k1",
-    "optim.warmup_steps": 0,
+
+class Retired(NamedTuple):
+    """An option of an earlier version."""
+
+    value: Any
+    """The value with which files can still be read: it is computed now. `ANY`: no value changes the numbers."""
+    instead: str
+    """What to do instead."""
+
+
+ANY = object()
+_EXACT = Retired(ANY, "sketch.exact_prompts gives exact gradients")
+RETIRED = {
+    "mask_truncated": Retired(False, "a reward function returns None for an answer that must not count"),
+    "wandb": Retired("", "TensorBoard shows the run's event files"),
+    "rollout.data_parallel_size": Retired(1, "start several ranks with torchrun"),
+    "advantage.critic": Retired("shared", "the critic is a value head on the policy's own trunk"),
+    "advantage.gamma": Retired(1.0, "the reward can be smaller for longer answers"),
+    "advantage.value_coef": Retired(0.1, "the scale of the rewards is that of the value loss"),
+    "advantage.value_clip": Retired(0.2, "values are clipped as in PPO"),
+    "advantage.whiten": Retired(True, "rloo has advantages in units of the reward"),
+    "advantage.rejected_in_groups": Retired(False, "rejected answers are left out of the statistics of their group"),
+    "advantage.kl_reward_coef": Retired(0.0, "use loss.use_kl_loss"),
+    "advantage.kl_reward_type": Retired(ANY, "use loss.kl_loss_type"),
+    "optim.warmup_steps": Retired(0, "begin with a smaller learning rate"),
+    "optim.entropy_coef": Retired(0.0, "sample at a higher temperature"),
+    "optim.share_prompts": Retired(ANY, "answers share their prompt if that saves a quarter of the tokens"),
+    "sketch.tree_mib": Retired(ANY, "ask for fewer prompts if their answers do not fit"),
+    "sketch.reference_prompts": _EXACT,
+    "sketch.answers": _EXACT,
+    "sketch.answer_directions": _EXACT,
+    "loss.fipo_clip_high_only": Retired(True, "set --loss.numbers fipo_clip_low 0.2"),
 }
-"""Options of earlier versions → the value that is computed now. With this value, their files can still be read."""
 
 
 def write_config(path: Path, config: Any) -> None:
@@ -47,8 +72,6 @@ def arguments_of(path: Path, config_type: type) -> list[str]:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
     if isinstance(value, str | Path):
         root = f"{runs.ROOT}/"
         return RUNS + str(value).removeprefix(root) if str(value).startswith(root) else str(value)
@@ -77,20 +100,42 @@ def _mapping(name: str, content: Any) -> dict[Any, Any]:
 def _words(content: dict[Any, Any], config_type: type, prefix: str) -> Iterator[str]:
     types = get_type_hints(config_type, include_extras=True)
     kinds = {prefix + field.name: types[field.name] for field in dataclasses.fields(config_type)}
+    content = _with_numbers(content) if config_type is LossConfig else content
     for name, value in content.items():
         key = f"{prefix}{name}"
-        if key in RETIRED and value == RETIRED[key]:
-            continue
         if key in RETIRED:
-            raise UsageError(f"{key} is always {RETIRED[key]} since version 0.2; got {value!r}.")
-        if key not in kinds:
+            if RETIRED[key].value not in (ANY, value):
+                raise _retired(key, value)
+        elif key not in kinds:
             raise unknown("key", key, kinds)
-        if dataclasses.is_dataclass(kinds[key]):
+        elif dataclasses.is_dataclass(kinds[key]):
             yield from _words(_mapping(key, value), kinds[key], f"{key}.")
         elif kinds[key] is bool:
             yield from _flag(prefix, str(name), value)
         else:
             yield from _option(key, value, kinds[key])
+
+
+def _with_numbers(loss: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the section `loss` with the numbers of single losses in `numbers`; earlier files have them beside it."""
+    flat = {name: value for name, value in loss.items() if name in NUMBERS}
+    rest = {name: value for name, value in loss.items() if name not in NUMBERS}
+    return rest | {"numbers": flat | _mapping("loss.numbers", rest.get("numbers", {}))} if flat else loss
+
+
+def refuse_retired(words: Sequence[str]) -> None:
+    """Raise `UsageError` if one of the words of a command line is an option of an earlier version."""
+    for word in words:
+        key = word.removeprefix("--").partition("=")[0].replace("-", "_").replace(".no_", ".")
+        if word.startswith("--") and key in RETIRED:
+            raise _retired(key)
+        if key.startswith("loss.") and (name := key.removeprefix("loss.")) in NUMBERS:
+            raise UsageError(f"{key} is no option since version 0.2: write --loss.numbers {name} and its value.")
+
+
+def _retired(key: str, *got: Any) -> UsageError:
+    value = f"; got {got[0]!r}" if got else ""
+    return UsageError(f"{key} is no option since version 0.2{value}: {RETIRED[key].instead}.")
 
 
 def _flag(prefix: str, name: str, value: Any) -> list[str]:
@@ -107,7 +152,8 @@ def _option(key: str, value: Any, kind: Any) -> list[str]:
     rule = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, set()))
     if not isinstance(rule, PrimitiveConstructorSpec):
         raise TypeError(f"{key}: no rule for the type {kind}.")
-    words = [_word(item) for item in (value if isinstance(value, list) else [value])]
+    items = [item for pair in value.items() for item in pair] if isinstance(value, dict) else value
+    words = [_word(item) for item in (items if isinstance(items, list) else [items])]
     if not _fits(words, rule):
         raise UsageError(f"{key} must be {rule.metavar}; got {value!r}.")
     if isinstance(rule.instance_from_str(words), str) and not isinstance(value, str):

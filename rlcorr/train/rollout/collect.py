@@ -103,33 +103,21 @@ def judge(task: Task, example: Example, response: str) -> float | None:
         return math.nan
 
 
+LISTS = ("prompt_ids", "prompts", "responses", "rewards", "groups", "truncated")
+"""Fields of `Collected` that have one item per response."""
+
+
 def merge_ranks(parts: list[Collected]) -> Collected:
     """Concatenate the samples of all ranks, in rank order."""
-    first = parts[0]
-    return Collected(
-        prompt_ids=[ids for part in parts for ids in part.prompt_ids],
-        samples=joined([part.samples for part in parts]),
-        prompts=[text for part in parts for text in part.prompts],
-        responses=[text for part in parts for text in part.responses],
-        rewards=[reward for part in parts for reward in part.rewards],
-        groups=[group for part in parts for group in part.groups],
-        truncated=[cut for part in parts for cut in part.truncated],
-        version=first.version,
-        seconds=first.seconds,
-    )
+    lists = {name: [item for part in parts for item in getattr(part, name)] for name in LISTS}
+    return replace(parts[0], samples=joined([part.samples for part in parts]), **lists)
 
 
 def scored(collected: Collected) -> Collected:
     """Return only the samples that have a reward; the others take no part in groups and losses."""
     rows = [row for row, reward in enumerate(collected.rewards) if reward is not None]
-    if len(rows) == len(collected.rewards):
-        return collected
-    lists = ("prompt_ids", "prompts", "responses", "rewards", "groups", "truncated")
-    return replace(
-        collected,
-        samples=collected.samples.rows(rows),
-        **{name: [getattr(collected, name)[row] for row in rows] for name in lists},
-    )
+    lists = {name: [getattr(collected, name)[row] for row in rows] for name in LISTS}
+    return replace(collected, samples=collected.samples.rows(rows), **lists)
 
 
 def batch_of(collected: Collected, device: torch.device) -> TokenBatch:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,27 +27,14 @@ class Samples:
 
     def rows(self, rows: Sequence[int]) -> "Samples":
         """Return the samples of these responses only."""
-        routed, top, versions = self.routed_experts, self.top, self.versions
-        return Samples(
-            [self.response_ids[row] for row in rows],
-            [self.log_probs[row] for row in rows],
-            None if routed is None else [routed[row] for row in rows],
-            None if top is None else [top[row] for row in rows],
-            None if versions is None else [versions[row] for row in rows],
-        )
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Samples(**{name: x if x is None else [x[row] for row in rows] for name, x in columns.items()})
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts, one after the other."""
-    routed, top = [part.routed_experts for part in parts], [part.top for part in parts]
-    versions = [part.versions for part in parts]
-    return Samples(
-        [ids for part in parts for ids in part.response_ids],
-        [row for part in parts for row in part.log_probs],
-        None if routed[0] is None else [experts for rows in routed if rows is not None for experts in rows],
-        None if top[0] is None else [lists for rows in top if rows is not None for lists in rows],
-        None if versions[0] is None else [row for rows in versions if rows is not None for row in rows],
-    )
+    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Samples)}
+    return Samples(**{name: None if x[0] is None else list(chain.from_iterable(x)) for name, x in columns.items()})
 
 
 class NextLogProbs(NamedTuple):

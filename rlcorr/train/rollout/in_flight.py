@@ -19,10 +19,9 @@ import torch
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import Example
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.rollout.batch_queue import BatchRequest
+from rlcorr.train.rollout.batch_queue import BatchRequest, prompts_from, share_of
 from rlcorr.train.rollout.collect import Collected, RolloutWorker, encode_example, judged
 from rlcorr.train.rollout.engine import Samples
-from rlcorr.train.rollout.sampler import prompts_from, share_of
 
 T = TypeVar("T")
 CHUNK = 1 << 52

@@ -48,16 +48,13 @@ class VllmEngine:
             warnings.simplefilter("ignore")  # deprecations inside vLLM, which a user cannot fix
             from vllm import LLM, SamplingParams
 
-            from rlcorr.train.rollout.weight_transfer import IN_PROCESS
-
             # vLLM collects garbage several times while it starts. It searches the objects of the imported modules each
             # time, unless they are frozen before.
             gc.freeze()
             try:
                 self._llm = LLM(
                     str(model), seed=0, skip_tokenizer_init=True, disable_log_stats=True,
-                    use_tqdm_on_load=False, weight_transfer_config=None if self._workers_apart else IN_PROCESS,
-                    **self._settings,
+                    use_tqdm_on_load=False, **self._settings,
                 )  # fmt: skip
             except ValueError as error:  # settings that do not fit the model
                 raise UsageError(f"vLLM refuses these settings: {_reason(error)}") from error
@@ -116,15 +113,13 @@ class VllmEngine:
         return NextLogProbs(table, routed)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        from rlcorr.train.rollout.weight_transfer import send
-
         sent = ((n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight"))
+        stored = ((name, self._as_stored(name, full_tensor(tensor))) for name, tensor in sent)
         self._llm.collective_rpc(forget_packing)
-        if self._workers_apart:  # other processes do not have our transfer backend, so the weights are pickled
-            pickled = [(name, self._as_stored(name, tensor)) for name, tensor in sent]
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(pickled)})
-        else:  # vLLM takes one layer at a time, so only one layer is gathered at a time
-            send(self._llm, ((name, self._as_stored(name, full_tensor(tensor))) for name, tensor in sent))
+        # Workers in this process take one layer at a time, so only one layer is gathered at a time. For those in other
+        # processes the weights are pickled.
+        iterator = iter(list(stored)) if self._workers_apart else stored
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iterator})
 
     def fingerprints(self) -> dict[str, Tensor]:
         workers = self._llm.collective_rpc(vllm_fingerprints)  # each worker of a tensor-parallel engine has its parts

@@ -12,7 +12,7 @@ from rlcorr.train.session.checkpoint import FILE, load_file
 
 CHANGEABLE = (
     "steps", "stop_at_accuracy", "eval_every", "record_every", "checkpoint_every", "max_bad_steps", "save_model",
-    "tensorboard", "wandb",
+    "tensorboard",
 )  # fmt: skip
 """Options whose change has no effect on the steps that are already made."""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.learning import Critic
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
@@ -16,13 +15,11 @@ from rlcorr.train.inputs.tasks import Example, Task, examples, get_task, with_pr
 from rlcorr.train.inputs.tokenizer import eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import Ranks, gather, wrap
-from rlcorr.train.learner.shared_prompts import can_share
 from rlcorr.train.learner.update import Learner
-from rlcorr.train.rollout.batch_queue import BatchQueue
+from rlcorr.train.rollout.batch_queue import BatchQueue, sampler
 from rlcorr.train.rollout.collect import RolloutWorker, encode_example
 from rlcorr.train.rollout.in_flight import InFlightQueue
 from rlcorr.train.rollout.probe import Probe, probe
-from rlcorr.train.rollout.sampler import sampler
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync
 
@@ -55,18 +52,16 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
     prompts = [encode_example(tokenizer, task, example) for example in held_out[:PROBED]]
     precision = config.optim.precision
-    policy = Policy(load_lm(model, ranks.device), critic_of(config), precision).to(ranks.device)
+    policy = Policy(load_lm(model, ranks.device), config.advantage.estimator == "gae", precision).to(ranks.device)
     if config.optim.gradient_checkpointing:
         policy.checkpoint_layers()
-    if not can_share(policy.lm.config):
-        config = replace(config, optim=replace(config.optim, share_prompts=False))
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
     engine = start_engine(config.rollout, model, ranks, ending_ids, log)
     proof = prove_sync(engine, policy, config.rollout)
     measured = probe(engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, proof=proof)
     reference = None
     if config.needs_reference:
-        reference = Policy(load_lm(model, ranks.device), None, precision).requires_grad_(False)
+        reference = Policy(load_lm(model, ranks.device), False, precision).requires_grad_(False)
     worker = RolloutWorker(engine, tokenizer, task, ending_ids)
     return Session(
         config=config,
@@ -120,7 +115,3 @@ def task_of(config: TrainConfig) -> Task:
             f"sketch.exact_prompts is {config.sketch.exact_prompts}, but the task has only {task.prompts} prompts."
         )
     return task
-
-
-def critic_of(config: TrainConfig) -> Critic | None:
-    return config.advantage.critic if config.advantage.estimator == "gae" else None

@@ -104,9 +104,8 @@ _LOWER = "lower --sketch.smallest-probability, or leave --sketch.exact-prompts o
 
 def _too_large(prompts: int, most_nodes: int, fit: int) -> str:
     return (
-        f"the likely answers to {prompts} prompts have more than {most_nodes} tokens, which is what --sketch.tree-mib "
-        f"allows; those to {fit} prompts fit. Ask for fewer prompts, raise --sketch.smallest-probability, or give more "
-        "memory."
+        f"the likely answers to {prompts} prompts have more than {most_nodes} tokens, which is all that fits into "
+        f"memory; those to {fit} prompts fit. Ask for fewer prompts, or raise --sketch.smallest-probability."
     )
 
 

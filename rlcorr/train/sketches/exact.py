@@ -14,23 +14,24 @@ from transformers import PreTrainedModel
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import Answers, AnswerTree, answers_of
 from rlcorr.gradients.sketch import ExactSketch
-from rlcorr.train.config.learning import SketchConfig
+from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tasks import Example, examples
 from rlcorr.train.inputs.tokenizer import decode
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.learner.score import score
+from rlcorr.train.learner.score import score, with_advantages
 from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.train.rollout.collect import encode_example, judge
 from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
-from rlcorr.train.sketches.expected_advantages import expected_advantages
 from rlcorr.train.sketches.sampled import OTHER_PROMPTS, next_log_probs
 from rlcorr.train.sketches.token_scores import draw_directions, scored_copy, scores_of
 from rlcorr.train.sketches.tree_scores import node_log_probs, pack_trees
 from rlcorr.types import TokenBatch
 
+TREE_MIB = 2048
+"""Memory for all answers; a run stops with an error if they need more."""
 NODE_BYTES = 128
 """Memory of a node without its scores."""
 PREFIXES_AT_ONCE = 512
@@ -73,12 +74,8 @@ def _grow_tree(session: Session, lm: PreTrainedModel, prompts: list[Example], we
         eos_ids=worker.eos_ids,
         max_tokens=worker.task.max_tokens,
         smallest=config.sketch.smallest_probability,
-        most_nodes=_most_nodes(config.sketch),
+        most_nodes=TREE_MIB * 2**20 // (4 * config.sketch.directions + NODE_BYTES),
     )
-
-
-def _most_nodes(sketch: SketchConfig) -> int:
-    return sketch.tree_mib * 2**20 // (4 * sketch.directions + NODE_BYTES)
 
 
 @torch.no_grad()
@@ -194,3 +191,44 @@ def _routes(tree: Tree, answers: Answers, width: int) -> Tensor:
             if experts is not None:
                 routes[row, width + column] = experts.to(routes)
     return routes
+
+
+def expected_advantages(batch: TokenBatch, probability: Tensor, config: AdvantageConfig) -> Tensor:
+    """Compute the advantages (A, T) of A answers as the run computes them, in the limit of infinite groups and batches.
+
+    GRPO: (r − E r)/σ(r) over the answers to a prompt; without `norm_by_std`, and for RLOO, r − E r. GAE and REINFORCE++
+    normalised to mean 0 and variance 1 over all tokens. Raises `UsageError` as `with_advantages` does.
+
+    Args:
+        probability: probability of each answer given its prompt (`group_ids`), under the policy that sampled, (A,).
+    """
+    mask = batch.response_mask
+    if not config.grouped:
+        advantages = with_advantages(batch, config).advantages
+        assert advantages is not None
+        return _whitened(advantages, mask, probability)
+    assert batch.rewards is not None
+    assert batch.group_ids is not None
+    per_answer = _normalised(batch.rewards.double(), batch.group_ids, probability, config)
+    return torch.where(mask, per_answer[:, None], 0).float()
+
+
+def _normalised(rewards: Tensor, prompts: Tensor, probability: Tensor, config: AdvantageConfig) -> Tensor:
+    def expected(values: Tensor) -> Tensor:
+        total, weight = (
+            torch.zeros(int(prompts.max()) + 1, dtype=torch.float64, device=values.device).index_add(0, prompts, x)
+            for x in (probability * values, probability)
+        )
+        return (total / weight)[prompts]
+
+    centred = rewards - expected(rewards)
+    if config.estimator == "grpo" and config.norm_by_std:
+        return centred / (expected(centred.square()).sqrt() + 1e-6)
+    return centred
+
+
+def _whitened(advantages: Tensor, mask: Tensor, probability: Tensor) -> Tensor:
+    weight = probability[:, None] * mask
+    mean = (weight * advantages).sum() / weight.sum()
+    variance = (weight * (advantages - mean).square()).sum() / weight.sum()
+    return torch.where(mask, (advantages - mean) * (variance + 1e-8).rsqrt(), 0).float()
