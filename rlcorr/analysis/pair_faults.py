@@ -249,7 +249,7 @@ def shift(batch: TokenBatch) -> Symptom | None:
     """
     old, rollout = batch.tensors()["old_log_probs"], batch.rollout_log_probs
     pairs = old, rollout, batch.response_mask & old.isfinite() & rollout.isfinite()
-    sizes, counts = _by_few(lambda *few: _sums(*_neighbours(*few, 0)[::2]), pairs)
+    sizes, counts = _by_few(lambda p, q, real: _sums(*_neighbours(p, q, real, 0)[::2]), pairs)
     suspects = (sizes / counts.clamp(min=1) > SUSPICIOUS).nonzero()[:, 0]
     if not len(suspects):
         return None
@@ -259,7 +259,7 @@ def shift(batch: TokenBatch) -> Symptom | None:
     return strongest(_shift_of_some(some, lag, suspects, sizes) for lag in lags)
 
 
-def _by_few(test: Callable[..., tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
+def _by_few(test: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
     """Return what the test returns of all answers, a few at a time: of all at once it takes most of an import's memory.
 
     Args:
@@ -277,8 +277,8 @@ def _sums(d: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shift_of_all(pairs: Sequence[Tensor], lag: int) -> Symptom | None:
-    def both_sums(*few: Tensor) -> tuple[Tensor, ...]:
-        here, there, both = _neighbours(*few, lag)
+    def both_sums(p: Tensor, q: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        here, there, both = _neighbours(p, q, real, lag)
         return *_sums(here, both), _sums(there, both)[0]
 
     before, count, after = (float(x.sum()) for x in _by_few(both_sums, pairs))
@@ -292,7 +292,7 @@ def _shift_of_all(pairs: Sequence[Tensor], lag: int) -> Symptom | None:
 
 def _shift_of_some(pairs: Sequence[Tensor], lag: int, suspects: Tensor, sizes: Tensor) -> Symptom | None:
     """Check the stretch of each suspect, a row of `pairs`; `sizes`, (B,), are Σ|d| of all rows of the batch."""
-    start, tokens, before, after = _by_few(lambda *few: _stretches(*few, lag), pairs)
+    start, tokens, before, after = _by_few(lambda p, q, real: _stretches(p, q, real, lag), pairs)
     repaired = (tokens >= SHORTEST) & (after < LEFT * before) & (before > sizes[suspects] / 4)
     count = int(tokens[repaired].sum())
     if count < MOVED:
