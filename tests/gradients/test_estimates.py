@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlcorr.gradients.bootstrap import answer_variances, covariances, difference_noise, mean_gradients
 from rlcorr.gradients.contributions import Contributions
-from rlcorr.gradients.estimates import answer_variances, covariances, difference_noise, mean_gradients
 
 A = np.array([[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]])
 B = np.array([[0.5, -1.0], [2.0, 1.0], [-0.5, 0.75]])
