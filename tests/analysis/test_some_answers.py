@@ -76,10 +76,10 @@ def test_a_shift_from_any_token_on_in_some_answers(start: int, by: int, word: st
 
 
 def test_unrelated_log_probs_are_no_shift() -> None:
-    """Of the stretch that gains most, each of six moves leaves more than a quarter, in nearly all of 4,000 answers."""
+    """Of the stretch that gains most a move leaves more than a quarter: in all but a few of 4,000 answers."""
     g = torch.Generator().manual_seed(3)
     symptom = shift(batch(*-torch.empty(2, 4000, 24).exponential_(generator=g)))
-    assert symptom is None or symptom.numbers["rows"] <= 24
+    assert symptom is None or symptom.numbers["rows"] <= 8
 
 
 # --- logarithms of another base ---
