@@ -63,9 +63,8 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import COOL, REJECTED, WARM, bars_with_errors, figure
 from rlcorr.figures.gradients import exact_curves, progress_curves
-from rlcorr.gradients.bootstrap import Interval, bootstrap, interval_of
+from rlcorr.gradients.bootstrap import Interval, bootstrap, interval_of, mean_gradients
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.estimates import mean_gradients
 from rlcorr.gradients.report import samples_of
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep

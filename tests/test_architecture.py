@@ -229,12 +229,12 @@ BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_351,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_941,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_845,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_766,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_731,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_817,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_035,
-    ("app",): 10_541,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_034,
+    ("app",): 10_539,
     ("lessons", "lessons/exercises"): 6_757,
-    ("tests",): 50_655,
+    ("tests",): 50_605,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

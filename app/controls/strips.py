@@ -14,9 +14,8 @@ from text.formatting import plain
 from controls.configuration import StripOf, bound_sliders, resets
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.errors import UsageError
-from rlcorr.strips.bars import Bars
 from rlcorr.strips.packing import Package, PictureStrip, strip_package
-from rlcorr.strips.strip import Strip
+from rlcorr.strips.strip import Bars, Strip
 
 Values = tuple[float, ...]
 """The values of a slider."""

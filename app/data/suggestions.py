@@ -8,8 +8,7 @@ from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
-from rlcorr.analysis.by_length import AtLength, kept_by_length
-from rlcorr.analysis.choosing import Kept, Pairs, choose_bound, kept, pairs_of
+from rlcorr.analysis.choosing import AtLength, Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
 from rlcorr.analysis.symptoms import Symptom, mend_first
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND

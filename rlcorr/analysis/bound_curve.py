@@ -126,18 +126,10 @@ def statistic_entries(statistic: Tensor, moving: MovingBounds) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WeightedItems:
-    """Weights of tokens or sequences, and the first index at which each item is kept and within the weights' bounds."""
+class WeightedItems(EntryIndex):
+    """The entries of tokens or sequences, (N,) each, with their weights."""
 
     values: Tensor  # (N,) float64: bounded; or unbounded if the weights' own bounds move
-    kept: Tensor  # (N,)
-    not_above: Tensor  # (N,)
-    not_below: Tensor  # (N,)
-
-    @property
-    def inside(self) -> Tensor:
-        """Return the first index at which the weight is within its bounds, (N,)."""
-        return torch.maximum(self.not_above, self.not_below)
 
 
 @dataclass(frozen=True)
@@ -225,7 +217,7 @@ def moving_correction(
     weights = token_weights(batch, d, correction, bound)
     mask = batch.response_mask
     columns = (entries.kept, entries.not_above, entries.not_below)
-    items = WeightedItems(weights[mask].double(), *(first[mask] for first in columns))
+    items = WeightedItems(*(first[mask] for first in columns), weights[mask].double())
     sums = weight_sums(items, moving, bound)
     factors = torch.ones(len(moving.upper), dtype=torch.float64)
     if correction.weights is not None and correction.weights.normalise:
@@ -311,5 +303,5 @@ def _sequence_sums(
     rows = batch.response_mask.any(-1)
     kept = torch.where(batch.response_mask, entries.kept, len(moving.upper)).amin(-1)
     of_rows = weights.amax(-1).double()  # equal on all real tokens of a row; the first column may be masked, with 0
-    columns = (of_rows, kept, entries.not_above[:, 0], entries.not_below[:, 0])
+    columns = (kept, entries.not_above[:, 0], entries.not_below[:, 0], of_rows)
     return weight_sums(WeightedItems(*(x[rows] for x in columns)), moving, bound)

@@ -40,39 +40,31 @@ Measure = Literal["k3", "abs"]
 Range = tuple[float, float]
 KnownCause = Format | Literal["age", "hidden"]
 """A cause whose k3 was measured: rounding to a number format, old weights, or hidden updates."""
+_NAMES: dict[Format, tuple[str, str]] = {
+    "float32": ("float32", "sums in float32"),
+    "float16": ("float16", "rounding to float16"),
+    "bfloat16": ("bfloat16", "rounding to bfloat16"),
+    "int8_weights": ("weights int8", "weights in int8"),
+    "fp8_weights": ("weights fp8", "weights in fp8"),
+    "fp8_kv": ("KV cache e4m3", "a KV cache in fp8"),
+    "e5m2_kv": ("KV cache e5m2", "a KV cache in e5m2"),
+    "int4_weights": ("weights int4", "weights in int4"),
+    "fp8_training": ("training in fp8", "training in fp8"),
+    "w8a8": ("8 bits on both sides", "weights and activations in 8 bits"),
+    "mxfp8": ("MXFP8", "computing in MXFP8"),
+    "nvfp4": ("weights NVFP4", "weights in NVFP4"),
+}
+FORMATS: dict[Format, str] = {format: name for format, (name, _) in _NAMES.items()}
+"""Number format → its name in a row of gaps."""
 WORDS: dict[KnownCause, str] = {
-    "float32": "sums in float32",
-    "float16": "rounding to float16",
-    "bfloat16": "rounding to bfloat16",
-    "int8_weights": "weights in int8",
-    "fp8_weights": "weights in fp8",
-    "fp8_kv": "a KV cache in fp8",
-    "e5m2_kv": "a KV cache in e5m2",
-    "int4_weights": "weights in int4",
-    "fp8_training": "training in fp8",
-    "w8a8": "weights and activations in 8 bits",
-    "mxfp8": "computing in MXFP8",
-    "nvfp4": "weights in NVFP4",
+    **{format: words for format, (_, words) in _NAMES.items()},
     "age": "weights a few updates old",
     "hidden": "updates of a float32 trainer that an engine in bfloat16 rounds away",
 }
-
-
+"""Cause → the words for it in a sentence."""
+LAST: tuple[KnownCause, ...] = ("age", "hidden")
+"""The causes that are no number format. They are named last."""
 SYMBOLS: dict[Measure, str] = {"k3": "k3", "abs": "mean |d|"}
-FORMATS: dict[Format, str] = {
-    "float32": "float32",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "int8_weights": "weights int8",
-    "fp8_weights": "weights fp8",
-    "fp8_kv": "KV cache e4m3",
-    "e5m2_kv": "KV cache e5m2",
-    "int4_weights": "weights int4",
-    "fp8_training": "training in fp8",
-    "w8a8": "8 bits on both sides",
-    "mxfp8": "MXFP8",
-    "nvfp4": "weights NVFP4",
-}
 EIGHT_BITS: tuple[Format, ...] = ("int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "fp8_training", "w8a8", "mxfp8")
 OTHER_CAUSES: dict[Cause, str] = {"age": "old weights", "hidden": "hidden updates", "fault": "a bug"}
 """Causes that have rows of their own, whatever the number format is."""
@@ -80,9 +72,6 @@ EQUAL = (
     "{symbol} is 0: both sides give the same log-probs, and there is nothing to correct. That was measured with the "
     "same kernels on both sides. If yours are not the same, check that one side is no copy of the other."
 )
-
-
-LAST: tuple[KnownCause, ...] = ("age", "hidden")
 
 
 @dataclass(frozen=True)

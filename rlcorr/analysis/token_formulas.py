@@ -21,8 +21,8 @@ _RAW_WEIGHTS = {
 def digits(x: float) -> str:
     """Return x with four significant digits.
 
-    >>> digits(-1.20397), digits(2.0), digits(4.2e-9), digits(math.inf)
-    ('−1.204', '2', '4.2e−9', '∞')
+    >>> [digits(x) for x in (-1.20397, 2.0, -0.0, 12345.0, 4.2e-9, -math.inf, math.nan)]
+    ['−1.204', '2', '0', '1.234e4', '4.2e−9', '−∞', 'nan']
     """
     text = f"{x + 0.0:.4g}"  # −0 is 0
     return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "−").replace("inf", "∞")

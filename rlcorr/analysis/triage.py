@@ -355,7 +355,7 @@ def size(tokens: Tokens) -> Symptom:
     words = {"k3": short(gap), "tail": f"1 % of the tokens cause {percent(numbers['worst_share'])} of k3."}
     strength = 1 - (gap / (CLEAN_K3 if pattern == "clean" else bound) if pattern in HEALTHY else bound / gap)
     if pattern == "precision":
-        words |= _words_of_precision(numbers)
+        words |= _words_of_precision(numbers, words["tail"])
     if pattern == "undecided":
         words |= {
             "most": short(bound), "near": ", and may be this on another one" if gap <= SPREAD * bound else "",
@@ -390,17 +390,16 @@ def _formats(gap: float) -> tuple[KnownCause, ...]:
     return tuple(format for format in formats if gap <= rounding(format)[1])
 
 
-def _words_of_precision(numbers: dict[str, float]) -> dict[str, str]:
-    """Return the words about a gap of the size of rounding to 16 bits."""
+def _words_of_precision(numbers: dict[str, float], tail: str) -> dict[str, str]:
+    """Return the words about a gap of the size of rounding to 16 bits. `tail` is said of heavy tails only."""
     matches = [match_cause(format, numbers["k3"]) for format in _formats(numbers["k3"])]
     more = " On another model 8 bits may make as little." if numbers["k3"] > rounding("float16")[1] else ""
-    tail = f" 1 % of the tokens cause {percent(numbers['worst_share'])} of k3."
     return {
         "causes": " and ".join(match.words for match in matches),
         "example": f"{range_text(matches[-1].example_range)} on {matches[-1].example.model}",
         "noise": short(numbers["logit_noise"]),
         "above": percent(numbers["share_above_one"]),
-        "more": more + (tail if numbers["worst_share"] > HALF else ""),
+        "more": more + (f" {tail}" if numbers["worst_share"] > HALF else ""),
     }
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlcorr.analysis.budget import correction_named
-from rlcorr.analysis.by_length import kept_by_length
-from rlcorr.analysis.choosing import Kept, choose_bound, kept, pairs_of
+from rlcorr.analysis.choosing import Kept, choose_bound, kept, kept_by_length, pairs_of
 from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.symptoms import mend_first
 from rlcorr.analysis.turns import turns_as_rows

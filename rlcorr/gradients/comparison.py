@@ -6,9 +6,17 @@ from dataclasses import dataclass
 import torch
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.gradients.bootstrap import REPLICATES, Interval, bootstrap, cosine, interval_of, length_of
+from rlcorr.gradients.bootstrap import (
+    REPLICATES,
+    Interval,
+    bootstrap,
+    cosine,
+    covariances,
+    interval_of,
+    length_of,
+    mean_gradients,
+)
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.estimates import covariances, mean_gradients
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport, report_of, samples_of
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch

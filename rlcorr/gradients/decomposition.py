@@ -15,12 +15,13 @@ from rlcorr.gradients.bootstrap import (
     BootstrapSamples,
     Interval,
     bootstrap,
+    difference_noise,
     interval_of,
     length_of,
+    mean_gradients,
     reference_lengths,
 )
 from rlcorr.gradients.contributions import Contributions, contributions, without_rules
-from rlcorr.gradients.estimates import difference_noise, mean_gradients
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch
 

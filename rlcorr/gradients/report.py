@@ -17,13 +17,14 @@ from rlcorr.gradients.bootstrap import (
     Interval,
     bootstrap,
     cosine,
+    difference_noise,
     interval_of,
     length_of,
+    mean_gradients,
     reference_lengths,
     reference_noise,
 )
 from rlcorr.gradients.contributions import Contributions, contributions
-from rlcorr.gradients.estimates import difference_noise, mean_gradients
 from rlcorr.gradients.progress import Choice, choices, progress
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.types import TokenBatch

@@ -12,7 +12,7 @@ from rlcorr.analysis.comparison import SHARED, Agreement, agreement_of, trained_
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.cells import binned
-from rlcorr.strips.cells import Cells
+from rlcorr.strips.strip import Cells
 from rlcorr.types import CorrectionResult, TokenBatch
 
 BOTH, NEITHER = SHARED.index("both"), SHARED.index("neither")

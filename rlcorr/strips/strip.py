@@ -4,17 +4,79 @@ What moves with a bound changes at a token only when the bound passes it. So eve
 values at which tokens come inside (`analysis.bound_curve`): the work of a few corrections, for all values together.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from rlcorr.analysis.bound_curve import headline_numbers, moving_correction
+from rlcorr.analysis.bound_curve import (
+    MovingBounds,
+    MovingCorrection,
+    WeightedItems,
+    headline_numbers,
+    lower_bounds,
+    moving_correction,
+    statistic_entries,
+    upper_bounds,
+)
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
-from rlcorr.strips.bars import Bars, statistic_bars, weight_bars
-from rlcorr.strips.cells import Cells, fate_cells
+from rlcorr.figures.axes import span_of
+from rlcorr.figures.canvas import Part
+from rlcorr.figures.cells import binned, select_values
+from rlcorr.figures.fates import FATES
+from rlcorr.figures.histograms import BINS, bin_of, on_axis, rule_marks, weight_marks
+from rlcorr.ratios import SAFETY_BOUND
+from rlcorr.rejection import rule_statistic
 from rlcorr.types import TokenBatch
+from rlcorr.weights import Weights
+
+BELOW, ABOVE, REJECTED = (FATES.index(fate) for fate in ("below threshold", "above threshold", "rejected"))
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The bars of one histogram as its figure draws them; `counts` by the name of the trace, (K, 81) int32."""
+
+    low: float
+    high: float
+    """The ends of the axis: where the first bar begins and the last ends."""
+    counts: dict[str, np.ndarray]
+    marks: list[list[Part]]
+    """At each slider value the shapes of the figure: its bounds, and a note about weights of 0, which have no bar."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What each cell of a mask, (H, W), shows at every slider value, as a code: an index into the fates or colours.
+
+    At index k of the slider a cell shows the largest of these codes: its `base`, each code whose `until` is above k,
+    and each code whose `since` is at most k.
+    """
+
+    base: np.ndarray
+    """uint8, the code that does not depend on the slider; in a fate mask an index into FATES."""
+    until: dict[int, np.ndarray]
+    """uint16, by code: the first index at which it no longer shows; 0 if it never shows."""
+    since: dict[int, np.ndarray] = field(default_factory=dict)
+    """uint16, by code: the first index at which it shows; the number of slider values if it never does."""
+
+    def at(self, index: int) -> np.ndarray:
+        """Return the codes that the figure draws at this index, (H, W) uint8."""
+        codes = self.base
+        for code, until in self.until.items():
+            codes = np.where(until > index, np.maximum(codes, np.uint8(code)), codes)
+        for code, since in self.since.items():
+            codes = np.where(since <= index, np.maximum(codes, np.uint8(code)), codes)
+        return codes
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by their names in a package."""
+        until = {f"cells/until/{code}": first for code, first in self.until.items()}
+        return {"cells/base": self.base, **until, **{f"cells/since/{code}": p for code, p in self.since.items()}}
 
 
 @dataclass(frozen=True)
@@ -60,3 +122,118 @@ def token_cells(
     """
     moved = moving_correction(batch, correction, slider_values, bound)
     return fate_cells(batch, correction, moved, merge_cells=lambda fates: fates)
+
+
+# --- the cells of the fate mask: what each shows, and until which index ---
+
+
+def fate_cells(
+    batch: TokenBatch,
+    correction: CorrectionConfig,
+    moved: MovingCorrection,
+    merge_cells: Callable[[np.ndarray], np.ndarray] = binned,
+) -> Cells:
+    """Compute the cells of the fate mask, as many as the figure has.
+
+    Args:
+        merge_cells: puts neighbouring tokens into one cell and takes the largest number of each cell, so that the cell
+            shows the most severe fate.
+    """
+    mask, entries = batch.response_mask, moved.entries
+    moving = {REJECTED} if moved.bound.rule_index is not None else {ABOVE, BELOW}
+    firsts = {REJECTED: entries.kept}
+    if correction.rollout_is is not None:
+        firsts |= {ABOVE: entries.not_above, BELOW: entries.not_below}
+    base = mask.to(torch.uint8)
+    for fate in sorted(firsts):
+        if fate not in moving:
+            base = torch.where(mask & (firsts[fate] > 0), fate, base).to(torch.uint8)
+    cells = merge_cells(base.numpy())
+    until = {}
+    for fate in sorted(moving & set(firsts)):
+        first = merge_cells(torch.where(mask, firsts[fate], 0).numpy().astype(np.uint16))
+        first = np.where(cells >= fate, np.uint16(0), first)
+        if first.any():
+            until[fate] = first
+    return Cells(cells, until)
+
+
+# --- the bars of a histogram: counts per bar, of items that come in one by one ---
+
+
+def weight_bars(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCorrection) -> Bars:
+    """Compute the bars of `figures.histograms.weight_histogram`."""
+    mask, count, items, factors = batch.response_mask, len(moved.moving.upper), moved.items, moved.factors
+    raw = select_values((correction.weights or Weights("token")).raw(moved.d, mask).expand_as(mask), mask)
+    span, kept = span_of(raw), items.kept.numpy()
+    of_raw = bin_of(raw, -span, span)
+    rejected = _counts(np.where(of_raw >= 0, 0, count), of_raw, count) - _counts(kept, of_raw, count)
+    if moved.bound.rule_index is None:
+        counts, zeros = _cut(raw[kept == 0], moved.moving, span, factors.numpy())
+    elif bool((factors == factors[0]).all()):
+        with np.errstate(divide="ignore"):  # a weight of 0 has no bar
+            log_w = np.log((items.values / factors[0]).float().numpy())
+        bars = np.where(log_w == -np.inf, -1, bin_of(log_w, -span, span))
+        counts = _counts(kept, bars, count)
+        zeros = _counts(np.where(log_w == -np.inf, kept, count), np.zeros_like(of_raw), count)[:, 0]
+    else:
+        counts, zeros = _recounted(items, span, factors.numpy())
+    marks = [weight_marks(c, none, span) for c, none in zip(moved.moving.corrections, zeros.tolist(), strict=True)]
+    return Bars(-span, span, {"kept": counts, "rejected": rejected}, marks)
+
+
+def statistic_bars(batch: TokenBatch, d: Tensor, moving: MovingBounds, rule_index: int) -> Bars:
+    """Compute the bars of `figures.histograms.statistic_histogram` for the rule whose bounds move."""
+    mask, count = batch.response_mask, len(moving.upper)
+    rules = [correction.rollout_rs[rule_index] for correction in moving.corrections]
+    rule = rules[0]
+    statistic = rule_statistic(rule, batch, d)
+    member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
+    values = select_values(statistic, member)
+    drawn, low, high = on_axis(rule, np.where(np.isnan(values), np.inf, values))
+    bars, first = bin_of(drawn, low, high), statistic_entries(statistic, moving)[member].numpy()
+    inside = _counts(first, bars, count)
+    outside = np.bincount(bars, minlength=BINS).astype(np.int32) - inside
+    marks = [rule_marks(moved, (low, high)) for moved in rules]
+    return Bars(low, high, {"inside": inside, "outside": outside}, marks)
+
+
+def _counts(first: np.ndarray, bars: np.ndarray, count: int) -> np.ndarray:
+    """Count the items of each bar that have come in, (K, 81). Items in no bar (negative) are left out."""
+    counted = (first < count) & (bars >= 0)
+    cells = np.bincount(first[counted] * BINS + bars[counted], minlength=count * BINS)
+    return cells.reshape(count, BINS).cumsum(0).astype(np.int32)
+
+
+def _cut(raw: np.ndarray, moving: MovingBounds, span: float, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count kept tokens whose weights are cut at moving bounds. Sorted once, each bar is a slice between its edges."""
+    ordered = np.sort(raw[~np.isnan(raw)])
+    shift = np.log(factors)[:, None]
+    edges = np.linspace(-span, span, BINS + 1)[1:-1] + shift
+    ends = np.searchsorted(ordered.clip(-SAFETY_BOUND, SAFETY_BOUND), edges.astype(np.float32))
+    whole = np.zeros((len(factors), 1), ends.dtype)
+    ends = np.concatenate([whole, ends, whole + len(ordered)], 1)
+    start = np.searchsorted(ordered, moving.lower.numpy().astype(np.float32))[:, None]
+    stop = np.searchsorted(ordered, moving.upper.numpy().astype(np.float32), side="right")[:, None]
+    counts = np.diff(ends.clip(start, stop), axis=1).astype(np.int32)
+    if moving.corrections[0].rollout_is_mode == "mask":
+        return counts, len(raw) - counts.sum(1, dtype=np.int32)
+    for bounds, outside in ((upper_bounds(moving), len(ordered) - stop), (lower_bounds(moving), start)):
+        log_bounds = bounds.clamp(min=math.exp(-SAFETY_BOUND)).log().numpy()[:, None] - shift
+        counts[np.arange(len(counts)), bin_of(log_bounds, -span, span)[:, 0]] += outside[:, 0].astype(np.int32)
+    return counts, np.zeros(len(counts), np.int32)
+
+
+def _recounted(items: WeightedItems, span: float, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count every slider value anew, unless nothing has come in: a rule moves what all weights are divided by."""
+    kept, weights = items.kept.numpy(), items.values.numpy()
+    counts, zeros = np.zeros((len(factors), BINS), np.int32), np.zeros(len(factors), np.int32)
+    entered = np.bincount(kept.clip(max=len(factors)), minlength=len(factors) + 1)
+    for index, factor in enumerate(factors):
+        if index and not entered[index]:
+            counts[index], zeros[index] = counts[index - 1], zeros[index - 1]
+            continue
+        inside = weights[kept <= index]
+        bars = bin_of(np.log((inside[inside > 0] / factor).astype(np.float32)), -span, span)
+        counts[index], zeros[index] = np.bincount(bars, minlength=BINS), int((inside == 0).sum())
+    return counts, zeros

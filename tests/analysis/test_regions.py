@@ -1,6 +1,7 @@
 """The boundaries of every method, against its formula written out, and against what `correct` really does."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -28,61 +29,51 @@ def rule(name: str, **bounds: float) -> CorrectionConfig:
     return CorrectionConfig(rollout_rs=(RejectionRule.named(name, **bounds),))
 
 
-def test_a_cap_on_the_weight_is_a_ray() -> None:
-    lower, upper = edges(TOKEN_METHODS["TIS"], Q)
-    assert upper == pytest.approx(below_one([2 * q for q in Q]), nan_ok=True)
-    assert np.isnan(lower).all()
+def root_of_k3(start: float) -> float:
+    """Where r − 1 − log r = 0.01, by Newton's method."""
+    r = start
+    for _ in range(20):
+        r -= (r - 1 - math.log(r) - 0.01) / (1 - 1 / r)
+    return r
 
 
-def test_a_band_on_the_ratio_is_two_rays() -> None:
-    lower, upper = edges(TOKEN_METHODS["IcePop"], Q)
-    assert upper == pytest.approx(below_one([5 * q for q in Q]), nan_ok=True)
-    assert lower == pytest.approx([0.5 * q for q in Q])
+LOW, HIGH = root_of_k3(0.87), root_of_k3(1.15)
+SHAPES: dict[str, tuple[list[float], list[float]]] = {
+    "TIS": ([math.nan] * len(Q), [2 * q for q in Q]),  # a ray
+    "IcePop": ([0.5 * q for q in Q], [5 * q for q in Q]),  # two rays
+    "DPPO": ([q - 0.2 if q > 0.2 else math.nan for q in Q], [q + 0.2 for q in Q]),  # a strip
+    "k3": ([LOW * q for q in Q], [HIGH * q for q in Q]),
+}
 
 
-def test_a_bound_on_the_difference_is_a_strip() -> None:
-    lower, upper = edges(TOKEN_METHODS["DPPO"], Q)
-    assert upper == pytest.approx(below_one([q + 0.2 for q in Q]), nan_ok=True)
-    assert lower == pytest.approx([q - 0.2 if q > 0.2 else math.nan for q in Q], nan_ok=True)
+@pytest.mark.parametrize("name", SHAPES)
+def test_bounds_on_a_ratio_are_rays_and_on_a_difference_a_strip(name: str) -> None:
+    lower, upper = edges(TOKEN_METHODS[name], Q)
+    assert pytest.approx((0.8652, 1.1482), abs=1e-4) == (LOW, HIGH)
+    assert lower == pytest.approx(SHAPES[name][0], nan_ok=True)
+    assert upper == pytest.approx(below_one(SHAPES[name][1]), nan_ok=True)
 
 
 def coin_kl(p: float, q: float) -> float:
     return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
 
 
-def test_kpops_lens_lies_where_the_larger_of_both_kls_is_2() -> None:
-    lower, upper = edges(TOKEN_METHODS["KPop"], Q)
-    points = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
+@pytest.mark.parametrize(
+    ("name", "divergence", "bound"),
+    [("KPop", lambda p, q: max(coin_kl(p, q), coin_kl(q, p)), 2), ("signed KL", lambda p, q: coin_kl(q, p), 0.05)],
+)
+def test_a_bound_on_a_kl_is_a_lens(name: str, divergence: Callable[[float, float], float], bound: float) -> None:
+    lower, upper = edges(TOKEN_METHODS[name], Q)
+    points = [(p, q) for p, q in zip([*lower, *upper], [*Q, *Q], strict=True) if not math.isnan(p)]
     assert len(points) >= 8
     for p, q in points:
-        assert max(coin_kl(p, q), coin_kl(q, p)) == pytest.approx(2, abs=1e-4)
+        assert divergence(p, q) == pytest.approx(bound, rel=5e-5)
 
 
 def test_kpops_lens_is_the_same_for_the_other_side_of_the_coin() -> None:
     lower, _ = edges(TOKEN_METHODS["KPop"], Q)
     _, upper = edges(TOKEN_METHODS["KPop"], [1 - q for q in Q])
     assert upper == pytest.approx(1 - lower, nan_ok=True, abs=1e-6)
-
-
-def test_k3_is_two_rays() -> None:
-    """r − 1 − log r = 0.01 at r = 0.8652 and r = 1.1482, edges by Newton's method from 0.87 and 1.15."""
-    lower, upper = edges(TOKEN_METHODS["k3"], Q)
-    roots = []
-    for r in (0.87, 1.15):
-        for _ in range(20):
-            r -= (r - 1 - math.log(r) - 0.01) / (1 - 1 / r)
-        roots.append(r)
-    assert roots == pytest.approx([0.8652, 1.1482], abs=1e-4)
-    assert lower == pytest.approx([roots[0] * q for q in Q])
-    assert upper == pytest.approx(below_one([roots[1] * q for q in Q]), nan_ok=True)
-
-
-def test_signed_kl_is_one_kl_to_both_sides() -> None:
-    lower, upper = edges(TOKEN_METHODS["signed KL"], Q)
-    points = [(p, q) for side in (lower, upper) for p, q in zip(side, Q, strict=True) if not math.isnan(p)]
-    assert len(points) >= 10
-    for p, q in points:
-        assert coin_kl(q, p) == pytest.approx(0.05, abs=1e-6)
 
 
 def test_weights_and_rules_hold_together() -> None:

@@ -76,10 +76,10 @@ def test_a_shift_from_any_token_on_in_some_answers(start: int, by: int, word: st
 
 
 def test_unrelated_log_probs_are_no_shift() -> None:
-    """Of the stretch that gains most, each of six moves leaves more than a quarter, in nearly all of 4,000 answers."""
+    """Of the stretch that gains most a move leaves more than a quarter: in all but a few of 4,000 answers."""
     g = torch.Generator().manual_seed(3)
     symptom = shift(batch(*-torch.empty(2, 4000, 24).exponential_(generator=g)))
-    assert symptom is None or symptom.numbers["rows"] <= 24
+    assert symptom is None or symptom.numbers["rows"] <= 8
 
 
 # --- logarithms of another base ---
@@ -179,31 +179,31 @@ def test_padding_on_opposite_sides(side: str, cut: str) -> None:
 # --- groups of answers ---
 
 
-@pytest.mark.parametrize(
-    ("engine", "pattern"), [({"temperature": 0.7}, "temperature"), ({"temperature": 1.3}, "temperature")]
-)
-def test_a_fault_of_the_sampler_in_a_third_of_the_answers(engine: dict[str, float], pattern: str) -> None:
-    symptom = only(triage(mixed(pair(**engine))), pattern)
-    assert "of 50 answers (responses 0, 3, 6, …, counted from 0): Looks like temperature" in symptom.sentence
+def exchanged() -> tuple[Tensor, Tensor]:
+    """The engine's log-probs of a third of the answers are those of another one of them."""
+    old, rollout = pair()
+    rollout[THIRD] = rollout[THIRD].roll(1, 0)
+    return old, rollout
+
+
+GROUPS: dict[str, tuple[Callable[[], tuple[Tensor, Tensor]], str, str]] = {
+    "a cold engine": (lambda: pair(temperature=0.7), "temperature", "Looks like temperature"),
+    "a hot engine": (lambda: pair(temperature=1.3), "temperature", "Looks like temperature"),
+    "copies": (lambda: (pair()[0], pair()[0]), "identical", "Identical"),
+    "exchanged answers": (exchanged, "beyond rounding", "Beyond rounding"),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_fault_in_a_third_of_the_answers(name: str) -> None:
+    sick, pattern, said = GROUPS[name]
+    symptom = only(triage(mixed(sick())), pattern)
+    assert symptom.sentence.startswith(f"In 17 of 50 answers (responses 0, 3, 6, …, counted from 0): {said}")
 
 
 def test_a_cut_in_a_tenth_of_the_answers() -> None:
     (symptom,) = triage(mixed(pair(top_p=0.8), torch.arange(ROWS) % 10 == 0))
     assert symptom.pattern == "top-p mass"
-
-
-def test_a_third_of_the_answers_that_was_copied() -> None:
-    old, _ = pair()
-    symptom = only(triage(mixed((old, old))), "identical")
-    assert symptom.sentence.startswith("In 17 of 50 answers (responses 0, 3, 6, …, counted from 0): Identical")
-
-
-def test_answers_that_were_exchanged() -> None:
-    old, rollout = pair()
-    exchanged = rollout.clone()
-    exchanged[THIRD] = rollout[THIRD].roll(1, 0)
-    symptom = only(triage(batch(old, exchanged)), "beyond rounding")
-    assert symptom.sentence.startswith("In 17 of 50 answers (responses 0, 3, 6, …, counted from 0): Beyond rounding")
 
 
 # --- few answers, and one place ---

@@ -10,7 +10,7 @@ from rules_under_test import RULES_UNDER_TEST
 from token_batches import BATCH, GIVEN, TOKENS, rule_of
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.analysis.token_formulas import digits, formulas
+from rlcorr.analysis.token_formulas import formulas
 from rlcorr.analysis.token_story import token_story
 from rlcorr.config import LossConfig
 
@@ -54,15 +54,6 @@ def test_lines_of_every_preset() -> None:
             assert last(weight) == pytest.approx(expected.weights[b][t], rel=6e-4), (name, b, t, weight)
             assert [line.partition(" = ")[0] for line in rules] == [rule.name for rule in preset.config.rollout_rs]
             assert contribution.startswith("c = "), (name, b, t)
-
-
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [(0.0, "0"), (-0.0, "0"), (-1.20397, "−1.204"), (1.0001, "1"), (12345.0, "1.234e4"), (4.2e-9, "4.2e−9"),
-     (-math.inf, "−∞"), (math.nan, "nan")],
-)  # fmt: skip
-def test_digits(x: float, text: str) -> None:
-    assert digits(x) == text
 
 
 def weights(level, upper: float = 2.0, lower: float | None = None, **changes) -> CorrectionConfig:

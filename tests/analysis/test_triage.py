@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import logits, tokens_of
-from rlcorr.analysis.symptoms import Symptom
+from rlcorr.analysis.symptoms import SIGNS, Pattern, Symptom
 from rlcorr.analysis.triage import top_p_mass, triage
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -147,6 +148,10 @@ def test_not_finite_comes_first_and_hides_nothing() -> None:
     assert first.sentence.startswith("Not finite: 3 of 2,000 tokens")
     assert second.pattern == "temperature"
     assert only(batch.replace(old_log_probs=old * math.nan)).numbers["tokens"] == TOKENS
+
+
+def test_every_pattern_has_a_sign() -> None:
+    assert {sign.pattern for sign in SIGNS.values()} == set(get_args(Pattern))
 
 
 # --- the recorded runs ---

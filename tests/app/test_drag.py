@@ -19,8 +19,8 @@ from starlette.responses import Response
 from streamlit.testing.v1 import AppTest
 
 from rlcorr.records import runs
-from rlcorr.strips.cells import Cells
 from rlcorr.strips.packing import unpack
+from rlcorr.strips.strip import Cells
 
 __all__ = ["one_scan", "root"]  # fixtures
 

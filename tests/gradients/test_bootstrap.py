@@ -1,5 +1,8 @@
+"""Intervals, what noise adds to a bootstrap sample, and means and variances answer by answer in numpy."""
+
 import math
 
+import numpy as np
 import pytest
 import torch
 from ratio_batches import of_log_ratios
@@ -9,9 +12,13 @@ from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import (
     BootstrapSamples,
     Interval,
+    answer_variances,
     cosine,
+    covariances,
+    difference_noise,
     interval_of,
     length_of,
+    mean_gradients,
     reference_noise,
     resampled,
 )
@@ -82,17 +89,29 @@ def test_an_interval_tells_a_number_from_0(low: float, high: float, tells: bool)
     assert Interval(0.2, low, high).tells == tells
 
 
+A = np.array([[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]])
+B = np.array([[0.5, -1.0], [2.0, 1.0], [-0.5, 0.75]])
+LENGTHS, TOTALS, COUNTS = np.array([2.0, 1.0, 3.0]), np.array([1.0, 2.5, 0.5]), np.array([2.0, 1.0, 2.0])
+
+
+def parts_of(u: np.ndarray, totals: np.ndarray | None = None) -> Contributions:
+    """Return so many of three units."""
+    totals = TOTALS if totals is None else totals
+    of, n, total, count = (torch.tensor(x[: len(u)]) for x in (u, LENGTHS, totals, COUNTS))
+    one = torch.ones_like(n)
+    return Contributions(
+        u=of, n=n, weight=one, total=total, count=count, u_square=of.square(), u_n=of * n[:, None],
+        n_square=n.square(), weight_square=one, probability=one,
+    )  # fmt: skip
+
+
 def replicas_of(
     reference: list[list[float]], noise: list[float], *, exact: bool, factor: float = 1
 ) -> BootstrapSamples:
     """Two directions, each drawn once in the sample itself; in every other row the first one twice."""
     rows = torch.tensor(reference)
     directions = torch.tensor([[1.0, 1.0], *[[2.0, 0.0]] * (len(rows) - 1)])
-    one = torch.ones(1)
-    nothing = Contributions(
-        u=torch.zeros(1, 2), n=one, weight=one, total=one, count=one, u_square=torch.zeros(1, 2),
-        u_n=torch.zeros(1, 2), n_square=one, weight_square=one, probability=one,
-    )  # fmt: skip
+    nothing = parts_of(np.zeros((1, 2)))
     noises = torch.tensor(noise)
     return BootstrapSamples(torch.ones(len(rows), 1), directions, rows, noises, exact, nothing, exact, factor)
 
@@ -151,3 +170,42 @@ def test_prompts_of_a_finite_task_add_less() -> None:
     quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
     got = quarter.without_noise(PRODUCTS, torch.tensor(NOISE))
     assert got.tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])
+
+
+# --- means, variances and covariances of three units ---
+
+
+def alone(u: np.ndarray) -> np.ndarray:
+    """How far each unit moves Σu/(Σn · Σtotal/Σcount), the last factor held fixed: (u − n Σu/Σn)/divisor."""
+    divisor = LENGTHS.sum() * TOTALS.sum() / COUNTS.sum()
+    return (u - LENGTHS[:, None] * u.sum(0) / LENGTHS.sum()) / divisor
+
+
+def numbers(of: Tensor) -> list[float]:
+    return of.flatten().tolist()
+
+
+def test_the_mean() -> None:
+    """Once each, and the first twice without the second: Σ over what is drawn, above and below."""
+    drawn = torch.tensor([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0]], dtype=torch.float64)
+    got = mean_gradients(parts_of(A), drawn)
+    assert numbers(got[0]) == pytest.approx(A.sum(0) / (6 * 4 / 5))
+    assert numbers(got[1]) == pytest.approx((2 * A[0] + A[2]) / (7 * 2.5 / 6))
+
+
+def test_weights_of_0_are_not_divided_by() -> None:
+    got = mean_gradients(parts_of(A, np.zeros(3)), torch.ones(1, 3, dtype=torch.float64))
+    assert numbers(got) == pytest.approx(A.sum(0) / 6)
+
+
+@pytest.mark.parametrize(("sampled", "factor"), [(True, 3 / 2), (False, 1.0)])
+def test_the_variance_of_an_answer(sampled: bool, factor: float) -> None:
+    """That of the mean of three is a third of it."""
+    got = answer_variances(parts_of(A), torch.ones(1, 3, dtype=torch.float64), sampled=sampled)
+    assert numbers(got) == pytest.approx(3 * (alone(A) ** 2).sum(0) * factor)
+
+
+def test_covariances_of_means() -> None:
+    a, b = alone(A), alone(B)
+    assert numbers(covariances(parts_of(A), parts_of(B))) == pytest.approx((a * b).sum(0) * 3 / 2)
+    assert numbers(difference_noise(parts_of(A), parts_of(B))) == pytest.approx(((a - b) ** 2).sum(0) * 3 / 2)

@@ -1,27 +1,18 @@
 """Which tokens two corrections train on, at a place of either slider, is what both say of the bound there."""
 
-import functools
-
 import numpy as np
 import torch
-from app_runs import PROJECT
+from app_runs import last_batch
 from ratio_batches import of_log_ratios
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.analysis.comparison import SHARED, agreement
 from rlcorr.bounds import BoundId, Side, at_threshold
 from rlcorr.figures.cells import binned
-from rlcorr.records import runs
 from rlcorr.strips.agreement import agreement_strip
 
 RATIOS = tuple(np.geomspace(1.0001, 20, 60).tolist())
 SIZES = tuple(np.geomspace(1e-6, 5, 60).tolist())
-
-
-@functools.cache
-def recorded(name: str) -> TokenBatch:
-    run = PROJECT / "runs" / name
-    return runs.read_step(run, runs.list_steps(run)[-1]).batch
 
 
 def places_of(config: CorrectionConfig) -> tuple[int | None, Side, tuple[float, ...]]:
@@ -50,7 +41,7 @@ def test_every_place_is_what_both_corrections_say() -> None:
 
 
 def assert_places_are_what_both_corrections_say(name: str, varied_is_a: bool) -> None:
-    batch, config, other = recorded("stale_4"), preset(name), preset("decoupled_token_icepop")
+    batch, config, other = last_batch("stale_4"), preset(name), preset("decoupled_token_icepop")
     rule, side, places = places_of(config)
     if rule is not None and not config.rollout_rs[0].upper < np.inf:
         return  # it has a lower bound alone

@@ -1,12 +1,11 @@
 """A strip at a place is what the trainer's own functions, and the figures, give for the bound there."""
 
-import functools
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from app_runs import PROJECT, make_record
+from app_runs import last_batch, make_record
 from ratio_batches import of_log_ratios
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
@@ -16,18 +15,11 @@ from rlcorr.figures.cells import binned
 from rlcorr.figures.fates import token_fates
 from rlcorr.figures.histograms import BINS, statistic_histogram, weight_histogram
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.records import runs
 from rlcorr.strips.slider_scale import slider_scale
 from rlcorr.strips.strip import strip, token_cells
 
 TRIED = 9
 """Places of a slider; at every fourth of them the figures are compared too."""
-
-
-@functools.cache
-def recorded(name: str) -> TokenBatch:
-    run = PROJECT / "runs" / name
-    return runs.read_step(run, runs.list_steps(run)[-1]).batch
 
 
 def bounds(config: CorrectionConfig) -> Iterator[tuple[int | None, Side, tuple[float, ...]]]:
@@ -78,7 +70,7 @@ def presets_with_every_kind_of_bound() -> list[str]:
 def test_every_place_is_what_the_trainer_computes() -> None:
     for name in presets_with_every_kind_of_bound():
         for rule, side, places in bounds(PRESETS[name].config):
-            check(recorded("stale_4"), PRESETS[name].config, rule, side, places, name)
+            check(last_batch("stale_4"), PRESETS[name].config, rule, side, places, name)
 
 
 @pytest.mark.slow
@@ -87,7 +79,7 @@ def test_every_place_of_every_preset() -> None:
     for run, names in (("kv_fp8_e5m2", WITH_BOUNDS), ("moe_bf16", presets_with_every_kind_of_bound())):
         for name in names:
             for rule, side, places in bounds(PRESETS[name].config):
-                check(recorded(run), PRESETS[name].config, rule, side, places, name)
+                check(last_batch(run), PRESETS[name].config, rule, side, places, name)
 
 
 def check(
@@ -180,7 +172,7 @@ def test_other_kinds_of_corrections_and_both_sides_at_once(side: Side) -> None:
 
 
 def check_every_part(name: str, side: Side) -> None:
-    config, batch = TRIED_BOTH[name], recorded("stale_4")
+    config, batch = TRIED_BOTH[name], last_batch("stale_4")
     places = slider_scale(1 + 1e-4, 21.0, of_ratio=True, count=60)
     parts = ([None] if config.rollout_is else []) + list(range(len(config.rollout_rs)))
     for rule in parts:

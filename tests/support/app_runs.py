@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ from rlcorr.records.runs import RunManifest, append_metrics, finish_run, start_r
 from rlcorr.records.step_files import StepRecord
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+@cache
+def last_batch(name: str) -> TokenBatch:
+    """Return the last recorded step of a run of the project."""
+    run = PROJECT / "runs" / name
+    return runs.read_step(run, runs.list_steps(run)[-1]).batch
+
+
 CHROMIUM = shutil.which("chromium")  # None: the one that playwright installed
 AXE = Path(sys.prefix) / "npm/node_modules/axe-core/axe.min.js"  # the Makefile puts it there
 PATIENCE = 300_000
