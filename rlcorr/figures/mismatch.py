@@ -19,7 +19,7 @@ from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of, tail_axis
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, line, tail_curve
-from rlcorr.figures.cells import density, log_prob_pair, probability_density, ratio_density
+from rlcorr.figures.cells import CELLS, density, log_prob_pair, probability_density, ratio_density
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
@@ -241,7 +241,7 @@ def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
             "hovertemplate": "%{x} tokens, Σ log r %{y:.3g}<extra></extra>",
         }  # fmt: skip
     box = ((-span, span), (0, length.max() * 1.05 + 1))
-    counts, y, x = np.histogram2d(total.clip(-span, span), length, bins=96, range=box)
+    counts, y, x = np.histogram2d(total.clip(-span, span), length, bins=CELLS, range=box)
     side = np.sign(y[1:] + y[:-1])[:, None]
     cells = density(x, y, counts, side, faintest=0.3)
     return cells | {"name": "sequences", "hovertemplate": "%{customdata} sequences<extra></extra>"}
