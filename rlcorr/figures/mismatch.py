@@ -52,7 +52,8 @@ def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) 
     sides = {name: (edges.lower - log_rollout, edges.upper - log_rollout) for name, edges in regions.items()}
     old, rollout = log_prob_pair(batch)
     span = span_of(old - rollout)
-    beyond = [name for name, edges in sides.items() if not any(_reaches(edge, span) for edge in edges)]
+    # A curve of NaN does not reach the axis either.
+    beyond = [name for name, edges in sides.items() if not any(bool((edge.abs() <= span).any()) for edge in edges)]
     note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.99, "text": f"outside this axis: {', '.join(beyond)}"}
     return ratio_density(batch, _outlines(methods, sides), [note] if beyond else [])
 
@@ -60,11 +61,6 @@ def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) 
 @functools.lru_cache(maxsize=128)
 def _on_grid(config: CorrectionConfig) -> Region:
     return region(config, torch.tensor(_GRID).log())
-
-
-def _reaches(edge: Tensor, span: float) -> bool:
-    """Check whether the curve enters the axis somewhere. A curve of NaN does not."""
-    return bool((edge.abs() <= span).any())
 
 
 def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> list[Part]:
