@@ -22,7 +22,7 @@ import warnings
 
 import sympy
 import torch
-from exercises.lesson_15 import DIAGNOSE, MOVED, UPSIDE_DOWN
+from exercises.lesson_15 import DIAGNOSE, MOVED, UPSIDE_DOWN, diagnosed_at_once
 from exercises.patients import (
     GROUP,
     LOOP_PLANTS,
@@ -585,7 +585,7 @@ for name in RUNS:
     for batch in (runs.read_step(run, step).batch for step in runs.list_steps(run)):
         for bug, answers in named.items():
             patient = PLANTS[bug](batch).batch if bug else batch
-            answers.append(DIAGNOSE.equivalents[0](*pairs_of(patient)) == (bug or "nothing"))
+            answers.append(diagnosed_at_once(*pairs_of(patient)) == (bug or "nothing"))
 named_of = ", ".join(f"{sum(answers)} with *{bug}*" for bug, answers in named.items() if bug)
 say(f"""
 Of {steps_of} steps without a planted bug it calls {sum(named[None])} "nothing". The steps of the sick runs are among

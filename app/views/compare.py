@@ -221,8 +221,8 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
     st.caption(say.SAME_STEP if titles[0] == titles[1] else say.RUNS_INTRO)
     batches = a, b = record.batch, other.batch
     try:
-        magnified = comparison.ratio_densities(a, b)
-        both = ("A", titles[0], a, magnified.a, first.source), ("B", titles[1], b, magnified.b, second.source)
+        of_a, of_b = comparison.ratio_densities(a, b)
+        both = ("A", titles[0], a, of_a, first.source), ("B", titles[1], b, of_b, second.source)
         for column, (name, title, batch, figure, source) in zip(st.columns(2, gap="medium"), both, strict=True):
             with column:
                 st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")

@@ -59,7 +59,6 @@ ANSWER_RATIO = Exercise(
             "This is the geometric mean, the ratio of a typical token. The exercise asks for the whole product.",
         ),
     ),
-    equivalents=(lambda old, rollout, mask: (old - rollout).exp().where(mask, 1).prod(-1),),
 )
 
 
@@ -91,5 +90,4 @@ TRAINER_REWARD = Exercise(
             "You averaged first and multiplied then. Multiply each reward by its own ratio, and then average.",
         ),
     ),
-    equivalents=(lambda reward, r: reward @ r / len(r), lambda reward, r: sum(reward * r) / reward.numel()),
 )

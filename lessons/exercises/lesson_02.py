@@ -70,12 +70,6 @@ EFFECTIVE_SHARE = Exercise(
             "torch's `var` divides by N − 1. With `correction=0` it divides by N, and your formula is right.",
         ),
     ),
-    equivalents=(
-        lambda w: w.sum() ** 2 / (len(w) * w.square().sum()),
-        lambda w: w.mean().square() / w.square().mean(),
-        lambda w: 1 / (1 + w.var(correction=0) / w.mean() ** 2),
-        lambda w: 1 / (len(w) * (w / w.sum()).square().sum()),
-    ),
 )
 
 
@@ -114,10 +108,6 @@ SELF_NORMALISED = Exercise(
             "infinite is nan. Subtract the largest logarithm from all of them first; the quotient does not change.",
         ),
     ),
-    equivalents=(
-        lambda reward, log_w: log_w.softmax(-1) @ reward,
-        lambda reward, log_w: ((log_w - log_w.max()).exp() * reward).sum() / (log_w - log_w.max()).exp().sum(),
-    ),
 )
 
 
@@ -153,10 +143,6 @@ LONGEST_ANSWER = Exercise(
             lambda chi2, share: round(math.log(1 / share) / math.log(1 + chi2)),
             "You rounded to the nearest whole number. If that is up, less than the share is left. Round down.",
         ),
-    ),
-    equivalents=(
-        lambda chi2, share: math.floor(math.log(1 / share) / math.log(1 + chi2)),
-        lambda chi2, share: int(-math.log(share) // math.log1p(chi2)),
     ),
 )
 
@@ -205,9 +191,5 @@ RATIOS = Exercise(
             lambda p, q, mask: (p - q).where(mask, 0).exp(),
             "e⁰ is 1, so padding gets the ratio 1. Select after the exponential.",
         ),
-    ),
-    equivalents=(
-        lambda p, q, mask: (p - q).where(mask, -math.inf).exp(),
-        lambda p, q, mask: (p - q).exp().masked_fill(~mask, 0),
     ),
 )

@@ -30,13 +30,6 @@ def _ppo(rho: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
     return _numbers(*gradients)
 
 
-def _slope(rho: Tensor, advantage: Tensor, epsilon: float) -> Tensor:
-    """The same by autograd: ∂/∂ log π of the bound, which is ρ · ∂/∂ρ."""
-    log_rho = rho.log().requires_grad_()
-    bound = torch.minimum(advantage * log_rho.exp(), advantage * log_rho.exp().clamp(1 - epsilon, 1 + epsilon))
-    return torch.autograd.grad(bound.sum(), log_rho)[0]
-
-
 PPO_COEFFICIENT = Exercise(
     expected=_ppo,
     cases=(
@@ -72,10 +65,6 @@ PPO_COEFFICIENT = Exercise(
             "branch is "
             "taken, because that is constant.",
         ),
-    ),
-    equivalents=(
-        _slope,
-        lambda rho, a, e: torch.where(a * rho > a * rho.clamp(1 - e, 1 + e), torch.zeros_like(a), a * rho),
     ),
 )
 
@@ -145,10 +134,6 @@ DECOUPLED_COEFFICIENT = Exercise(
             "The weight is right; PPO's clip is missing.",
         ),
     ),
-    equivalents=(
-        lambda pi, p, q, a, cap, e: (p / q).clamp(max=cap) * _slope(pi / p, a, e),
-        lambda pi, p, q, a, cap, e: a * torch.minimum(pi / q, cap * pi / p) * ~_clipped(pi / p, a, e),
-    ),
 )
 
 
@@ -212,5 +197,4 @@ SILENT_SHARE = Exercise(
             "This is a number of tokens. Divide it by the number of real tokens.",
         ),
     ),
-    equivalents=(lambda p, q, a, mask, e: _share(torch.sign(a) * (p / q - 1) > e, mask),),
 )

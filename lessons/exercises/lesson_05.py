@@ -76,15 +76,6 @@ WEIGHTS = Exercise(
             "The lower bound is missing: a weight below it becomes the bound.",
         ),
     ),
-    equivalents=(
-        lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper).where(mask, 0),
-        lambda old, rollout, mask, lower, upper: (
-            (old - rollout)
-            .clamp(-math.inf if lower is None else math.log(lower), math.log(upper))
-            .where(mask, -math.inf)
-            .exp()
-        ),
-    ),
 )
 
 
@@ -136,10 +127,6 @@ TRUNCATION_BIAS = Exercise(
             "This is the truncated average itself. The bias is this average minus the trainer's average.",
         ),
     ),
-    equivalents=(
-        lambda p, q, f, cap: -(q * (p / q - cap).clamp(min=0) * f).sum(),
-        lambda p, q, f, cap: ((torch.minimum(p, cap * q) - p) * f).sum(),
-    ),
 )
 
 
@@ -190,12 +177,6 @@ SQUARED_ERROR = Exercise(
         Mistake(
             lambda p, q, f, cap, draws: math.sqrt(_error(p, q, f, cap, draws)),
             "That is the root of it. The squared error was asked for.",
-        ),
-    ),
-    equivalents=(
-        lambda p, q, f, cap, draws: (
-            (q * (p / q).clamp(max=cap) * f - p * f).sum() ** 2
-            + (q * ((p / q).clamp(max=cap) * f - (q * (p / q).clamp(max=cap) * f).sum()).square()).sum() / draws
         ),
     ),
 )

@@ -82,10 +82,6 @@ PREFIX_WEIGHTS = Exercise(
             "Your ratio is engine over trainer. It must be trainer over engine.",
         ),
     ),
-    equivalents=(
-        lambda old, rollout, mask: (old - rollout).where(mask, 0).cumsum(-1).exp().where(mask, 0),
-        lambda old, rollout, mask: (old - rollout).exp().where(mask, 1).cumprod(-1) * mask,
-    ),
 )
 
 
@@ -112,10 +108,6 @@ TOLERANCE = Exercise(
             lambda upper, lengths: 1 + math.log(upper) / lengths,
             "Nearly: 1 + x is close to e to the power of x for a small x only. At length 1 it is the bound itself.",
         ),
-    ),
-    equivalents=(
-        lambda upper, lengths: upper ** (1 / lengths.double()),
-        lambda upper, lengths: (math.log(upper) / lengths.double()).exp(),
     ),
 )
 
@@ -152,5 +144,4 @@ LONGEST = Exercise(
             "You rounded to the nearest whole number. If that is up, the answer is one token too long. Round down.",
         ),
     ),
-    equivalents=(lambda sigma, upper: int((math.log(upper) / (2 * sigma)) ** 2),),
 )

@@ -132,7 +132,6 @@ GEOMETRIC_RULE = Exercise(
             "One truth per answer came back. A mask has one per token: repeat it, and leave padding False.",
         ),
     ),
-    equivalents=(_vectorised,),
 )
 
 
@@ -184,7 +183,6 @@ TRAINED_DISTRIBUTION = Exercise(
             "Right if something is kept. If nothing is, the kept share is 0: return zeros, not nan.",
         ),
     ),
-    equivalents=(lambda q, keep: q.where(keep, 0) / max(float(q[keep].sum()), 1e-300),),
 )
 
 
@@ -237,11 +235,6 @@ MASKED_LOSS = Exercise(
                 loss[mask].sum() / (mask if denominator == "fixed" else keep).sum().clamp(min=1)
             ),
             "Rejected tokens are still in the sum. The mask of real tokens is not the mask of kept ones.",
-        ),
-    ),
-    equivalents=(
-        lambda loss, mask, keep, denominator: float(
-            loss.where(keep, 0).sum() / {"fixed": mask, "kept": keep}[denominator].sum().clamp(min=1)
         ),
     ),
 )

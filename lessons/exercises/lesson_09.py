@@ -62,10 +62,6 @@ TILT = Exercise(
             "β divides the engine's log-probs, too. Only the reward is divided: log q + R/β.",
         ),
     ),
-    equivalents=(
-        lambda q, reward, beta: (q.log() + reward / beta).softmax(-1),
-        lambda q, reward, beta: (lambda w: w / w.sum())(q * torch.exp((reward - reward.max()) / beta)),
-    ),
 )
 
 
@@ -93,13 +89,6 @@ def _delta(log_pi: Tensor, log_q: Tensor, mask: Tensor) -> Tensor:
 def _counts(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens of each answer, and answers that have any."""
     return mask.sum(-1, keepdim=True).clamp(min=1), mask.any(-1).sum()
-
-
-def _by_autograd(log_pi: Tensor, log_q: Tensor, mask: Tensor, beta: float) -> Tensor:
-    leaf = log_pi.where(mask, 0).requires_grad_()
-    squares = (leaf - log_q.where(mask, 0)).square() / 2
-    means = (squares * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    return -torch.autograd.grad(beta * means.sum() / mask.any(-1).sum(), leaf)[0]
 
 
 MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
@@ -170,10 +159,6 @@ PULL = Exercise(
             "any.",
         ),
     ),
-    equivalents=(
-        _by_autograd,
-        lambda log_pi, log_q, mask, beta: -beta * _delta(log_pi, log_q, mask) / math.prod(_counts(mask)),
-    ),
 )
 
 
@@ -194,18 +179,6 @@ def _strength(q: Tensor, reward: Tensor, kappa: float) -> float:
         else:
             high = middle
     return math.exp(high)
-
-
-def _newton(q: Tensor, reward: Tensor, kappa: float) -> float:
-    """Another way: the divergence grows with t = 1/β at the rate t · Var."""
-    t = 1e-2
-    for _ in range(200):
-        p = (q.log() + t * reward).softmax(-1)
-        mean = (p * reward).sum()
-        variance = (p * (reward - mean).square()).sum()
-        divergence = (p * (p / q).log()).sum()
-        t = max(float(t + 0.5 * (kappa - divergence) / (t * variance)), t / 2)
-    return 1 / t
 
 
 def _spread(q: Tensor, reward: Tensor) -> float:
@@ -239,7 +212,6 @@ STRENGTH = Exercise(
             "κ is a divergence, in nats; β is a price, in reward per nat. They are different numbers.",
         ),
     ),
-    equivalents=(_newton,),
 )
 
 

@@ -71,9 +71,6 @@ COEFFICIENTS = Exercise(
             "The cap is missing: a ratio above it counts as the cap.",
         ),
     ),
-    equivalents=(
-        lambda r, a, keep, cap, kept_only: torch.where(keep, r.clamp(max=cap) * a, 0) / [len(r), keep.sum()][kept_only],
-    ),
 )
 
 
@@ -117,10 +114,6 @@ SKETCH = Exercise(
             lambda scores, directions: scores @ directions.T / scores.shape[1] ** 0.5,
             "K is the number of directions. You divided by the root of the number of parameters.",
         ),
-    ),
-    equivalents=(
-        lambda scores, directions: torch.einsum("nd,kd->nk", scores, directions) / len(directions) ** 0.5,
-        lambda scores, directions: (directions @ scores.T).T * len(directions) ** -0.5,
     ),
 )
 
@@ -204,12 +197,6 @@ PROGRESS = Exercise(
                 (q @ u @ exact).clamp(min=0) / (exact.square().sum() * ((q @ u).square().sum() + _variance(q, u) / B))
             ),
             "The inner product is squared.",
-        ),
-    ),
-    equivalents=(
-        lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + _variance(q, u) / B),
-        lambda q, u, exact, B: _share(
-            q @ u @ exact, exact, (1 - 1 / B) * (q @ u).square().sum() + q @ u.square().sum(-1) / B
         ),
     ),
 )

@@ -61,10 +61,6 @@ TIGHTEST = Exercise(
             "1/2 and 2 count as equally far from 1. You measured |r − 1|, which is at most 1 for r below 1.",
         ),
     ),
-    equivalents=(
-        lambda r, share: r.log().abs().sort().values[math.ceil(share * len(r)) - 1].exp(),
-        lambda r, share: _distance(r).kthvalue(math.ceil(share * len(r))).values,
-    ),
 )
 
 
@@ -114,11 +110,6 @@ TOLERANCE = Exercise(
             "√T is how independent noise grows. The mean of d times T is the logarithm of the product, whatever d is.",
         ),
     ),
-    equivalents=(
-        lambda lower, upper, length, level: tuple(
-            math.log(bound) / {"product": length}.get(level, 1) for bound in (lower, upper)
-        ),
-    ),
 )
 
 
@@ -151,5 +142,4 @@ TO_VERL = Exercise(
             "That is the band of one number u. Here the lower bound is a number of its own.",
         ),
     ),
-    equivalents=(lambda lower, upper: tuple(sorted((1 / lower, 1 / upper))),),
 )

@@ -49,10 +49,6 @@ UPSIDE_DOWN = Exercise(
         ),
         Mistake(lambda d: abs(_z(d)) > 3, "Your alarm rings on both sides. A mean far below 0 is healthy."),
     ),
-    equivalents=(
-        lambda d: bool(d.mean() * len(d) ** 0.5 > 3 * d.std()),
-        lambda d: bool(d.mean() > 3 * d.std() / len(d) ** 0.5),
-    ),
 )
 
 
@@ -107,13 +103,6 @@ MOVED = Exercise(
         Mistake(
             lambda old, rollout, mask: _mean(_gaps(old, rollout, mask, 0)) - _mean(_gaps(old, rollout, mask, 1)),
             "That is a difference. For a share, divide it by the sum before the move.",
-        ),
-    ),
-    equivalents=(
-        lambda old, rollout, mask: float(
-            1
-            - (old[:, :-1] - rollout[:, 1:]).abs()[mask[:, 1:]].sum()
-            / (old[:, :-1] - rollout[:, :-1]).abs()[mask[:, 1:]].sum()
         ),
     ),
 )
@@ -174,7 +163,7 @@ def _repeated(old: Tensor, rollout: Tensor, mask: Tensor) -> bool:
     return len(set(d)) < len(d) / 2
 
 
-def _vectorised(old: Tensor, rollout: Tensor, mask: Tensor) -> str:
+def diagnosed_at_once(old: Tensor, rollout: Tensor, mask: Tensor) -> str:
     d, both = (old - rollout).double(), mask[:, 1:]
     after = (old[:, :-1] - rollout[:, 1:]).abs()[both].mean()
     if after < (old - rollout).abs()[:, :-1][both].mean() / 2:
@@ -219,5 +208,4 @@ DIAGNOSE = Exercise(
             "You do not test the positions: look for a column in which |median of d| is above 3.",
         ),
     ),
-    equivalents=(_vectorised,),
 )

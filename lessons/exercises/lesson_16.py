@@ -30,11 +30,6 @@ ANSWERS_NEEDED = Exercise(
             "That makes two standard errors as large as `error`. One standard error should be.",
         ),
     ),
-    equivalents=(
-        lambda std, error: math.ceil((std / error) ** 2),
-        lambda std, error: -int(-(((std / error) ** 2) - 1e-9) // 1),
-        lambda std, error: math.ceil(round(std**2 / error**2, 6)),
-    ),
 )
 """The small number is for spreads and errors whose quotient is whole, but not quite so for a computer."""
 
@@ -109,7 +104,6 @@ MEAN_AND_ERROR = Exercise(
             "Padding was counted: divide by the number of real tokens.",
         ),
     ),
-    equivalents=(_quick,),
 )
 
 
@@ -138,5 +132,4 @@ DIRECTIONS_NEEDED = Exercise(
             "The spread is 1 − c², not 1 − |c|.",
         ),
     ),
-    equivalents=(lambda cosine, error: max(math.ceil(round((1 - cosine**2) ** 2 / error**2, 6)), 1),),
 )

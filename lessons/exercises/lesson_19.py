@@ -105,7 +105,6 @@ MOVED = Exercise(
             "That is the spread of one answer. The standard error of the mean is smaller by √B.",
         ),
     ),
-    equivalents=(lambda d, a, mask: _of_values(a * d.where(mask, 0).sum(1)),),
 )
 
 # --- exercise 2: the causes ---
@@ -199,7 +198,6 @@ DIAGNOSES = Exercise(
         Mistake(_all("old weights"), "You give old weights as the cause of all six. Only one of them has learned."),
         Mistake(_all("temperature"), "You give the temperature as the cause of all six. The causes are all different."),
     ),
-    equivalents=(lambda: dict(reversed(opened().items())),),
     part=graded,
 )
 
@@ -289,6 +287,5 @@ PLANS = Exercise(
             "You take weights without a cap and rules without a bound for all six: nothing limits what a token can do.",
         ),
     ),
-    equivalents=(lambda: sound_plan(0.8), lambda: sound_plan(0.95)),
     part=graded_plan,
 )

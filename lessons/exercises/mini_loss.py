@@ -123,12 +123,4 @@ LOSS = Exercise(
             "The slope is 0: multiply weight and advantage by the log-prob of the trainer.",
         ),
     ),
-    equivalents=(
-        slope(lambda log_p, w, mask, a: -(w.detach() * a[:, None] * log_p)[mask].mean()),
-        slope(
-            lambda log_p, w, mask, a: (
-                -(w.detach().where(mask, 0) * a[:, None]).mul(log_p).where(mask, 0).sum() / mask.sum()
-            )
-        ),
-    ),
 )

@@ -60,7 +60,6 @@ def update_exercise(sample: Sample = draw) -> Exercise:
         expected=changed(),
         cases=((2.0, 0, 0), (2.0, 2, 1), (1.1, 2, 2)),
         mistakes=tuple(Mistake(changed(**faults), message) for faults, message in MISTAKES),
-        equivalents=(changed(),),
     )
 
 
@@ -198,5 +197,4 @@ TRAIN = Exercise(
             "The engine never gets new weights. `deque(maxlen=lag + 1)` forgets the oldest version by itself.",
         ),
     ),
-    equivalents=(versions_used(_queue(lambda lag: lag + 1)),),
 )

@@ -1,36 +1,11 @@
 """Options of a training run that a page can set: names from lists and numbers within limits, never free text."""
 
 import importlib.util
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from rlcorr.errors import UsageError
 from rlcorr.train.config.packaged import has_fast_bfloat16
-
-LIMITS: dict[str, tuple[float, float]] = {
-    "steps": (1, 10_000),
-    "prompts_per_step": (2, 4096),
-    "seed": (0, 2**31 - 1),
-    "staleness": (0, 64),
-    "temperature": (0.05, 5.0),
-    "learning_rate": (1e-7, 1e-1),
-}
-"""Field → the lowest and the highest value."""
-
-OPTIONS = {
-    "preset": "--preset",
-    "task": "--task",
-    "engine": "--rollout.engine",
-    "dtype": "--rollout.dtype",
-    "kv_cache_dtype": "--rollout.kv-cache-dtype",
-    "staleness": "--rollout.staleness",
-    "temperature": "--rollout.temperature",
-    "learning_rate": "--optim.learning-rate",
-    "prompts_per_step": "--prompts-per-step",
-    "steps": "--steps",
-    "seed": "--seed",
-}
-"""Field → option of `python -m rlcorr train`."""
 
 REAL_MODEL = (
     *("--model", "smollm2", "--steps", "20", "--eval-prompts", "32"),
@@ -44,28 +19,41 @@ def real_model_options() -> tuple[str, ...]:
     return REAL_MODEL if has_fast_bfloat16() else (*REAL_MODEL, "--optim.precision", "float32")
 
 
+def _option(words: str, default: Any, limits: tuple[float, float] | None = None) -> Any:
+    """Return a field that is an option of `python -m rlcorr train`, with its lowest and highest value if it has any."""
+    return field(default=default, metadata={"option": words, "limits": limits})
+
+
 @dataclass(frozen=True)
 class TrainRequest:
     """A training run that a page can start. Raises `UsageError` for a value outside its list or limits."""
 
-    preset: str = "decoupled_token_is"
-    task: str = "addition"
-    engine: str = "auto"
-    dtype: str = "bfloat16"
-    kv_cache_dtype: str = "auto"
-    staleness: int = 0
-    temperature: float = 1.0
-    learning_rate: float = 3e-4
-    prompts_per_step: int = 256
-    steps: int = 400
-    seed: int = 0
+    preset: str = _option("--preset", "decoupled_token_is")
+    task: str = _option("--task", "addition")
+    engine: str = _option("--rollout.engine", "auto")
+    dtype: str = _option("--rollout.dtype", "bfloat16")
+    kv_cache_dtype: str = _option("--rollout.kv-cache-dtype", "auto")
+    staleness: int = _option("--rollout.staleness", 0, (0, 64))
+    temperature: float = _option("--rollout.temperature", 1.0, (0.05, 5.0))
+    learning_rate: float = _option("--optim.learning-rate", 3e-4, (1e-7, 1e-1))
+    prompts_per_step: int = _option("--prompts-per-step", 256, (2, 4096))
+    steps: int = _option("--steps", 400, (1, 10_000))
+    seed: int = _option("--seed", 0, (0, 2**31 - 1))
 
     def __post_init__(self) -> None:
         allowed = choices()
-        for field in fields(self):
-            _check(field.name, getattr(self, field.name), type(field.default), allowed)
+        for option in fields(self):
+            _check(option.name, getattr(self, option.name), type(option.default), allowed)
         if self.kv_cache_dtype != "auto" and (self.engine == "transformers" or "vllm" not in allowed["engine"]):
             raise UsageError(f"kv_cache_dtype {self.kv_cache_dtype!r} needs the vllm engine; got {self.engine}.")
+
+
+OPTIONS: dict[str, str] = {option.name: option.metadata["option"] for option in fields(TrainRequest)}
+"""Field → option of `python -m rlcorr train`."""
+LIMITS: dict[str, tuple[float, float]] = {
+    option.name: option.metadata["limits"] for option in fields(TrainRequest) if option.metadata["limits"]
+}
+"""Field → the lowest and the highest value."""
 
 
 def _check(name: str, value: Any, wanted: type, allowed: dict[str, tuple[str, ...]]) -> None:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -66,16 +66,14 @@ def run_study(request: Study) -> int:
 def _train_missing(request: Study, study: studies.Study) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core each, as on Ray: another number would change the results
     if arms := missing(study):
-        for _ in tqdm(_train(request, study, arms), total=len(arms), desc=study.name, unit="run"):
+        if _uses_ray(request):
+            finished = train_on_ray(study, arms, request.address, request.gpus)
+        else:
+            finished = train_in_processes(study, arms, request.workers or os.cpu_count() or 1)
+        for _ in tqdm(finished, total=len(arms), desc=study.name, unit="run"):
             pass
     if not is_gathered(study):
         print(f"written {gather(study)}")
-
-
-def _train(request: Study, study: studies.Study, arms: Sequence[studies.Arm]) -> Iterator[studies.Arm]:
-    if _uses_ray(request):
-        return train_on_ray(study, arms, request.address, request.gpus)
-    return train_in_processes(study, arms, request.workers or os.cpu_count() or 1)
 
 
 def _uses_ray(request: Study) -> bool:

@@ -28,7 +28,7 @@ from rlcorr.figures.canvas import (
 )
 from rlcorr.types import TokenBatch
 
-_CELLS = 96  # on each side of a density
+CELLS = 96  # on each side of a density
 _LARGEST_MASK = 256  # cells on each side; in larger batches neighbouring tokens share a cell
 
 
@@ -40,7 +40,7 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
     old, rollout = log_prob_pair(batch)
     # Some recorded log-probs are slightly above 0, such as 1e-8.
     p_old, p_rollout = np.exp(old).clip(max=1), np.exp(rollout).clip(max=1)
-    counts, edges, _ = np.histogram2d(p_old, p_rollout, bins=_CELLS, range=((0, 1), (0, 1)))
+    counts, edges, _ = np.histogram2d(p_old, p_rollout, bins=CELLS, range=((0, 1), (0, 1)))
     rows, columns = np.indices(counts.shape)
     diagonal = line("ratio 1", [0, 1], [0, 1], REJECTED, width=1, hoverinfo="skip")
     x = {"title_text": "probability in the sampler, π_rollout", "range": [0, 1], "constrain": "domain"}
@@ -61,7 +61,7 @@ def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, spa
     span = span_of(d) if span is None else span
     box = ((-span, span), (0, 1))
     p_rollout = np.exp(rollout).clip(max=1)
-    counts, y_edges, x_edges = np.histogram2d(d.clip(-span, span), p_rollout, bins=_CELLS, range=box)
+    counts, y_edges, x_edges = np.histogram2d(d.clip(-span, span), p_rollout, bins=CELLS, range=box)
     side = np.sign(centres(y_edges))[:, None]
     x = {"title_text": "probability in the sampler, π_rollout", "range": [0, 1]}
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}

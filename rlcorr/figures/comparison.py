@@ -1,7 +1,6 @@
 """Figures that compare two corrections of one batch, or two batches. A and B have one colour each."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,14 +20,13 @@ from rlcorr.figures.canvas import (
     rows_with_errors,
     tail_curve,
 )
-from rlcorr.figures.cells import density, log_prob_pair, ratio_density, token_map
+from rlcorr.figures.cells import CELLS, density, log_prob_pair, ratio_density, token_map
 from rlcorr.figures.gradients import USUAL, size_index
 from rlcorr.gradients.comparison import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch
 
 COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}
 
-_CELLS = 96  # on each side
 _LEAST_SPAN = 0.02  # an axis for weights that are all 1
 
 
@@ -70,7 +68,7 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
     log_a, log_b = (np.log(result.weights[both].double().cpu().numpy()) for result in (a, b))
     span = max(span_of(log_a), span_of(log_b), _LEAST_SPAN)
     box = ((-span, span), (-span, span))
-    counts, edges, _ = np.histogram2d(log_b.clip(-span, span), log_a.clip(-span, span), bins=_CELLS + 1, range=box)
+    counts, edges, _ = np.histogram2d(log_b.clip(-span, span), log_a.clip(-span, span), bins=CELLS + 1, range=box)
     rows, columns = np.indices(counts.shape)
     cells = density(
         edges, edges, counts, np.sign(rows - columns), faintest=0.3, colours=(COLOURS["A"], COLOURS["B"], KEPT)
@@ -112,18 +110,10 @@ def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure
 # --- two batches ---
 
 
-@dataclass(frozen=True)
-class Densities:
-    """The same figure of two batches, with the same axes."""
-
-    a: Figure
-    b: Figure
-
-
-def ratio_densities(a: TokenBatch, b: TokenBatch) -> Densities:
-    """Draw tokens over (π_rollout, log r) for both batches, with the wider of the two axes for both."""
+def ratio_densities(a: TokenBatch, b: TokenBatch) -> tuple[Figure, Figure]:
+    """Draw tokens over (π_rollout, log r), one figure per batch, with the wider of the two axes for both."""
     span = max(span_of(_log_ratios(batch)) for batch in (a, b))
-    return Densities(ratio_density(a, span=span), ratio_density(b, span=span))
+    return ratio_density(a, span=span), ratio_density(b, span=span)
 
 
 def tails(a: TokenBatch, b: TokenBatch) -> Figure:

@@ -19,7 +19,7 @@ from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of, tail_axis
 from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, line, tail_curve
-from rlcorr.figures.cells import density, log_prob_pair, probability_density, ratio_density
+from rlcorr.figures.cells import CELLS, density, log_prob_pair, probability_density, ratio_density
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import log_ratio
 from rlcorr.records.step_files import StepRecord
@@ -52,7 +52,8 @@ def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) 
     sides = {name: (edges.lower - log_rollout, edges.upper - log_rollout) for name, edges in regions.items()}
     old, rollout = log_prob_pair(batch)
     span = span_of(old - rollout)
-    beyond = [name for name, edges in sides.items() if not any(_reaches(edge, span) for edge in edges)]
+    # A curve of NaN does not reach the axis either.
+    beyond = [name for name, edges in sides.items() if not any(bool((edge.abs() <= span).any()) for edge in edges)]
     note = {"x": 1, "xref": "paper", "xanchor": "right", "y": 0.99, "text": f"outside this axis: {', '.join(beyond)}"}
     return ratio_density(batch, _outlines(methods, sides), [note] if beyond else [])
 
@@ -60,11 +61,6 @@ def acceptance(batch: TokenBatch, methods: Methods, *, magnified: bool = False) 
 @functools.lru_cache(maxsize=128)
 def _on_grid(config: CorrectionConfig) -> Region:
     return region(config, torch.tensor(_GRID).log())
-
-
-def _reaches(edge: Tensor, span: float) -> bool:
-    """Check whether the curve enters the axis somewhere. A curve of NaN does not."""
-    return bool((edge.abs() <= span).any())
 
 
 def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> list[Part]:
@@ -241,7 +237,7 @@ def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
             "hovertemplate": "%{x} tokens, Σ log r %{y:.3g}<extra></extra>",
         }  # fmt: skip
     box = ((-span, span), (0, length.max() * 1.05 + 1))
-    counts, y, x = np.histogram2d(total.clip(-span, span), length, bins=96, range=box)
+    counts, y, x = np.histogram2d(total.clip(-span, span), length, bins=CELLS, range=box)
     side = np.sign(y[1:] + y[:-1])[:, None]
     cells = density(x, y, counts, side, faintest=0.3)
     return cells | {"name": "sequences", "hovertemplate": "%{customdata} sequences<extra></extra>"}

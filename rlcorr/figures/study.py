@@ -1,6 +1,5 @@
 """Results of a study, and its training runs as curves over the steps: one line per preset, with its band."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -21,7 +20,7 @@ from rlcorr.figures.canvas import (
     vertical_line,
 )
 from rlcorr.figures.gradients import PROGRESS, Band, banded
-from rlcorr.figures.training import names_at_ends, room_for_names, value_axis
+from rlcorr.figures.training import drawn, names_at_ends, room_for_names, value_axis
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import Outcome, course
 from rlcorr.records.study_comparisons import Comparison
@@ -52,7 +51,7 @@ def study_curves(
     Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0. `levels` are dotted
     horizontal lines by their names.
     """
-    usable = [row for row in rows if _finite(row[column]) and (row[column] > 0 or not log)]
+    usable = [row for row in rows if drawn(row[column], log=log) is not None]
     curves = {}
     for preset in presets:
         steps, ranges = course(usable, preset, column)
@@ -139,7 +138,3 @@ def _figure(
     lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
     made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)
     return made.update_layout({"margin.r": room_for_names(list(ends))})
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -67,7 +67,7 @@ def metric_curves(panel: Panel, runs: Mapping[str, Rows]) -> list[MetricCurve]:
     curves = []
     for run, rows in runs.items():
         for metric, key in panel.metrics.items():
-            points = [(row["step"], _number(row.get(key), panel.log)) for row in rows]
+            points = [(row["step"], drawn(row.get(key), log=panel.log)) for row in rows]
             if key in panel.sparse:
                 points = [(step, value) for step, value in points if value is not None]
             if any(value is not None for _, value in points):
@@ -76,7 +76,8 @@ def metric_curves(panel: Panel, runs: Mapping[str, Rows]) -> list[MetricCurve]:
     return curves
 
 
-def _number(value: object, log: bool) -> float | None:
+def drawn(value: object, *, log: bool) -> float | None:
+    """Return a value that an axis can show: a finite number, above 0 if the axis is logarithmic. Else return None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return None if log and value <= 0 else float(value)

@@ -131,7 +131,8 @@ def _exact(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
     if "exact_scores" not in tensors:
         return None
     try:
-        tree = {name.removeprefix("tree_"): _wide(values) for name, values in tensors.items() if name[:5] == "tree_"}
+        tree = {name.removeprefix("tree_"): values for name, values in tensors.items() if name[:5] == "tree_"}
+        tree = {name: x if x.is_floating_point() else x.long() for name, x in tree.items()}
         tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
         task_prompts = tensors.get("exact_task_prompts")
         return ExactSketch(
@@ -168,10 +169,6 @@ def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tenso
 def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
     """Return the scores (N, K) in float32. Raises `KeyError` if there are no units."""
     return tensors[f"{prefix}scores"].float() * tensors[f"{prefix}units"][:, None].float()
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values if values.is_floating_point() else values.long()
 
 
 def read_sketch(run: Path, step: int) -> SampledSketch:

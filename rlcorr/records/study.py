@@ -229,12 +229,14 @@ def missing(study: Study) -> list[Arm]:
 
     Raises `UsageError` if one was trained with other options.
     """
-    in_table = _in_table(study)
-    return [
-        arm
-        for arm in study.arms
-        if not (_is_trained(in_table.get(arm.label), arm, study_path(study.name)) or _in_file(study, arm))
-    ]
+    in_table, arms = _in_table(study), []
+    for arm in study.arms:
+        path = arm_path(study, arm)
+        if _is_trained(in_table.get(arm.label), arm, study_path(study.name)):
+            continue
+        if not (path.is_file() and _is_trained(step_files.to_rows(path)[1]["options"], arm, path)):
+            arms.append(arm)
+    return arms
 
 
 def is_gathered(study: Study) -> bool:
@@ -245,11 +247,6 @@ def is_gathered(study: Study) -> bool:
 def _in_table(study: Study) -> dict[str, str]:
     """Return label → digest of the options, for the arms that the table has."""
     return read_table(study.name)[1]["trainings"] if study_path(study.name).is_file() else {}
-
-
-def _in_file(study: Study, arm: Arm) -> bool:
-    path = arm_path(study, arm)
-    return path.is_file() and _is_trained(step_files.to_rows(path)[1]["options"], arm, path)
 
 
 def _is_trained(options: str | None, arm: Arm, path: Path) -> bool:

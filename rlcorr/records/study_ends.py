@@ -6,7 +6,6 @@ from statistics import fmean
 from typing import Any
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.presets import PRESETS
 from rlcorr.records import study
 from rlcorr.records.study import Arm, Study
@@ -106,18 +105,15 @@ def _kind_of_arm(arm: Arm) -> str | None:
 def _count_significant(
     rows: Sequence[dict[str, Any]], entry: Study, by_kind: Mapping[str, Mapping[str, float]]
 ) -> dict[tuple[str, str], int]:
+    """Count differences of accuracies if they were planned as the endpoint, else those of rewards."""
+    planned = compare_endpoints(rows, entry.endpoint) if entry.endpoint and _is_by_accuracy(entry) else None
     counts = {}
     for kind in by_kind:
         for other in by_kind.keys() - {kind}:
             pairs = [(arm, against) for arm in by_kind[kind] for against in by_kind[other]]
-            counts[kind, other] = sum(difference.tells for difference in _differences(rows, entry, pairs))
+            wanted = {frozenset(pair) for pair in pairs}
+            compared = comparisons(rows, pairs) if planned is None else planned
+            counts[kind, other] = sum(
+                one.difference.tells for one in compared if frozenset((one.arm, one.against)) in wanted
+            )
     return counts
-
-
-def _differences(rows: Sequence[dict[str, Any]], entry: Study, pairs: Sequence[tuple[str, str]]) -> list[Interval]:
-    """Compare the accuracies of these pairs of arms if they were planned as the endpoint, else their rewards."""
-    if entry.endpoint is None or not _is_by_accuracy(entry):
-        return [one.difference for one in comparisons(rows, pairs)]
-    wanted = {frozenset(pair) for pair in pairs}
-    compared = compare_endpoints(rows, entry.endpoint)
-    return [one.difference for one in compared if frozenset((one.arm, one.against)) in wanted]

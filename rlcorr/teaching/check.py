@@ -42,8 +42,6 @@ class Exercise:
     cases: tuple[tuple[Any, ...], ...]
     """The arguments of each call. Those of the first call are small numbers for mental arithmetic."""
     mistakes: tuple[Mistake, ...]
-    equivalents: tuple[Answer, ...]
-    """Correct answers that are written differently, for the tests."""
     tolerance: float = 1e-6
     part: Callable[[Any], Any] = lambda result: result
     """Returns the part of a result that is compared."""

@@ -97,7 +97,8 @@ def test_progress_over_a_divergence() -> None:
     assert list(lines["progress"].x) == [0.001, 0.01, 0.1]
     assert list(lines["progress"].y) == pytest.approx([0.15, 0.3, 0.45])
     assert list(figure.layout.xaxis.range) == pytest.approx([-3, -1])
-    band = next(trace for trace in gradients.progress_curves(sweep).data if trace.name == "progress, 95 %")
+    first: Any = gradients.progress_curves(sweep)
+    band = next(trace for trace in first.data if trace.name == "progress, 95 %")
     assert list(band.x) == [0.001, 0.01, 0.1, 0.1, 0.01, 0.001]
     assert list(band.y) == pytest.approx([0.11, 0.22, 0.33, 0.27, 0.18, 0.09])
     for at, end in ((0.0001, 0.001), (7.0, 0.1)):  # a cursor beyond the curve is at its end

@@ -12,18 +12,14 @@ from rlcorr.command.cli import run_verb
 from rlcorr.command.study import study_table
 from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import report
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study
 from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import Arm, SeedRange, TrainedArm
 from rlcorr.records.study_comparisons import (
-    against_chance,
     against_control,
-    against_nothing,
     pooled_accuracies,
-    progress_correlation,
 )
 from rlcorr.train import loop
 from rlcorr.train.config.learning import SketchConfig
@@ -102,9 +98,7 @@ def test_outcomes() -> None:
     assert a.kept_fraction == SeedRange(0.75, 0.5, 1.0)
     assert b.reward == SeedRange(2, 2, 2)
 
-
-def test_a_step_that_was_skipped_lacks_numbers() -> None:
-    """Check a skipped last step: k3 is from the other step of the end, kept_fraction from the other seven steps."""
+    # A skipped last step: k3 is from the other step of the end, kept_fraction from the other seven steps.
     rows = [row("a", 0, s, 0.5, k3=s) for s in range(1, 9)]
     rows[7] |= {"k3": None, "kept_fraction": None}
     (a,) = study.outcomes(rows)
@@ -114,11 +108,8 @@ def test_a_step_that_was_skipped_lacks_numbers() -> None:
 
 
 def test_over_seeds_at_a_step() -> None:
-    """Check the mean, lowest and highest seed at each step."""
     rows = [row("a", 0, 1, 0.0), row("a", 0, 2, 1.0), row("a", 1, 1, 0.5), row("a", 1, 2, 2.0), row("b", 0, 1, 9.0)]
-    steps, values = study.course(rows, "a", "reward")
-    assert steps == [1, 2]
-    assert values == [SeedRange(0.25, 0, 0.5), SeedRange(1.5, 1, 2)]
+    assert study.course(rows, "a", "reward") == ([1, 2], [SeedRange(0.25, 0, 0.5), SeedRange(1.5, 1, 2)])
 
 
 @pytest.fixture(scope="module")
@@ -230,110 +221,6 @@ def test_the_committed_study_is_whole(configs: Configs) -> None:
 def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(["study", "stale_8"]) == 0
     assert "decoupled_seq_is" in capsys.readouterr().out
-
-
-BETTER = {
-    "decide_stale": {"product_cap", "token_cap", "geometric_negative_50"},
-    "decide_cache": set(),
-    "decide_long_stale": {"token_cap"},
-    "decide_long_cache": {"token_cap"},
-}
-WORSE = {
-    "decide_stale": set(),
-    "decide_long_stale": set(),
-    "decide_long_cache": set(),
-    "decide_cache": {
-        *("token_band_50", "geometric_50", "geometric_negative_50", "product_band_50"),
-        *("random_token_50", "random_negative_50", "token_band_80"),
-    },
-}
-BEYOND_CHANCE = {
-    "decide_stale": {"geometric_negative_50": 1, "geometric_negative_80": 1, "geometric_50": 1},
-    "decide_cache": {"token_band_50": -1, "token_band_80": -1, "geometric_negative_50": -1},
-    "decide_long_stale": {},
-    "decide_long_cache": {},
-}
-
-
-@pytest.mark.parametrize("name", BETTER)
-def test_what_the_readmes_say_was_decided(name: str) -> None:
-    """Check the table, the arms that are better or worse than no correction and than chance, and η's correlation."""
-    text = (runs.ROOT / "README.md").read_text(encoding="utf-8")
-    rows, provenance = study.read_study(name)
-    nothing = against_nothing(rows)
-    chance = against_chance(rows, study.find_study(name).by_chance)
-    assert (len(nothing), len(chance)) == ((9, 4) if "long" in name else (23, 12))
-    assert {pair.seeds for pair in (*nothing, *chance)} == {6}
-    differences = [{pair.arm: bold(pair.difference) for pair in pairs} for pairs in (nothing, chance)]
-    for outcome in study.outcomes(rows):
-        reward = outcome.reward
-        cells = [
-            f"`{outcome.preset}`",
-            f"{reward.mean:.2f} [{reward.lowest:.2f}, {reward.highest:.2f}]",
-            f"{outcome.kept_fraction.mean:.0%}".replace("%", " %"),
-            *(pairs.get(outcome.preset, "–") for pairs in differences),
-        ]
-        assert f"| {' | '.join(cells)} |" in text
-    assert {pair.arm for pair in nothing if pair.difference.low > 0} == BETTER[name]
-    assert {pair.arm for pair in nothing if pair.difference.high < 0} == WORSE[name]
-    beyond = {pair.arm: math.copysign(1, pair.difference.value) for pair in chance if pair.difference.tells}
-    assert beyond == BEYOND_CHANCE[name]
-    if "long" in name:
-        return
-    eta = {arm: numbers[0] for arm, numbers in provenance["progress"]["none_0"]["10"].items()}
-    agreed = progress_correlation(eta, rows)
-    for path in (runs.ROOT / "README.md", runs.ROOT.parent / "README.md"):
-        words = " ".join(path.read_text(encoding="utf-8").split())
-        assert f"{agreed.value:.2f} [{agreed.low:.2f}, {agreed.high:.2f}]" in words.lower()
-
-
-def caps(name: str) -> dict[str, Interval]:
-    """Return the differences between both caps and no correction."""
-    return {pair.arm: pair.difference for pair in against_nothing(study.read_study(name)[0]) if "_cap" in pair.arm}
-
-
-def test_which_cap_helps_depends_on_the_length() -> None:
-    """Compare both caps with no correction.
-
-    With long answers the interval of the token cap is above that of the product cap. With short answers the product
-    cap is higher, and the intervals overlap.
-    """
-    short = caps("decide_stale")
-    assert short["product_cap"].value > short["token_cap"].value > short["product_cap"].low
-    for name in ("decide_long_stale", "decide_long_cache"):
-        long = caps(name)
-        assert long["token_cap"].low > long["product_cap"].high
-
-
-@pytest.mark.parametrize(("name", "start"), [("decide_long_stale", 0.57), ("decide_long_cache", 0.51)])
-def test_only_the_token_cap_keeps_long_answers_learning(name: str, start: float) -> None:
-    """Check the reward at the start: steps 1 to 3, before the weights are stale; with the cache only step 1."""
-    rows, _ = study.read_study(name)
-    steps = {"decide_long_stale": 3, "decide_long_cache": 1}[name]
-    first = [row["reward"] for row in rows if row["step"] <= steps]
-    assert sum(first) / len(first) == pytest.approx(start, abs=0.005)
-    ends = {outcome.preset: outcome.reward for outcome in study.outcomes(rows)}
-    assert ends["token_cap"].lowest > ends["none"].highest
-    if name == "decide_long_cache":
-        assert ends["token_cap"].lowest > start > max(end.mean for arm, end in ends.items() if arm != "token_cap")
-        geometric = _ends_of_seeds(rows, "geometric_80")
-        assert sorted(round(end, 2) for end in geometric)[-2:] == [0.66, 0.71]
-        assert sorted(geometric)[-3] < 0.2
-    else:
-        assert ends["token_cap"].lowest > max(end.highest for arm, end in ends.items() if arm != "token_cap")
-
-
-def _ends_of_seeds(rows: list[dict[str, Any]], arm: str) -> list[float]:
-    """Return the mean reward of each seed over the last quarter of the steps."""
-    arm_rows = [row for row in rows if row["preset"] == arm and row["step"] > 30]
-    return [
-        sum(row["reward"] for row in arm_rows if row["seed"] == seed) / 10 for seed in {row["seed"] for row in arm_rows}
-    ]
-
-
-def bold(difference: Interval) -> str:
-    text = f"{difference.value:z.2f} [{difference.low:z.2f}, {difference.high:z.2f}]"
-    return f"**{text}**" if difference.tells else text
 
 
 def course_of(arm: str, seed: int, rewards: list[float], accuracy: float = 0.0) -> list[dict[str, Any]]:

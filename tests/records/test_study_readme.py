@@ -1,5 +1,6 @@
 """What runs/README.md says of the studies, computed again from their tables."""
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import runs, study
-from rlcorr.records.study_comparisons import against_nothing
+from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 
 README = (runs.ROOT / "README.md").read_text(encoding="utf-8")
 WORDS = " ".join(README.split())
@@ -145,6 +147,84 @@ def in_range(seeds: study.SeedRange) -> str:
     return f"{seeds.mean:.2f} [{seeds.lowest:.2f}, {seeds.highest:.2f}]"
 
 
+def arms(words: str) -> set[str]:
+    return set(words.split())
+
+
+DECIDED: dict[str, tuple[set[str], set[str], dict[str, int]]] = {
+    "decide_stale": (
+        arms("product_cap token_cap geometric_negative_50"),
+        set(),
+        {"geometric_negative_50": 1, "geometric_negative_80": 1, "geometric_50": 1},
+    ),
+    "decide_cache": (
+        set(),
+        arms("token_band_50 geometric_50 geometric_negative_50 product_band_50")
+        | arms("random_token_50 random_negative_50 token_band_80"),
+        {"token_band_50": -1, "token_band_80": -1, "geometric_negative_50": -1},
+    ),
+    "decide_long_stale": ({"token_cap"}, set(), {}),
+    "decide_long_cache": ({"token_cap"}, set(), {}),
+}
+"""Study → the arms that are significantly better, and worse, than no correction; and those that differ from chance."""
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_what_was_decided(name: str) -> None:
+    """Check the table, the arms that are better or worse than no correction and than chance, and η's correlation."""
+    rows, provenance = study.read_study(name)
+    nothing, chance = against_nothing(rows), against_chance(rows, study.find_study(name).by_chance)
+    assert (len(nothing), len(chance)) == ((9, 4) if "long" in name else (23, 12))
+    assert {pair.seeds for pair in (*nothing, *chance)} == {6}
+    differences = [{pair.arm: bold(pair.difference) for pair in pairs} for pairs in (nothing, chance)]
+    for outcome in study.outcomes(rows):
+        cells = [f"`{outcome.preset}`", in_range(outcome.reward), f"{outcome.kept_fraction.mean:.0%}"[:-1] + " %"]
+        cells += [pairs.get(outcome.preset, "–") for pairs in differences]
+        assert f"| {' | '.join(cells)} |" in README
+    better = {pair.arm for pair in nothing if pair.difference.low > 0}
+    worse = {pair.arm for pair in nothing if pair.difference.high < 0}
+    beyond = {pair.arm: math.copysign(1, pair.difference.value) for pair in chance if pair.difference.tells}
+    assert (better, worse, beyond) == DECIDED[name]
+    if "long" not in name:
+        eta = {arm: numbers[0] for arm, numbers in provenance["progress"]["none_0"]["10"].items()}
+        agreed = progress_correlation(eta, rows)
+        for path in (runs.ROOT / "README.md", runs.ROOT.parent / "README.md"):
+            words = " ".join(path.read_text(encoding="utf-8").split())
+            assert f"{agreed.value:.2f} [{agreed.low:.2f}, {agreed.high:.2f}]" in words.lower()
+
+
+def bold(difference: Interval) -> str:
+    text = f"{difference.value:z.2f} [{difference.low:z.2f}, {difference.high:z.2f}]"
+    return f"**{text}**" if difference.tells else text
+
+
+def test_which_cap_helps_depends_on_the_length() -> None:
+    """Compare both caps with no correction. With short answers the product cap is higher, and the intervals overlap."""
+    for name in ("decide_stale", "decide_long_stale", "decide_long_cache"):
+        caps = {pair.arm: pair.difference for pair in against_nothing(study.read_study(name)[0]) if "_cap" in pair.arm}
+        if "long" in name:
+            assert caps["token_cap"].low > caps["product_cap"].high
+        else:
+            assert caps["product_cap"].value > caps["token_cap"].value > caps["product_cap"].low
+
+
+@pytest.mark.parametrize(("name", "start", "steps"), [("decide_long_stale", 0.57, 3), ("decide_long_cache", 0.51, 1)])
+def test_only_the_token_cap_keeps_long_answers_learning(name: str, start: float, steps: int) -> None:
+    """Check the reward at the start: steps 1 to 3, before the weights are stale; with the cache only step 1."""
+    rows, _ = study.read_study(name)
+    assert fmean(row["reward"] for row in rows if row["step"] <= steps) == pytest.approx(start, abs=0.005)
+    ends = {outcome.preset: outcome.reward for outcome in study.outcomes(rows)}
+    others = [end for arm, end in ends.items() if arm != "token_cap"]
+    if name == "decide_long_stale":
+        assert ends["token_cap"].lowest > max(end.highest for end in others)
+        return
+    assert ends["token_cap"].lowest > max(start, ends["none"].highest)
+    assert start > max(end.mean for end in others)
+    *lower, second, first = sorted(rewards(name, "geometric_80", range(31, 41)))
+    assert (round(second, 2), round(first, 2)) == (0.66, 0.71)
+    assert max(lower) < 0.2
+
+
 PAIRS = [
     ("smol_stale_6", accuracy, "none", "fresh"),
     ("smol_stale_6", accuracy, "token_cap", "fresh"),
@@ -175,14 +255,14 @@ def test_sentences_about_several_arms() -> None:
 
 
 def test_the_sizes_of_gaps() -> None:
-    for name, arms, ends, within in (
+    for name, several, ends, within in (
         ("smol_stale_6", ["none"], (0.4, 1.7), 0.05),
         ("smol_stale_6", ["token_cap"], (0.3, 0.4), 0.05),
         ("smol_stale_6", ["product_cap_normalized"], (0.2, 0.4), 0.05),
         ("smol_e5m2", ["none", "token_cap"], (0.15, 0.41), 0.005),
     ):
-        largest = [k3 for arm in arms for k3 in largest_k3(name, arm)]
-        assert (min(largest), max(largest)) == pytest.approx(ends, abs=within), (name, arms)
+        largest = [k3 for arm in several for k3 in largest_k3(name, arm)]
+        assert (min(largest), max(largest)) == pytest.approx(ends, abs=within), (name, several)
     higher = zip(over_all_steps("smol_precision", "float32"), over_all_steps("smol_precision", "none"), strict=True)
     assert min(one - other for one, other in higher) > 0
     late = [row["k3"] for run in runs_of("smol_precision", "float32_trainer") for row in run if row["step"] > 15]

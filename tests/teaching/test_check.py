@@ -20,7 +20,6 @@ DOUBLE = Exercise(
     expected=doubled,
     cases=((A,), (torch.tensor([3.0], dtype=torch.float64),)),
     mistakes=(Mistake(lambda x: x**2, "That is the square."), Mistake(lambda x: x + 1, "That adds one.")),
-    equivalents=(lambda x: x + x,),
 )
 
 
@@ -78,7 +77,6 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
             Mistake(lambda x, cap: cap, "That is the cap."),
             Mistake(lambda x, cap: x, "The cap is missing."),
         ),
-        equivalents=(),
     )
     assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == (
         "The cap is missing.\nIn call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
@@ -91,20 +89,19 @@ def test_one_equal_result_names_no_mistake() -> None:
         expected=lambda x: x,
         cases=((2.0,), (3.0,)),
         mistakes=(Mistake(lambda x: x**2, "That is the square."),),
-        equivalents=(),
     )
     assert problem(lambda x: 2 * x, exercise) == "In call 1 of 2, with\n  x = 2.0\nyours is 4, expected 2."
 
 
 def test_a_named_mistake_needs_no_second_diagnosis() -> None:
-    exercise = Exercise(lambda p, q: p / q, ((4.0, 2.0),), (Mistake(lambda p, q: q / p, "Upside down."),), ())
+    exercise = Exercise(lambda p, q: p / q, ((4.0, 2.0),), (Mistake(lambda p, q: q / p, "Upside down."),))
     assert problem(lambda p, q: q / p, exercise) == (
         "Upside down.\nIn call 1 of 1, with\n  p = 4.0\n  q = 2.0\nyours is 0.5, expected 2."
     )
 
 
 def test_arguments_have_the_names_of_the_learner_if_there_are_any() -> None:
-    exercise = Exercise(lambda old, mask: old, ((A, A > 1),), (), ())
+    exercise = Exercise(lambda old, mask: old, ((A, A > 1),), ())
 
     def mine(old_log_probs: Tensor, mask: Tensor) -> Tensor:
         return -old_log_probs
@@ -117,10 +114,8 @@ def test_arguments_have_the_names_of_the_learner_if_there_are_any() -> None:
 
 
 def test_nan_is_explained_by_padding_only_with_a_mask() -> None:
-    with_mask = Exercise(
-        lambda x, mask: x[mask].sum(), ((torch.tensor([1.0, NAN]), torch.tensor([True, False])),), (), ()
-    )
-    without = Exercise(lambda x: x.sum(), ((A,),), (), ())
+    with_mask = Exercise(lambda x, mask: x[mask].sum(), ((torch.tensor([1.0, NAN]), torch.tensor([True, False])),), ())
+    without = Exercise(lambda x: x.sum(), ((A,),), ())
     assert "padding may contain anything" in str(problem(lambda x, mask: x.sum(), with_mask))
     assert "0 divided by 0" in str(problem(lambda x: (x - x).sum() / 0, without))
 
@@ -170,6 +165,6 @@ def test_the_first_difference(got: Any, wanted: Any, says: str | None) -> None:
 
 
 def test_only_a_part_may_count() -> None:
-    exercise = Exercise(lambda x: 4.0, ((1.0,),), (), (), part=lambda result: result > 3)
+    exercise = Exercise(lambda x: 4.0, ((1.0,),), (), part=lambda result: result > 3)
     assert problem(lambda x: 5.0, exercise) is None
     assert problem(lambda x: 2.0, exercise) == "In call 1 of 1, with\n  x = 1.0\nyours is False, expected True."
