@@ -230,11 +230,11 @@ BUDGETS = {
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_941,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_845,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_731,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_817,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_827,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_990,
     ("app",): 10_539,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 50_548,
+    ("tests",): 50_554,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -67,9 +67,9 @@ def configured(config_type: type[Config], words: Sequence[str], prog: str, recor
 
     Later options override earlier ones; only the result is checked.
     """
-    from rlcorr.train.output.config_file import arguments_of, refuse_retired
+    from rlcorr.train.output.config_file import arguments_of, current_words
 
-    refuse_retired(words)
+    words = current_words(words)
     file = _value_of("--config", words, "YAML file")
     wrapper: Any = FromRun if config_type is TrainConfig else FromFile[config_type]
     all_words = [*recorded, *(arguments_of(Path(file), config_type) if file else ()), *words]

@@ -167,6 +167,12 @@ def test_the_numbers_of_a_loss_are_read_where_earlier_versions_had_them(folder: 
     assert read(path).loss == LossConfig(use_kl_loss=True, numbers={"cppo_delta": 0.3, "cppo_w_min": 0.5})
 
 
+def test_words_that_change_nothing_any_more_are_left_out() -> None:
+    """Studies have them in their options, whose digest is recorded with each arm."""
+    words = ["--sketch.answers", "1024", "--steps", "3", "--optim.no-share-prompts", "--sketch.tree-mib=64", "--seed=2"]
+    assert configured(TrainConfig, words, "rlcorr") == TrainConfig(steps=3, seed=2)
+
+
 def test_every_recorded_run_can_be_read() -> None:
     for path in sorted(runs.ROOT.glob("*/config.yaml")):
         config_type = PretrainConfig if path.parent.name.startswith("warm_start") else TrainConfig

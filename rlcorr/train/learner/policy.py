@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
@@ -134,7 +135,7 @@ def forward_options(module: nn.Module, batch: TokenBatch, rollout: RolloutConfig
     Args:
         module: the policy, or the wrapper that splits it over ranks.
     """
-    policy = getattr(module, "module", module)
+    policy: Any = module.module if isinstance(module, DistributedDataParallel) else module
     prompts = worth_sharing(batch) if can_share(policy.lm.config) and not rollout.router_replay else None
     options = {
         "replay": rollout.router_replay, "share_prompts": prompts is not None, "support": rollout.support_replay

@@ -123,14 +123,23 @@ def _with_numbers(loss: dict[Any, Any]) -> dict[Any, Any]:
     return rest | {"numbers": flat | _mapping("loss.numbers", rest.get("numbers", {}))} if flat else loss
 
 
-def refuse_retired(words: Sequence[str]) -> None:
-    """Raise `UsageError` if one of the words of a command line is an option of an earlier version."""
+def current_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without options of earlier versions that change nothing any more.
+
+    Raises `UsageError` for other options of earlier versions, with what to do instead.
+    """
+    current, value_follows = [], False
     for word in words:
         key = word.removeprefix("--").partition("=")[0].replace("-", "_").replace(".no_", ".")
-        if word.startswith("--") and key in RETIRED:
+        retired = RETIRED.get(key) if word.startswith("--") else None
+        if retired is not None and retired.value is not ANY:
             raise _retired(key)
         if key.startswith("loss.") and (name := key.removeprefix("loss.")) in NUMBERS:
             raise UsageError(f"{key} is no option since version 0.2: write --loss.numbers {name} and its value.")
+        if retired is None and (word.startswith("--") or not value_follows):
+            current.append(word)
+        value_follows = retired is not None and "=" not in word
+    return current
 
 
 def _retired(key: str, *got: Any) -> UsageError:
