@@ -216,8 +216,8 @@ def moving_correction(
     entries = entry_index(batch, d, correction, moving, bound)
     weights = token_weights(batch, d, correction, bound)
     mask = batch.response_mask
-    columns = (entries.kept, entries.not_above, entries.not_below)
-    items = WeightedItems(*(first[mask] for first in columns), weights[mask].double())
+    columns = (entries.kept, entries.not_above, entries.not_below, weights.double())
+    items = WeightedItems(*(x[mask] for x in columns))
     sums = weight_sums(items, moving, bound)
     factors = torch.ones(len(moving.upper), dtype=torch.float64)
     if correction.weights is not None and correction.weights.normalise:
