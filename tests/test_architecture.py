@@ -235,7 +235,7 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_166,
     ("app",): 10_467,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 51_506,
+    ("tests",): 51_511,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
