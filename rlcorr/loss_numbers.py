@@ -58,7 +58,12 @@ NUMBERS = {
 
 
 def check_numbers(numbers: Mapping[str, float]) -> None:
-    """Raise `UsageError` for an unknown name, or a number that is not allowed."""
+    """Raise `UsageError` for an unknown name, or a number that is not allowed.
+
+    >>> check_numbers({"cppo_delta": -1.0})
+    Traceback (most recent call last):
+    rlcorr.errors.UsageError: cppo_delta must be a number ≥ 0; got -1.0.
+    """
     for name, value in numbers.items():
         if name not in NUMBERS:
             raise unknown("number of a loss", name, NUMBERS)
