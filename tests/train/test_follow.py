@@ -45,7 +45,7 @@ def test_the_headline_of_a_step_that_was_skipped() -> None:
 def test_the_bar_counts_steps_and_bad_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with following(tmp_path, QUIET) as show:
         for step, bad in ((1, 0), (2, 3), (3, 1)):
-            show(row_of(step, 0.5, bad), accuracy=0.25)
+            show(row_of(step, 0.5, bad), 0.25)
     last = capsys.readouterr().err.split("\r")[-1]
     assert last.startswith("3/6|")
     assert " left, reward=0.50 accuracy=0.25 k3=1.2e-04 kept=88% bad=4" in last
@@ -55,7 +55,7 @@ def test_the_bar_of_a_resumed_run_goes_on(tmp_path: Path, capsys: pytest.Capture
     for step, bad in ((1, 2), (2, 5)):
         runs.append_metrics(tmp_path, row_of(step, 0.5, bad))
     with following(tmp_path, QUIET, done=2) as show:
-        show(row_of(3, 0.5, 1), accuracy=0.25)
+        show(row_of(3, 0.5, 1), 0.25)
     last = capsys.readouterr().err.split("\r")[-1]
     assert last.startswith("3/6|")
     assert "bad=8" in last  # 2 + 5 of the rows before, and 1
@@ -64,7 +64,7 @@ def test_the_bar_of_a_resumed_run_goes_on(tmp_path: Path, capsys: pytest.Capture
 def test_tensorboard_gets_every_metric_of_every_row(tmp_path: Path) -> None:
     with following(tmp_path, CONFIG) as show:
         for step in (1, 2, 3):
-            show(row_of(step, step / 4, bad=step), accuracy=0.0)
+            show(row_of(step, step / 4, bad=step), 0.0)
     assert scalars(tmp_path, "reward") == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert scalars(tmp_path, "bad/rewards") == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert scalars(tmp_path, "rollout_corr/kept_fraction") == [(1, 0.875), (2, 0.875), (3, 0.875)]
@@ -74,14 +74,14 @@ def test_tensorboard_gets_every_metric_of_every_row(tmp_path: Path) -> None:
 
 def test_a_row_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
     with following(tmp_path, CONFIG) as show:
-        show(row_of(1, 0.25), accuracy=0.0)
+        show(row_of(1, 0.25), 0.0)
         assert scalars(tmp_path, "reward") == [(1, 0.25)]
 
 
 def test_a_number_that_is_not_finite_is_written_as_it_is(tmp_path: Path) -> None:
     with following(tmp_path, CONFIG) as show:
-        show(row_of(1, math.nan), accuracy=0.0)
-        show(row_of(2, math.inf), accuracy=0.0)
+        show(row_of(1, math.nan), 0.0)
+        show(row_of(2, math.inf), 0.0)
     (_, first), (_, second) = scalars(tmp_path, "reward")
     assert math.isnan(first)
     assert second == math.inf
@@ -90,7 +90,7 @@ def test_a_number_that_is_not_finite_is_written_as_it_is(tmp_path: Path) -> None
 def interrupted_after_five_steps(run: Path) -> None:
     with following(run, CONFIG) as show:
         for step in (1, 2, 3, 4, 5):
-            show(row_of(step, 0.25), accuracy=0.0)
+            show(row_of(step, 0.25), 0.0)
         raise KeyboardInterrupt
 
 
@@ -102,20 +102,20 @@ def test_rows_after_the_checkpoint_are_hidden_by_a_resumed_run(tmp_path: Path) -
     while int(time.time()) <= int(interrupted.name.split(".")[3]):
         time.sleep(0.05)
     with following(tmp_path, CONFIG, done=3) as show:
-        show(row_of(4, 0.5), accuracy=0.0)
+        show(row_of(4, 0.5), 0.0)
     assert scalars(tmp_path, "reward") == [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.5)]
 
 
 def test_the_other_ranks_write_and_show_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with following(tmp_path, CONFIG, main=False) as show:
-        show(row_of(1, 0.25), accuracy=0.0)
+        show(row_of(1, 0.25), 0.0)
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr() == ("", "")
 
 
 def test_without_tensorboard_nothing_is_written(tmp_path: Path) -> None:
     with following(tmp_path, QUIET) as show:
-        show(row_of(1, 0.25), accuracy=0.0)
+        show(row_of(1, 0.25), 0.0)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -28,13 +28,17 @@ class Samples:
     def rows(self, rows: Sequence[int]) -> "Samples":
         """Return the samples of these responses only."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Samples(**{name: x if x is None else [x[row] for row in rows] for name, x in columns.items()})
+        some: dict[str, Any] = {name: None if x is None else [x[row] for row in rows] for name, x in columns.items()}
+        return Samples(**some)
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts, one after the other."""
-    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Samples)}
-    return Samples(**{name: None if x[0] is None else list(chain.from_iterable(x)) for name, x in columns.items()})
+    together: dict[str, Any] = {}
+    for field in fields(Samples):
+        columns = [getattr(part, field.name) for part in parts]
+        together[field.name] = None if columns[0] is None else list(chain.from_iterable(columns))
+    return Samples(**together)
 
 
 class NextLogProbs(NamedTuple):
