@@ -60,15 +60,9 @@ NUMBERS = {
 def check_numbers(numbers: Mapping[str, float]) -> None:
     """Raise `UsageError` for an unknown name, or a number that is not allowed.
 
-<<<<<<< HEAD
     >>> check_numbers({"clip_ratio_c": 0.5})
     Traceback (most recent call last):
     rlcorr.errors.UsageError: clip_ratio_c must be a number > 1; got 0.5.
-=======
-    >>> check_numbers({"cppo_delta": -1.0})
-    Traceback (most recent call last):
-    rlcorr.errors.UsageError: cppo_delta must be a number ≥ 0; got -1.0.
->>>>>>> cut2-train
     """
     for name, value in numbers.items():
         if name not in NUMBERS:
