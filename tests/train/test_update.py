@@ -108,7 +108,7 @@ def test_dr_grpos_constant_is_the_longest_response_that_may_be_generated(monkeyp
     for company in (4, 12):
         batch = sampled_batch((1, 1), (3, company))
         batch = batch.replace(old_log_probs=batch.rollout_log_probs, advantages=torch.ones(2, company))
-        mini = minibatch(updating, batch, correct(batch, config.correction), torch.arange(2))
+        mini = minibatch(updating.config, batch, correct(batch, config.correction), torch.arange(2))
         coefficients = score_coefficients(
             batch.rollout_log_probs, mini.batch, mini.result, config.correction, mini.loss,
             tokens=mini.tokens, sequences=mini.sequences,
@@ -216,7 +216,7 @@ def test_one_token_of_the_mini_batch_is_selected(
     )
     result = correct(batch, config.correction)
     updating = learner(policy, config)
-    optimizer_step(updating, minibatch(updating, batch, result, torch.tensor(rows)))
+    optimizer_step(updating, minibatch(updating.config, batch, result, torch.tensor(rows)))
     torch.testing.assert_close(gradient(policy), hand_gradient(policy, mini, factors), rtol=1e-4, atol=1e-6)
 
 

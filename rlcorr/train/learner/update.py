@@ -7,7 +7,7 @@ ranks is the loss of the mini-batch, however it is split.
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -65,8 +65,9 @@ class MiniBatch:
     sequences: float
     response_tokens: float  # kept or not: divisors of the value loss, the entropy, and KL terms on all tokens
     response_sequences: float
-    options: dict[str, bool]  # of the forward pass
-    prompts: Prompts
+    options: dict[str, bool] = field(default_factory=dict)
+    """Options of the forward pass. These and the next are known once a module makes the step."""
+    prompts: Prompts = None
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
@@ -78,7 +79,7 @@ def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dic
     for _ in range(optim.epochs):
         order = torch.randperm(count, generator=learner.shuffle_rng).to(batch.response_mask.device)
         for rows in order.tensor_split(min(optim.minibatches, count)):  # few rows remain if answers were left out
-            mini = minibatch(learner, batch, result, rows)
+            mini = minibatch(learner.config, batch, result, rows)
             values, parts, fault = optimizer_step(learner, mini)
             if fault is None:
                 step_values.append(values)
@@ -105,13 +106,12 @@ def fields_read(config: TrainConfig) -> list[str]:
     return names + (["routed_experts"] if config.rollout.router_replay else [])
 
 
-def minibatch(learner: Learner, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
-    config, mini, corrected = learner.config, batch.rows(rows), result.rows(rows)
+def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
+    mini, corrected = batch.rows(rows), result.rows(rows)
     counted = mini.response_mask if config.correction.denominator == "fixed" else corrected.keep_mask
     totals, response_totals = ((float(x.sum()), float(x.any(-1).sum())) for x in (counted, mini.response_mask))
     response_tokens, response_sequences = (max(total, 1.0) for total in response_totals)
-    forward = forward_options(learner.module, mini, config.rollout)
-    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences, *forward)
+    return MiniBatch(mini, corrected, config.policy_loss, *totals, response_tokens, response_sequences)
 
 
 def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[MomentTable], str | None]:
@@ -122,6 +122,8 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Mome
     """
     config, ranks = learner.config, learner.ranks
     learner.optimizer.zero_grad()
+    options, prompts = forward_options(learner.module, mini.batch, config.rollout)
+    mini = replace(mini, options=options, prompts=prompts)
     make_loss = minibatch_policy_loss if needs_minibatch_statistics(config) else microbatch_policy_loss
     policy_loss_of = make_loss(learner, mini)
     groups = plan_microbatches(
