@@ -229,13 +229,13 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_955,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_942,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_846,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_759,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_857,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 7_132,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 7_166,
     ("app",): 10_467,
     ("lessons", "lessons/exercises"): 6_758,
-    ("tests",): 51_660,
+    ("tests",): 51_570,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -44,7 +44,7 @@ def shift(batch: TokenBatch) -> Symptom | None:
     """
     old, rollout = batch.tensors()["old_log_probs"], batch.rollout_log_probs
     pairs = old, rollout, batch.response_mask & old.isfinite() & rollout.isfinite()
-    sizes, counts = _by_few(lambda *few: _sums(*_neighbours(*few, 0)[::2]), pairs)
+    sizes, counts = _by_few(lambda p, q, mask: _sums(p - q, mask), pairs)
     suspects = (sizes / counts.clamp(min=1) > SUSPICIOUS).nonzero()[:, 0]
     if not len(suspects):
         return None
@@ -52,12 +52,12 @@ def shift(batch: TokenBatch) -> Symptom | None:
     if not any(candidates):
         some = [x[suspects] for x in pairs]
         lags = [lag for lag in LAGS if abs(lag) < old.shape[1]]
-        parts = [_Moved(lag, *_by_few(lambda *few, n=lag: _moved(*few, n), some)) for lag in lags]
+        parts = [_Moved(lag, *_by_few(lambda p, q, mask, n=lag: _moved(p, q, mask, n), some)) for lag in lags]
         candidates = [_of_some(part, suspects, len(old), float(sizes.sum()), sizes[suspects]) for part in parts]
     return max((one for one in candidates if one), key=lambda symptom: symptom.strength, default=None)
 
 
-def _by_few(test: Callable[..., tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
+def _by_few(test: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
     """Return what the test returns of all answers, a few at a time: of all at once it takes most of an import's memory.
 
     Args:
@@ -77,8 +77,8 @@ def _sums(d: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 def _whole(pairs: Sequence[Tensor], lag: int) -> Symptom | None:
     """Check a move of all tokens."""
 
-    def both_sums(*few: Tensor) -> tuple[Tensor, ...]:
-        here, there, both = _neighbours(*few, lag)
+    def both_sums(old: Tensor, rollout: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        here, there, both = _neighbours(old, rollout, real, lag)
         return *_sums(here, both), _sums(there, both)[0]
 
     before, count, after = (float(x.sum()) for x in _by_few(both_sums, pairs))
