@@ -228,13 +228,13 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_356,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_941,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_845,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_759,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_731,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_833,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_990,
     ("app",): 10_539,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 50_554,
+    ("tests",): 50_463,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

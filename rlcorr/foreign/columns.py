@@ -165,12 +165,16 @@ def require_aligned(name: str, columns: Columns, rollout: Lists) -> Lists:
     return lists
 
 
-def refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
-    """Raise `UsageError` with row and token of the first true entry of the mask `wrong` (N,), if it has one."""
+def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = None) -> None:
+    """Raise `UsageError` with row and token of the first true entry of the mask `wrong` (N,), if it has one.
+
+    Args:
+        places: the position of each token in the file, if some tokens of the file are not in `lists`.
+    """
     if len(indices := wrong.nonzero()):
         first = int(indices[0])
         more = f", and at {len(indices) - 1} more" if len(indices) > 1 else ""
-        row, token = int(lists.rows()[first]), int(lists.positions()[first])
+        row, token = int(lists.rows()[first]), int((lists.positions() if places is None else places.values)[first])
         raise UsageError(f"row {row}, token {token} (from 0){more}: {what}.")
 
 
@@ -178,25 +182,24 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str) -> None:
 
 
 def select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows of every column at which `selected` (B,) is true.
-
-    A number for the whole file stays. A column with another number of rows is left out.
-    """
+    """Return the rows of every column at which `selected` (B,) is true; a number for the whole file stays."""
     result: Columns = {}
-    for name, column in columns.items():
-        rows = count_rows(column, len(selected))
-        if rows != len(selected):
-            column = leave_out(name, f"{name} has {rows} rows, step has {len(selected)}.")
-        if isinstance(column, Unreadable):
-            result[name] = column
-        elif isinstance(column, Lists):
+    for name, any_column in columns.items():
+        column = fit_rows(name, any_column, len(selected))
+        if isinstance(column, Lists):
             null = None if column.null is None else column.null[selected]
             result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
         elif isinstance(column, list):
             result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
         else:
-            result[name] = column[selected] if column.dim() else column
+            result[name] = column[selected] if isinstance(column, Tensor) and column.dim() else column
     return result
+
+
+def fit_rows(name: str, column: Column, rows: int) -> Column:
+    """Return the column if it has so many rows; otherwise leave it out, see `leave_out`."""
+    got = count_rows(column, rows)
+    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
 
 
 def count_rows(column: Column, default: int) -> int:
@@ -216,8 +219,3 @@ def leave_out(name: str, why: str) -> Unreadable:
     if name in NEEDED:
         raise UsageError(why)
     return Unreadable(why)
-
-
-def real_lengths(rollout: Lists, real: Tensor) -> Tensor:
-    """Return the number of real tokens in each row, (B,)."""
-    return rollout.lengths if bool(real.all()) else torch.bincount(rollout.rows()[real], minlength=len(rollout.lengths))

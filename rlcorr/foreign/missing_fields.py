@@ -53,11 +53,7 @@ def fill_missing(record: StepRecord) -> StepRecord:
 
 
 def unpaired_sentence(unpaired: int, tokens: int) -> str:
-    """Return a sentence about the tokens that were left out, with the number of the `tokens` that were not.
-
-    >>> unpaired_sentence(12, 4)
-    "12 of 16 tokens have no log-prob of the engine (NaN, a ratio of 1 in TRL); they are left out of every number."
-    """
+    """Return a sentence about the tokens that were left out, with the number of the `tokens` that were not."""
     return (
         f"{unpaired:,} of {unpaired + tokens:,} tokens have no log-prob of the engine (NaN, a ratio of 1 in TRL); they "
         "are left out of every number."

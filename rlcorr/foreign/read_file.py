@@ -17,7 +17,7 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.child import parsed, seconds_for
-from rlcorr.foreign.columns import Columns, from_array, from_arrow, from_table
+from rlcorr.foreign.columns import Columns, from_array, from_arrow, from_table, try_read
 from rlcorr.foreign.names import KEYS, WANTED
 from rlcorr.foreign.parse.limits import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.foreign.parse.request import Request
@@ -102,7 +102,7 @@ def _request(path: Path, ending: str, wanted: frozenset[str]) -> Request:
 
 def _array(facts: dict[str, Any], table: pa.Table) -> Columns:
     name = facts["name"]
-    column = from_arrow(name, table[name])
+    column = try_read(lambda: from_arrow(name, table[name]))
     return {name: from_array(name, column.view(facts["shape"])) if isinstance(column, torch.Tensor) else column}
 
 

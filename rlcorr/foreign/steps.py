@@ -7,18 +7,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, count_rows, leave_out, select_rows
+from rlcorr.foreign.columns import Column, Columns, Lists, count_rows, leave_out, require_lists, select_rows
 from rlcorr.foreign.find_columns import to_our_names
 from rlcorr.foreign.names import PAIR_NAMES, RECORDED_STEP_COLUMNS
 from rlcorr.foreign.parse.limits import MAX_TOKENS, Unreadable, check_limit
 from rlcorr.foreign.to_record import NoTokens, to_record
 from rlcorr.foreign.values import clamp_columns, whole_numbers
-from rlcorr.foreign.which_tokens_count import as_lists, leave_out_aborted, mark_unpaired, trim_padding
+from rlcorr.foreign.which_tokens_count import keep_counting_tokens, leave_out_aborted, mark_unpaired
 from rlcorr.records.step_files import StepRecord
 
 # --- numbers in the names of files, and rows by step ---
@@ -30,30 +31,18 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 
 def step_of_path(path: str) -> int | None:
-    """Return the step in the name of a file, otherwise in that of its folder, otherwise None.
-
-    >>> [step_of_path(path) for path in ("train_data_step12.jsonl", "step_3/rank_0.jsonl", "4.pt", "pairs.npz")]
-    [12, 3, 4, None]
-    """
+    """Return the step in the name of a file, otherwise in that of its folder, otherwise None."""
     stem = PurePosixPath(path).stem
     return _number_in_path(_STEP, path) if _NUMBER.fullmatch(stem) is None else int(stem)
 
 
 def rank_of_path(path: str) -> int | None:
-    """Return the rank in the name of a file, otherwise in that of its folder, otherwise None.
-
-    >>> [rank_of_path(path) for path in ("step_3/rank_0.jsonl", "step_3_rank1.pt", "pairs.npz")]
-    [0, 1, None]
-    """
+    """Return the rank in the name of a file, otherwise in that of its folder, otherwise None."""
     return _number_in_path(_RANK, path)
 
 
 def without_rank(path: str) -> str:
-    """Return the path without the number of the rank: the same text for the files of all ranks.
-
-    >>> without_rank("step_3/rank_0.jsonl")
-    'step_3/rank.jsonl'
-    """
+    """Return the path without the number of the rank: the same text for the files of all ranks."""
     return _RANK.sub(lambda match: match[0].rstrip("0123456789").rstrip("_-"), path)
 
 
@@ -127,19 +116,12 @@ def _concat(name: str, columns: list[Column]) -> Column:
     texts = [column for column in columns if isinstance(column, list)]
     tensors = [column for column in columns if isinstance(column, Tensor)]
     if len(lists) == len(columns):
-        values = torch.cat([column.values for column in lists])
-        return Lists(values, torch.cat([column.lengths for column in lists]), any(column.padded for column in lists))
+        return Lists(torch.cat([column.values for column in lists]), torch.cat([column.lengths for column in lists]))
     if len(texts) == len(columns):
         return [text for column in texts for text in column]
     if len(tensors) == len(columns):
         return torch.cat([tensor.flatten() for tensor in tensors]) if tensors[0].dim() else tensors[0]
     return leave_out(name, f"{name} is a list per row in one part of a step, but not in another.")
-
-
-def count_log_probs(columns: Columns) -> int:
-    """Return the number of the engine's log-probs, padding included."""
-    column = columns["rollout_log_probs"]
-    return len(column.values) if isinstance(column, Lists) else count_rows(column, 0)
 
 
 # --- columns → steps ---
@@ -151,7 +133,6 @@ class Part:
 
     step: int | None
     columns: Columns
-    may_be_padded: bool
     aborted: int = 0
     """Rows that `leave_out_aborted` left out of the file; those of all its steps are counted with the first part."""
 
@@ -165,34 +146,41 @@ class Repairs:
     leave_out_aborted: bool = False  # leave out rows for which one side has no log-prob, see `leave_out_aborted`
 
 
-def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
-    """Return columns, still under the file's names, as one part per step.
+def to_tokens(columns: Columns, names: Collection[str], repairs: Repairs) -> Columns:
+    """Return columns, still under the file's names, under ours, with the tokens that count alone.
 
     Args:
         columns: the columns that were read.
         names: the names of all columns of the file.
-        path_step: the step in the name of the file, if it has one.
-        repairs: those of `Repairs`.
+        repairs: what is repaired, except `leave_out_aborted`.
 
     Raises `UsageError` if a needed column is missing or unreadable.
+    """
+    ours = to_our_names(columns, names)
+    if repairs.nan_is_ratio_one:
+        ours = mark_unpaired(ours)
+    if repairs.clamp_rounding:
+        ours = clamp_columns(ours)
+    return keep_counting_tokens(ours, may_be_padded=not set(names) >= RECORDED_STEP_COLUMNS)
+
+
+def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
+    """Return columns, still under the file's names, as one part per step.
+
+    Args:
+        columns, names: as in `to_tokens`, which says what is raised.
+        path_step: the step in the name of the file, if it has one.
+        repairs: those of `Repairs`.
     """
     asked, aborted = Repairs(**repairs), 0
     if asked.leave_out_aborted:
         columns, aborted = leave_out_aborted(columns, PAIR_NAMES)
-    ready = trim_padding(to_our_names(columns, names))
-    if asked.nan_is_ratio_one:
-        ready = mark_unpaired(ready)
-    if asked.clamp_rounding:
-        ready = clamp_columns(ready)
-    may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
-    return [
-        Part(step, rows, may_be_padded, 0 if number else aborted)
-        for number, (step, rows) in enumerate(split_by_step(ready, path_step))
-    ]
+    steps = split_by_step(to_tokens(columns, names, asked), path_step)
+    return [Part(step, rows, 0 if number else aborted) for number, (step, rows) in enumerate(steps)]
 
 
 def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
-    """Return the rows of all parts as one step. Real tokens are moved to the left, so that padding comes last.
+    """Return the rows of all parts as one step.
 
     A log-prob may be at most 0.01 (rounding, as in `TokenBatch.check_values`). It may be −inf; its ratio is then e^±20.
 
@@ -200,13 +188,12 @@ def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
         parts: parts of one step, for example those of its ranks.
         step: the number of the step, if it is not that of the parts.
 
-    Raises `UsageError` for NaN in a real token, −inf in both log-probs, or a needed column that cannot be used.
+    Raises `UsageError` for NaN in a token, −inf in both log-probs, or a needed column that cannot be used.
     """
     number = parts[0].step if step is None else step
-    columns = concat_columns([as_lists(part.columns) if len(parts) > 1 else part.columns for part in parts])
+    columns = concat_columns([part.columns for part in parts])
     columns = columns if number is None else columns | {"step": torch.tensor(number)}
-    record = to_record(columns, may_be_padded=any(part.may_be_padded for part in parts))
-    return replace(record, aborted=sum(part.aborted for part in parts))
+    return replace(to_record(columns), aborted=sum(part.aborted for part in parts))
 
 
 @contextmanager
@@ -247,7 +234,7 @@ def read_steps(sources: Sequence[Source], watch: Watch = lambda _: None, *, join
     of its ranks is missing.
     """
     ranks_of: dict[int, set[int | None]] = {}
-    groups = _group_by_step(sources) if join else _group_by_rank(sources)
+    groups = _groups(sources, join)
     for group in groups:
         for step, parts in _steps_of_group(group, watch):
             path = parts[0][0].path
@@ -305,22 +292,12 @@ def _check_ranks(ranks_of: dict[int, set[int | None]], step: int) -> None:
         )
 
 
-def _group_by_rank(sources: Sequence[Source]) -> list[list[Source]]:
-    """Return groups of files whose paths differ only in the rank, ordered by the step in the path."""
-    groups: dict[str, list[Source]] = {}
+def _groups(sources: Sequence[Source], join: bool) -> list[list[Source]]:
+    """Return the files of each step in the path, or with `join` false those that differ only in the rank, ascending."""
+    groups: dict[Any, list[Source]] = {}
     for source in sources:
-        groups.setdefault(without_rank(source.path), []).append(source)
-    numbered = [(step_of_path(path), path, group) for path, group in groups.items()]
-    return [group for _, _, group in sorted(numbered, key=lambda entry: (entry[0] or 0, entry[1]))]
-
-
-def _group_by_step(sources: Sequence[Source]) -> list[list[Source]]:
-    """Return groups of files whose paths have the same step, ascending; those without a step come first."""
-    by_step: dict[int, list[Source]] = {}
-    for source in sources:
-        step = step_of_path(source.path)
-        by_step.setdefault(-1 if step is None else step, []).append(source)
-    return [by_step[step] for step in sorted(by_step)]
+        groups.setdefault(step_of_path(source.path) if join else without_rank(source.path), []).append(source)
+    return sorted(groups.values(), key=lambda group: (step_of_path(group[0].path) or 0, without_rank(group[0].path)))
 
 
 def _joined(sources: Sequence[Source]) -> list[str]:
@@ -337,7 +314,14 @@ def _steps_of_group(group: Sequence[Source], watch: Watch) -> Iterator[tuple[int
         parts: list[tuple[Source, Part]] = []
         for source, part in pairs:
             parts.append((source, part))
-            check_limit(MAX_TOKENS, sum(count_log_probs(part.columns) for _, part in parts), "tokens in one step")
+            check_limit(
+                MAX_TOKENS,
+                sum(
+                    len(require_lists("rollout_log_probs", part.columns["rollout_log_probs"]).values)
+                    for _, part in parts
+                ),
+                "tokens in one step",
+            )
         yield parts[0][1].step, parts
 
 

@@ -12,10 +12,10 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Columns
 from rlcorr.foreign.find_columns import to_our_names
-from rlcorr.foreign.names import PAIR, RECORDED_STEP_COLUMNS, WANTED, WANTED_TO_MEASURE
+from rlcorr.foreign.names import WANTED, WANTED_TO_MEASURE
 from rlcorr.foreign.read_file import column_names, read_columns
+from rlcorr.foreign.steps import Repairs, to_tokens
 from rlcorr.foreign.to_record import NoTokens, RaggedTokens, to_ragged, to_record
-from rlcorr.foreign.values import clamp_columns
 from rlcorr.records import runs
 from rlcorr.records.step_files import UNPAIRED, StepRecord
 from rlcorr.types import TokenBatch
@@ -126,7 +126,7 @@ def check_columns(files: Sequence[Path], *, advantages: bool) -> None:
         try:
             names = column_names(file)
             empty: Columns = {name: torch.empty(0) for name in names if name in WANTED_TO_MEASURE}
-            _select_needed(to_our_names(empty, names), advantages)
+            _check_advantages(to_our_names(empty, names), advantages)
         except UsageError as error:
             raise UsageError(f"{file}: {error}") from error
 
@@ -154,12 +154,9 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
     read = 0
     for file in files:
         for part in read_columns(file, ".parquet", WANTED, in_parts=True):
-            ours = to_our_names(part.columns, part.names)
-            ready = {name: column for name, column in ours.items() if name != "step"}
-            if clamp_rounding:
-                ready = clamp_columns(ready)
+            columns = to_tokens(part.columns, part.names, Repairs(clamp_rounding=clamp_rounding))
             try:
-                record = to_record(ready, may_be_padded=not set(part.names) >= RECORDED_STEP_COLUMNS)
+                record = to_record({name: column for name, column in columns.items() if name != "step"})
             except NoTokens:
                 continue
             yield record
@@ -180,19 +177,16 @@ def _read_ragged(file: Path, advantages: bool, clamp_rounding: bool) -> Iterator
     first_row = 0
     try:
         for part in read_columns(file, ".parquet", WANTED_TO_MEASURE, in_parts=True):
-            needed = _select_needed(to_our_names(part.columns, part.names), advantages)
-            if clamp_rounding:
-                needed = clamp_columns(needed)
-            yield to_ragged(needed, may_be_padded=not set(part.names) >= RECORDED_STEP_COLUMNS)
+            columns = to_tokens(part.columns, part.names, Repairs(clamp_rounding=clamp_rounding))
+            _check_advantages(columns, advantages)
+            yield to_ragged(columns, ("advantages",) if advantages else ())
             first_row += part.rows
     except UsageError as error:
         after = f"after row {first_row:,}: " if first_row else ""
         raise UsageError(f"{file}: {after}{error}") from error
 
 
-def _select_needed(columns: Columns, advantages: bool) -> Columns:
-    """Return the columns that are needed to measure the mismatch. Raises `UsageError` if advantages are missing."""
-    wanted = {*PAIR, "response_mask", "lengths"} | ({"advantages"} if advantages else set())
+def _check_advantages(columns: Columns, advantages: bool) -> None:
+    """Raise `UsageError` if advantages are needed and missing."""
     if advantages and "advantages" not in columns:
         raise UsageError("the preset needs the sign of the advantage, but there is no column advantages.")
-    return {name: column for name, column in columns.items() if name in wanted}

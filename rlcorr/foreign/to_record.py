@@ -1,30 +1,32 @@
-"""Columns under our names as a recorded step. Every number is checked, because the file comes from outside."""
+"""The tokens that count as a recorded step. Every number is checked, because the file comes from outside."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Columns, Lists, real_lengths
+from rlcorr.foreign.columns import Columns, Lists, refuse_where, require_lists
 from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.parse.limits import MAX_PADDED, check_limit
 from rlcorr.foreign.values import (
+    FALLS,
     PER_ROW,
+    PLACES,
     LeftOut,
     padded,
     read_optional,
-    refuse_both_infinite,
+    rising,
     row_values,
     step_of,
     texts,
+    token_fields,
     token_ids,
-    token_values,
     top_lists,
     turns,
-    versions,
 )
-from rlcorr.foreign.which_tokens_count import TOKEN_COLUMNS, drop_empty, find_real_tokens, split_unpaired
+from rlcorr.foreign.which_tokens_count import TOKEN_COLUMNS, UNPAIRED, drop_empty, select_tokens
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.loss_masks import LOSSES, MASKS
 from rlcorr.types import TokenBatch
@@ -32,7 +34,7 @@ from rlcorr.types import TokenBatch
 
 @dataclass(frozen=True)
 class RaggedTokens:
-    """The numbers of real tokens, all responses one after the other."""
+    """The numbers of the tokens that count, all responses one after the other."""
 
     fields: dict[str, Tensor]  # name → (N,)
     lengths: Tensor  # (B,) int64, with sum N
@@ -42,38 +44,36 @@ class NoTokens(UsageError):
     """A file, or a part of it, without a token that counts."""
 
 
-def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
-    """Return a step of the real tokens, with every response starting in column 0.
+def to_record(columns: Columns) -> StepRecord:
+    """Return the tokens of `keep_counting_tokens` as a step, with every response starting in column 0.
 
     A column that is not in `names.NEEDED` and cannot be used is left out; the record's notes say why.
 
-    Args:
-        may_be_padded: if no mask is given, refuse lists of equal length that end in zeros, because they may be padded.
-
     Raises `UsageError` for a needed column that cannot be used, and `NoTokens` if no token counts.
     """
-    columns, rollout, real = find_real_tokens(drop_empty(columns, PAIR), may_be_padded)
-    paired, unpaired = split_unpaired(columns, rollout, real)
     left_out: LeftOut = {}
-    fields = _token_fields(columns, rollout, paired, left_out)
-    if not bool(paired.any()):
+    columns = drop_empty(columns, PAIR)
+    turn = read_optional("turn_ids", lambda: turns(columns), left_out)
+    columns, unpaired = _without_unpaired(columns, turn)
+    tokens = token_fields(columns, TOKEN_COLUMNS, left_out)
+    if not len(tokens["rollout_log_probs"]):
         raise _no_tokens(int(unpaired.sum()))
-    lengths = real_lengths(rollout, paired)
+    lengths = require_lists("rollout_log_probs", columns["rollout_log_probs"]).lengths
     rows, longest = len(lengths), int(lengths.max())
     check_limit(MAX_PADDED, rows * longest, f"places ({rows} rows as wide as the longest, {longest})")
-    prompt, ids = token_ids(columns, rollout, paired, left_out)
-    segments, numbers = _segments(columns, rollout, real, paired, left_out)
-    for name in PER_ROW:
-        if name in columns:
-            numbers[name] = read_optional(name, lambda n=name: row_values(n, columns[n]), left_out)
-    mask = pad(paired[paired], lengths)[1]
-    tables = read_optional("top_ids", lambda: top_lists(columns, rollout, paired), left_out) or {}
-    if bool(unpaired.any()):
-        numbers["unpaired_tokens"] = unpaired + (0 if (before := numbers.get("unpaired_tokens")) is None else before)
+    prompt, ids = token_ids(columns, left_out)
+    tokens |= ids
+    for name in FALLS:
+        if isinstance(columns.get(name), Lists):
+            read = read_optional(name, lambda n=name: rising(n, columns), left_out)
+            tokens |= {} if read is None else {name: read}
+    numbers = _row_numbers(columns, unpaired, left_out)
+    mask = pad(torch.ones(int(lengths.sum()), dtype=torch.bool), lengths)[1]
+    tables = read_optional("top_ids", lambda: top_lists(columns), left_out) or {}
     batch = TokenBatch(
         response_mask=mask,
         **{name: padded(table, mask, name) for name, table in tables.items()},
-        **{name: pad(values, lengths)[0] for name, values in (fields | ids | segments).items()},
+        **{name: pad(values, lengths)[0] for name, values in tokens.items()},
         **prompt,
         **numbers,
     )
@@ -84,42 +84,49 @@ def to_record(columns: Columns, *, may_be_padded: bool) -> StepRecord:
     return StepRecord(step_of(columns), batch, prompts, responses, notes(left_out, batch.rewards))
 
 
-def to_ragged(columns: Columns, *, may_be_padded: bool) -> RaggedTokens:
-    """Return the numbers of the real tokens alone, for files that are read in parts; there may be no tokens.
+def _row_numbers(columns: Columns, unpaired: Tensor, left_out: LeftOut) -> dict[str, Tensor]:
+    """Return the numbers with one per row, (B,), by name."""
+    numbers: dict[str, Tensor] = {}
+    for name in PER_ROW:
+        column = columns.get(name)
+        if column is None or (name in FALLS and isinstance(column, Lists)):  # those are per token
+            continue
+        read = read_optional(name, lambda n=name, x=column: row_values(n, x), left_out)
+        numbers |= {} if read is None else {name: read}
+    if bool(unpaired.any()):
+        numbers["unpaired_tokens"] = unpaired + numbers.get("unpaired_tokens", 0)
+    return numbers
 
-    Raises `UsageError` for any column that cannot be used: here none is optional.
+
+def _without_unpaired(columns: Columns, turn: Tensor | None) -> tuple[Columns, Tensor]:
+    """Return the tokens with both log-probs, with these turns, and how many of each row lack the engine's, (B,) int32.
+
+    The second is 0 unless `mark_unpaired` has marked tokens. Raises `UsageError` if the trainer's log-prob of a marked
+    token is missing, too.
     """
-    columns, rollout, real = find_real_tokens(drop_empty(columns, TOKEN_COLUMNS), may_be_padded)
-    fields = {name: token_values(name, columns, rollout, real) for name in TOKEN_COLUMNS if name in columns}
-    refuse_both_infinite(fields, rollout, real)
-    return RaggedTokens(fields, real_lengths(rollout, real))
+    rollout, places = (require_lists(name, columns[name]) for name in ("rollout_log_probs", PLACES))
+    columns = {name: column for name, column in columns.items() if name != "turn_ids"}
+    if turn is not None:
+        columns["turn_ids"] = Lists(turn, rollout.lengths)
+    if UNPAIRED not in columns:
+        return columns, torch.zeros_like(rollout.lengths, dtype=torch.int32)
+    unpaired = require_lists(UNPAIRED, columns[UNPAIRED]).values
+    old = require_lists("old_log_probs", columns["old_log_probs"])
+    refuse_where(old, unpaired & old.values.isnan(), "old_log_probs is NaN or null", places)
+    count = torch.bincount(rollout.rows()[unpaired], minlength=len(rollout.lengths))
+    return select_tokens(columns, ~unpaired), count.int()
 
 
-def _token_fields(columns: Columns, rollout: Lists, real: Tensor, left_out: LeftOut) -> dict[str, Tensor]:
-    """Return the numbers of the real tokens by name; only the pair is needed."""
-    fields = {name: token_values(name, columns, rollout, real) for name in PAIR}
-    refuse_both_infinite(fields, rollout, real)
-    for name in TOKEN_COLUMNS:
-        if name in columns and name not in PAIR:
-            values = read_optional(name, lambda n=name: token_values(n, columns, rollout, real), left_out)
-            fields |= {} if values is None else {name: values}
-    return fields
+def to_ragged(columns: Columns, names: Collection[str]) -> RaggedTokens:
+    """Return the numbers of the tokens alone, for files that are read in parts; there may be no tokens.
 
-
-def _segments(
-    columns: Columns, rollout: Lists, real: Tensor, paired: Tensor, left_out: LeftOut
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return turns and versions of the paired tokens, and the versions that are one number per row, by name."""
-    per_token: dict[str, Tensor] = {}
-    per_row: dict[str, Any] = {}
-    if "policy_versions" in columns:
-        read = read_optional("policy_versions", lambda: versions(columns, rollout, paired), left_out)
-        if read is not None:
-            numbers, several = read
-            (per_token if several else per_row)["policy_versions"] = numbers
-    if (turn := read_optional("turn_ids", lambda: turns(columns, rollout, real, paired), left_out)) is not None:
-        per_token["turn_ids"] = turn
-    return per_token, per_row
+    Raises `UsageError` for any of these columns that cannot be used: here none is optional.
+    """
+    left_out: LeftOut = {}
+    fields = token_fields(drop_empty(columns, TOKEN_COLUMNS), names, left_out)
+    if left_out:
+        raise UsageError(next(iter(left_out.values())))
+    return RaggedTokens(fields, require_lists("rollout_log_probs", columns["rollout_log_probs"]).lengths)
 
 
 def _no_tokens(unpaired: int) -> NoTokens:

@@ -1,6 +1,6 @@
 """Numbers, texts and ids of a file, each checked before it is used: per token, per row, and per part of a response."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import torch
@@ -12,12 +12,12 @@ from rlcorr.foreign.columns import (
     Column,
     Columns,
     Lists,
-    real_lengths,
     refuse_where,
     require_aligned,
     require_lists,
     require_readable,
 )
+from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.parse.limits import MAX_PADDED, MAX_TEXT, check_limit
 from rlcorr.records.step_files import pad
 from rlcorr.types import ROUNDED_UP, TOP, TokenBatch
@@ -54,11 +54,7 @@ def _clamp_column(column: Column) -> Column:
 
 
 def clamp_values(values: torch.Tensor) -> torch.Tensor:
-    """Return the values with every one in (0, `ROUNDING`] replaced by 0.
-
-    >>> clamp_values(torch.tensor([-1.0, 0.03125, 0.125, 0.25])).tolist()
-    [-1.0, 0.0, 0.0, 0.25]
-    """
+    """Return the values with every one in (0, `ROUNDING`] replaced by 0."""
     return torch.where((values > 0) & (values <= ROUNDING), 0, values)
 
 
@@ -68,46 +64,48 @@ def clamp_batch(batch: TokenBatch) -> TokenBatch:
     return batch.replace(**{name: clamp_values(batch.tensors()[name]) for name in names})
 
 
-PER_ROW = ("rewards", "group_ids", "unpaired_tokens")
+PER_ROW = ("rewards", "group_ids", "policy_versions", "unpaired_tokens")
 """Columns with one number per row that `row_values` reads."""
 _NAN_HINTS = {
     "rollout_log_probs": f"; nan_is_ratio_one (--nan-is-ratio-one) leaves out such tokens, {ABORTED}",
     "old_log_probs": f"; {ABORTED}",
 }
 _INT32 = 2**31 - 1
-_NO_START = 1 << 40  # larger than any position
+PLACES = "places"
+"""Column that this program adds: the position of each token in its response in the file, for messages and turns."""
 
 
 # --- per token ---
 
 
-def token_values(name: str, columns: Columns, rollout: Lists, real: Tensor) -> Tensor:
-    """Return the values of a column at the real tokens, as float32.
-
-    Args:
-        rollout: the engine's log-probs, whose row lengths the column must have.
-        real: (N,) bool, true for the real tokens.
+def token_values(name: str, columns: Columns) -> Tensor:
+    """Return the values of a column, one per token, as float32.
 
     Raises `UsageError` for NaN, for infinite values (a log-prob may be −inf), and for a log-prob above `ROUNDED_UP`.
     """
-    column = columns[name]
-    if name == "advantages" and isinstance(column, Tensor):  # one per response
-        column = Lists(column[rollout.rows()], rollout.lengths) if column.dim() else column
-    lists = require_aligned(name, columns | {name: column}, rollout)
-    log_probs = name.endswith("log_probs")
+    column, rollout = columns[name], require_lists("rollout_log_probs", columns["rollout_log_probs"])
+    if name == "advantages" and isinstance(column, Tensor) and column.dim():  # one per response
+        column = Lists(column[rollout.rows()], rollout.lengths)
+    lists, log_probs = require_lists(name, column), name.endswith("log_probs")
     if lists.values.dtype == torch.bool or (log_probs and not lists.values.is_floating_point()):
         raise UsageError(f"{name} has dtype {lists.values.dtype}; floating-point numbers are needed.")
     values = lists.values.float()
-    refuse_where(lists, values.isnan() & real, f"{name} is NaN or null{_NAN_HINTS.get(name, '')}")
+    _refuse(columns, values.isnan(), f"{name} is NaN or null{_NAN_HINTS.get(name, '')}")
     if log_probs:
-        _refuse_above_zero(name, lists, values, real)
+        _refuse_above_zero(name, columns, values)
     else:
-        refuse_where(lists, values.isinf() & real, f"{name} is infinite")
-    return values if bool(real.all()) else values[real]  # indexing takes ten times as long as the check
+        _refuse(columns, values.isinf(), f"{name} is infinite")
+    return values
 
 
-def _refuse_above_zero(name: str, lists: Lists, values: Tensor, real: Tensor) -> None:
-    above = (values > ROUNDED_UP) & real
+def _refuse(columns: Columns, wrong: Tensor, what: str) -> None:
+    """Raise `UsageError` with row and token, as the file counts them, of the first token at which `wrong` is true."""
+    rollout, places = (require_lists(name, columns[name]) for name in ("rollout_log_probs", PLACES))
+    refuse_where(rollout, wrong, what, places)
+
+
+def _refuse_above_zero(name: str, columns: Columns, values: Tensor) -> None:
+    above = values > ROUNDED_UP
     if not bool(above.any()):
         return
     highest = float(values[above].max())
@@ -115,15 +113,19 @@ def _refuse_above_zero(name: str, lists: Lists, values: Tensor, real: Tensor) ->
     if highest <= ROUNDING:
         advice = "if bfloat16 rounded them up, clamp_rounding (--clamp-rounding) makes them 0"
     got = f"{name} must be natural logarithms of probabilities, ≤ 0; got {float(values[above][0]):g}"
-    refuse_where(lists, above, f"{got}, at most {highest:g}: {advice}")
+    _refuse(columns, above, f"{got}, at most {highest:g}: {advice}")
 
 
-def refuse_both_infinite(fields: dict[str, Tensor], rollout: Lists, real: Tensor) -> None:
-    """Raise `UsageError` if both log-probs of a real token are −inf, because it has no ratio."""
+def token_fields(columns: Columns, names: Collection[str], left_out: LeftOut) -> dict[str, Tensor]:
+    """Return the numbers of the tokens by name, (N,) each. Of the columns only the pair is needed."""
+    fields = {name: token_values(name, columns) for name in PAIR}
     both = (fields["rollout_log_probs"] == -torch.inf) & (fields["old_log_probs"] == -torch.inf)
-    if bool(both.any()):
-        wrong = torch.zeros_like(real).masked_scatter(real, both)
-        refuse_where(rollout, wrong, "rollout_log_probs and old_log_probs are both −inf, so there is no ratio")
+    _refuse(columns, both, "rollout_log_probs and old_log_probs are both −inf, so there is no ratio")
+    for name in names:
+        if name in columns and name not in PAIR:
+            values = read_optional(name, lambda n=name: token_values(n, columns), left_out)
+            fields |= {} if values is None else {name: values}
+    return fields
 
 
 # --- per row ---
@@ -133,6 +135,8 @@ def row_values(name: str, column: Column) -> Tensor:
     """Return a column of `PER_ROW`, (B,). A null reward is NaN. Raises `UsageError` for a null group or version."""
     if name == "rewards":
         return one_per_row(name, column).float()
+    if name == "policy_versions":
+        column = _numbers_of_texts(column)
     if name == "group_ids" and isinstance(column, list):
         if "" in column:
             raise UsageError(f"row {column.index('')} (from 0): group_ids is empty or null.")
@@ -149,16 +153,18 @@ def one_per_row(name: str, column: Column) -> Tensor:
     column = require_readable(column)
     if isinstance(column, Tensor) and column.dim() == 1:
         return column
-    if isinstance(column, Lists) and bool((column.lengths > 0).all()) and not varies(column):
+    if isinstance(column, Lists) and is_constant(column):
         return column.values[column.positions() == 0]
     got = f"; got texts such as {column[0]!r:.40}" if isinstance(column, list) and column else ""
     raise UsageError(f"{name} must hold one number per row{got}.")
 
 
-def varies(column: Lists) -> bool:
-    """Return whether a row has different numbers. Rows must not be empty; NaN counts as equal."""
+def is_constant(column: Lists) -> bool:
+    """Check whether every row has a number, and one number alone. NaN counts as equal."""
+    if not bool((column.lengths > 0).all()):
+        return False
     first_values = column.values[column.positions() == 0]
-    return not bool(((column.values == first_values[column.rows()]) | column.values.isnan()).all())
+    return bool(((column.values == first_values[column.rows()]) | column.values.isnan()).all())
 
 
 def whole_numbers(name: str, column: Column) -> Tensor:
@@ -202,80 +208,51 @@ def step_of(columns: Columns) -> int:
 # --- token ids ---
 
 
-def token_ids(
-    columns: Columns, rollout: Lists, real: Tensor, left_out: LeftOut
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the ids that the file has: prompt_ids and prompt_mask (B, P), and response_ids of the real tokens.
+def token_ids(columns: Columns, left_out: LeftOut) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the ids that the file has: prompt_ids and prompt_mask (B, P), and response_ids (N,).
 
     Ids that cannot be used are added to `left_out`.
     """
-    prompt = ids = None
-    if "token_ids" in columns:
-        both = read_optional("token_ids", lambda: _split_ids(columns, rollout, real), left_out)
-        prompt, ids = both or (None, None)
+    if "token_ids" in columns:  # otherwise they have become prompt_ids and response_ids
+        read_optional("token_ids", lambda: require_lists("token_ids", columns["token_ids"]), left_out)
+    ids = prompt = None
     if "response_ids" in columns:
-        ids = read_optional("response_ids", lambda: _response_ids(columns, rollout, real), left_out)
+        ids = read_optional("response_ids", lambda: _whole_lists("response_ids", columns), left_out)
     if "prompt_ids" in columns:
         prompt = read_optional("prompt_ids", lambda: _prompt_ids(columns), left_out)
-    padded = None if prompt is None else read_optional("prompt_ids", lambda: _pad_prompts(prompt), left_out)
-    return padded or {}, {} if ids is None else {"response_ids": ids}
+    return prompt or {}, {} if ids is None else {"response_ids": ids}
 
 
-def _response_ids(columns: Columns, rollout: Lists, real: Tensor) -> Tensor:
-    return whole_numbers("response_ids", require_aligned("response_ids", columns, rollout).values)[real]
+def _whole_lists(name: str, columns: Columns) -> Tensor:
+    return whole_numbers(name, require_lists(name, columns[name]).values)
 
 
-def _prompt_ids(columns: Columns) -> Lists:
+def _prompt_ids(columns: Columns) -> dict[str, Tensor]:
     prompt = require_lists("prompt_ids", columns["prompt_ids"])
-    if "prompt_mask" not in columns:
-        return prompt
-    mask = require_aligned("prompt_mask", columns, prompt).values != 0
-    return Lists(prompt.values[mask], torch.bincount(prompt.rows()[mask], minlength=len(prompt.lengths)))
-
-
-def _pad_prompts(prompt: Lists) -> dict[str, Tensor]:
+    if "prompt_mask" in columns:
+        mask = require_aligned("prompt_mask", columns, prompt).values != 0
+        prompt = Lists(prompt.values[mask], torch.bincount(prompt.rows()[mask], minlength=len(prompt.lengths)))
     check_limit(MAX_PADDED, len(prompt.lengths) * int(prompt.lengths.max()), "places in the prompts")
     ids, mask = pad(whole_numbers("prompt_ids", prompt.values), prompt.lengths, left=True)
     return {"prompt_ids": ids, "prompt_mask": mask}
 
 
-def _split_ids(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Lists, Tensor]:
-    """Split ids of prompt and response: return those of the prompts, and those of the real tokens.
-
-    If rows of ids and of log-probs have the same lengths, the response starts at the first real token of a row.
-    Otherwise the log-probs belong to the last ids of each row.
-    """
-    tokens = require_lists("token_ids", columns["token_ids"])
-    rows, positions = tokens.rows(), tokens.positions()
-    if torch.equal(tokens.lengths, rollout.lengths):
-        start = torch.full_like(rollout.lengths, _NO_START).scatter_reduce(0, rows[real], positions[real], "amin")
-        start[start == _NO_START] = 0  # a row without a real token
-        has_log_prob = torch.ones_like(real)
-        in_prompt = positions < start[rows]
-    else:
-        if bool((tokens.lengths < rollout.lengths).any()):
-            require_aligned("token_ids", columns, rollout)  # raises with the first row whose length differs
-        in_prompt = positions < (tokens.lengths - rollout.lengths)[rows]
-        has_log_prob = ~in_prompt
-    prompt = Lists(tokens.values[in_prompt], torch.bincount(rows[in_prompt], minlength=len(tokens.lengths)))
-    return prompt, whole_numbers("token_ids", tokens.values[has_log_prob])[real]
-
-
 # --- the likeliest tokens ---
 
 
-def top_lists(columns: Columns, rollout: Lists, paired: Tensor) -> dict[str, Tensor]:
-    """Return the lists of the paired tokens by name, (N, K) each; none if the file has none.
+def top_lists(columns: Columns) -> dict[str, Tensor]:
+    """Return the lists of the tokens by name, (N, K) each; none if the file has none.
 
-    Raises `UsageError` if a token has more or fewer numbers than the others, if a file has only a part of the columns
-    that belong together, and for log-probs that are NaN or above 0.
+    Raises `UsageError` if a file has only a part of the columns that belong together, and for log-probs that are NaN or
+    above 0.
     """
     present = [name for name in TOP if name in columns]
     if not present:
         return {}
     if present != list(TOP) and present != list(TOP[:2]):
         raise UsageError(f"{', '.join(TOP[:2])} belong together; the file has {', '.join(present)}.")
-    tables = {name: _table(name, columns, rollout)[paired] for name in present}
+    tokens = int(require_lists("rollout_log_probs", columns["rollout_log_probs"]).lengths.sum())
+    tables = {name: require_lists(name, columns[name]).values.view(tokens, -1) for name in present}
     if len({table.shape for table in tables.values()}) > 1:
         sizes = ", ".join(f"{name} {table.shape[1]}" for name, table in tables.items())
         raise UsageError(f"every token must have as many log-probs as ids; got {sizes} per token.")
@@ -285,25 +262,8 @@ def top_lists(columns: Columns, rollout: Lists, paired: Tensor) -> dict[str, Ten
     return tables | {"top_ids": whole_numbers("top_ids", tables["top_ids"])}
 
 
-def _table(name: str, columns: Columns, rollout: Lists) -> Tensor:
-    lists = require_lists(name, columns[name])
-    tokens = max(int(rollout.lengths.sum()), 1)
-    count = len(lists.values) // tokens
-    if len(wrong := (lists.lengths != count * rollout.lengths).nonzero()):
-        row = int(wrong[0])
-        raise UsageError(
-            f"row {row} (from 0): {name} has {int(lists.lengths[row])} numbers for {int(rollout.lengths[row])} tokens; "
-            "every token must have the same number of them."
-        )
-    return lists.values.view(-1, count)
-
-
 def padded(table: Tensor, mask: Tensor, name: str) -> Tensor:
-    """Return (N, K) as (B, T, K), with −1 (ids) or 0 where the mask (B, T) is false.
-
-    >>> padded(torch.tensor([[5, 7]]), torch.tensor([[True, False]]), "top_ids").tolist()
-    [[[5, 7], [-1, -1]]]
-    """
+    """Return (N, K) as (B, T, K), with −1 (ids) or 0 where the mask (B, T) is false."""
     filled = torch.full((*mask.shape, table.shape[1]), -1 if name == "top_ids" else 0).to(table)
     filled[mask] = table
     return filled
@@ -321,20 +281,8 @@ FALLS = {
 TOOL = "Tokens that a tool wrote belong to no turn: leave them out with response_mask."
 
 
-def versions(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, bool]:
-    """Return one version per real token, (N,), and True if a row has several; otherwise one per row, (B,), and False.
-
-    SGLang's weight_version is a text; a text of digits is such a number. Raises `UsageError` for anything but whole
-    numbers, because the order of other texts is unknown, and if the versions of a response fall: a response is only
-    ever continued with newer weights.
-    """
-    column = _numbers_of_texts(require_readable(columns["policy_versions"]))
-    if not isinstance(column, Lists) or not varies(column):
-        return whole_numbers("policy_versions", one_per_row("policy_versions", column)), False
-    return _rising("policy_versions", columns, rollout, real), True
-
-
-def _numbers_of_texts(column: Lists | Tensor | list[str]) -> Lists | Tensor:
+def _numbers_of_texts(column: Column) -> Column:
+    """Return SGLang's weight_version, a text, as a number if it is one: the order of other texts is unknown."""
     if not isinstance(column, list):
         return column
     other = next((text for text in column if not (text.isascii() and text.isdecimal() and len(text) < 10)), None)
@@ -346,32 +294,31 @@ def _numbers_of_texts(column: Lists | Tensor | list[str]) -> Lists | Tensor:
     return torch.tensor([int(text) for text in column])
 
 
-def turns(columns: Columns, rollout: Lists, real: Tensor, paired: Tensor) -> Tensor | None:
-    """Return the turn of each paired token, (N,): the file's, or the runs of real tokens between others.
+def turns(columns: Columns) -> Tensor | None:
+    """Return the turn of each token, (N,): the file's, or the runs of tokens without a gap in `PLACES`.
 
     None if no response has more than one turn. Raises `UsageError` if the turns of a response fall or are negative.
     """
+    rollout, places = (require_lists(name, columns[name]) for name in ("rollout_log_probs", PLACES))
     if "turn_ids" in columns:
-        numbers = _rising("turn_ids", columns, rollout, paired)
+        numbers = rising("turn_ids", columns)
         if bool((numbers < 0).any()):
-            row, lowest = int(rollout.rows()[paired][numbers < 0][0]), int(numbers.min())
+            row, lowest = int(rollout.rows()[numbers < 0][0]), int(numbers.min())
             raise UsageError(f"row {row} (from 0): turn_ids has {lowest}; turns are numbered from 0. {TOOL}")
         return numbers
-    before = torch.zeros_like(real)
-    before[1:] = real[:-1]
-    starts = real & ~(before & (rollout.positions() > 0))
-    if int(starts.sum()) == int((real_lengths(rollout, real) > 0).sum()):
+    first = rollout.positions() == 0
+    starts = ~first
+    starts[1:] &= places.values[1:] != places.values[:-1] + 1
+    if not bool(starts.any()):
         return None
-    count = starts.long().cumsum(0)
-    first = torch.zeros(len(rollout.lengths), dtype=torch.int64).scatter_reduce_(
-        0, rollout.rows(), count - starts.long(), "amin", include_self=False
-    )
-    return (count - first[rollout.rows()] - 1)[paired].int()
+    count = starts.int().cumsum(0)
+    return (count - count[first][torch.repeat_interleave(rollout.lengths[rollout.lengths > 0])]).int()
 
 
-def _rising(name: str, columns: Columns, rollout: Lists, real: Tensor) -> Tensor:
-    """Return the whole numbers of the real tokens. Raises `UsageError` if they fall within a response."""
-    numbers, row = whole_numbers(name, require_aligned(name, columns, rollout).values)[real], rollout.rows()[real]
+def rising(name: str, columns: Columns) -> Tensor:
+    """Return the whole numbers of the tokens. Raises `UsageError` if they fall within a response."""
+    lists = require_lists(name, columns[name])
+    numbers, row = whole_numbers(name, lists.values), lists.rows()
     falls = (numbers[1:] < numbers[:-1]) & (row[1:] == row[:-1])
     if bool(falls.any()):
         where = int(falls.nonzero()[0])

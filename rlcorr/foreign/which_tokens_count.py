@@ -14,15 +14,16 @@ from rlcorr.foreign.columns import (
     Column,
     Columns,
     Lists,
-    count_rows,
+    fit_rows,
     leave_out,
     refuse_where,
     require_aligned,
     require_lists,
     select_rows,
 )
-from rlcorr.foreign.parse.limits import MAX_TOKENS, check_limit
-from rlcorr.foreign.values import first_numbers, one_per_row, whole_numbers
+from rlcorr.foreign.names import PAIR
+from rlcorr.foreign.parse.limits import MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.values import FALLS, PLACES, first_numbers, is_constant, one_per_row, whole_numbers
 from rlcorr.systems.loss_masks import LOSSES, MASKS, REFUSED, REWARDS, RL, may_count
 from rlcorr.types import TOP
 
@@ -117,7 +118,7 @@ def _rl_mask(record: object) -> bool:
     return bool(channel.get("mask"))
 
 
-# --- padding ---
+# --- only the tokens that count ---
 
 
 TOKEN_COLUMNS = (
@@ -125,10 +126,34 @@ TOKEN_COLUMNS = (
     "returns",
 )  # fmt: skip
 """Columns with a floating-point number per response token."""
-_ALIGNED = (*TOKEN_COLUMNS, "response_mask", "response_ids", "token_ids", UNPAIRED)
+_WITH_ENTRY_PER_TOKEN = (*TOKEN_COLUMNS, "response_mask", "response_ids", "token_ids", UNPAIRED)
+_NO_START = 1 << 40  # larger than any position
 
 
-# --- lengths ---
+def keep_counting_tokens(columns: Columns, *, may_be_padded: bool) -> Columns:
+    """Return the columns with the numbers of the tokens that count alone, and their `PLACES`.
+
+    These are the tokens of response_mask, without it those within lengths, without both all. An optional column that
+    does not have an entry per token becomes unreadable.
+
+    Args:
+        columns: the columns under our names.
+        may_be_padded: if no mask is given, refuse lists of equal length that end in zeros, because they may be padded.
+
+    Raises `UsageError` for a needed column that does not fit the log-probs, and for more than `MAX_TOKENS` tokens.
+    """
+    columns = drop_empty(_as_lists(columns), PAIR)
+    rollout = require_lists("rollout_log_probs", columns["rollout_log_probs"])
+    columns = {name: fit_rows(name, column, len(rollout.lengths)) for name, column in columns.items()}
+    counts = _counting_tokens(columns, rollout, may_be_padded)
+    check_limit(MAX_TOKENS, int(counts.sum()), "tokens in rollout_log_probs")
+    if "token_ids" in columns:
+        columns = _split_ids(columns.pop("token_ids"), rollout, counts) | columns
+    if isinstance(versions := columns.get("policy_versions"), Lists) and is_constant(versions):
+        columns["policy_versions"] = versions.values[versions.positions() == 0]
+    columns[PLACES] = Lists(rollout.positions().int(), rollout.lengths)
+    kept = {name: column for name, column in columns.items() if name not in ("response_mask", "lengths", "offsets")}
+    return select_tokens(kept, counts)
 
 
 def drop_empty(columns: Columns, needed: Collection[str]) -> Columns:
@@ -145,7 +170,7 @@ def _is_all_null(column: Column) -> bool:
     return column.values.is_floating_point() and bool(column.values.isnan().all())
 
 
-def as_lists(columns: Columns) -> Columns:
+def _as_lists(columns: Columns) -> Columns:
     """Return the columns with every array (N,) of all tokens cut into rows, by lengths (B,) or offsets (B + 1,).
 
     If rollout_log_probs has lists or is two-dimensional, the columns are returned unchanged.
@@ -156,7 +181,7 @@ def as_lists(columns: Columns) -> Columns:
     lengths = _row_lengths(columns, len(log_probs))
     rest = {name: column for name, column in columns.items() if name not in ("lengths", "offsets")}
     for name, column in rest.items():
-        if name in _ALIGNED and isinstance(column, Tensor) and column.shape == log_probs.shape:
+        if name in _WITH_ENTRY_PER_TOKEN and isinstance(column, Tensor) and column.shape == log_probs.shape:
             rest[name] = Lists(column, lengths)
         elif isinstance(column, Tensor) and column.dim() and len(column) != len(lengths):
             why = f"{name} has {len(column)} numbers for {len(log_probs)} tokens in {len(lengths)} rows."
@@ -179,69 +204,8 @@ def _row_lengths(columns: Columns, tokens: int) -> Tensor:
     return lengths
 
 
-def trim_padding(columns: Columns) -> Columns:
-    """Return the columns without the places after the last real token of each row, if a mask or lengths show them.
-
-    A row keeps at least one place. If more than `MAX_TOKENS` places are left, those before the first real token are
-    left out, too, unless `token_ids` need them; messages then count tokens from there. Raises `UsageError` if that is
-    not enough.
-    """
-    rollout, mask, lengths = (columns.get(name) for name in ("rollout_log_probs", "response_mask", "lengths"))
-    if not isinstance(rollout, Lists):
-        return columns
-    if isinstance(mask, Lists) and torch.equal(mask.lengths, rollout.lengths):
-        real = mask.values != 0
-    elif mask is None and isinstance(lengths, Tensor) and lengths.shape == rollout.lengths.shape:
-        real = rollout.positions() < lengths[rollout.rows()]
-    else:
-        return columns
-    rows, positions = rollout.rows(), rollout.positions()
-    ends = torch.zeros_like(rollout.lengths).scatter_reduce(0, rows[real], positions[real] + 1, "amax")
-    kept = positions < ends.clamp(min=1)[rows]
-    if int(kept.sum()) > MAX_TOKENS and "token_ids" not in columns:
-        starts = ends.scatter_reduce(0, rows[real], positions[real], "amin")
-        kept &= positions >= starts[rows]
-    check_limit(MAX_TOKENS, int(kept.sum()), "tokens in rollout_log_probs")
-    if bool(kept.all()):
-        return columns
-    return {name: _trim(name, column, rollout, kept) for name, column in columns.items()}
-
-
-def _trim(name: str, column: Column, rollout: Lists, kept: Tensor) -> Column:
-    """Return a column that is aligned with the log-probs, (N,) or K numbers per token, at the places that are kept."""
-    if not isinstance(column, Lists) or name not in (*_ALIGNED, *TOP, "policy_versions", "turn_ids"):
-        return column
-    count = torch.bincount(rollout.rows()[kept], minlength=len(rollout.lengths))
-    if name == "token_ids":  # those of the prompt may come before
-        lengths = column.lengths - (rollout.lengths - count)
-        return Lists(column.values[column.positions() < lengths[column.rows()]], lengths.clamp(min=0), column.padded)
-    times = len(column.values) // max(len(rollout.values), 1) if name in TOP else 1
-    if not torch.equal(column.lengths, rollout.lengths * times):
-        return column
-    return Lists(column.values[kept.repeat_interleave(times)], count * times, column.padded)
-
-
-# --- masks ---
-
-
-def find_real_tokens(columns: Columns, may_be_padded: bool) -> tuple[Columns, Lists, Tensor]:
-    """Return the columns as lists, the engine's log-probs among them, and the mask (N,) of their real tokens.
-
-    Real tokens are those of response_mask, without it those within lengths, without both all. Raises `UsageError` if
-    neither is there and the lists may be padded.
-    """
-    columns = as_lists(columns)
-    rollout = require_lists("rollout_log_probs", columns["rollout_log_probs"])
-    columns = {name: _check_rows(name, column, len(rollout.lengths)) for name, column in columns.items()}
-    return columns, rollout, _real_mask(columns, rollout, may_be_padded)
-
-
-def _check_rows(name: str, column: Column, rows: int) -> Column:
-    got = count_rows(column, rows)
-    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
-
-
-def _real_mask(columns: Columns, rollout: Lists, may_be_padded: bool) -> Tensor:
+def _counting_tokens(columns: Columns, rollout: Lists, may_be_padded: bool) -> Tensor:
+    """Return the mask of the tokens that count, (N,)."""
     if "response_mask" in columns:
         mask = require_aligned("response_mask", columns, rollout)
         refuse_where(mask, (mask.values != 0) & (mask.values != 1), "response_mask is neither 0 nor 1")
@@ -273,18 +237,66 @@ def _looks_padded(columns: Columns, rollout: Lists) -> bool:
     return bool(((a == 0) & (b == 0) | a.isnan() & b.isnan()).all(-1).any())
 
 
-def split_unpaired(columns: Columns, rollout: Lists, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which real tokens have both log-probs (N,), and how many of each row lack the engine's (B,).
+def _split_ids(both: Column, rollout: Lists, counts: Tensor) -> Columns:
+    """Return ids of prompt and response together as prompt_ids and response_ids.
 
-    The second is 0 unless `mark_unpaired` has marked tokens. Raises `UsageError` if the trainer's log-prob
-    of a marked token is missing, too.
+    If rows of ids and of log-probs have the same lengths, the response starts at the first token of a row that counts.
+    Otherwise the log-probs belong to the last ids of each row.
     """
-    if UNPAIRED not in columns:
-        return real, torch.zeros_like(rollout.lengths)
-    unpaired = require_aligned(UNPAIRED, columns, rollout).values & real
-    old = require_aligned("old_log_probs", columns, rollout)
-    refuse_where(old, unpaired & old.values.isnan(), "old_log_probs is NaN or null")
-    return real & ~unpaired, torch.bincount(rollout.rows()[unpaired], minlength=len(rollout.lengths)).int()
+    try:
+        tokens = require_lists("token_ids", both)
+        if bool((tokens.lengths < rollout.lengths).any()):
+            require_aligned("token_ids", {"token_ids": tokens}, rollout)  # raises with the first row that differs
+        ids = whole_numbers("token_ids", tokens.values)
+    except UsageError as error:
+        return {"token_ids": Unreadable(str(error))}
+    rows, positions = tokens.rows(), tokens.positions()
+    if torch.equal(tokens.lengths, rollout.lengths):
+        start = torch.full_like(rollout.lengths, _NO_START).scatter_reduce(0, rows[counts], positions[counts], "amin")
+        in_prompt, response = positions < start.where(start < _NO_START, 0)[rows], ids
+    else:
+        in_prompt = positions < (tokens.lengths - rollout.lengths)[rows]
+        response = ids[~in_prompt]
+    prompt_lengths = torch.bincount(rows[in_prompt], minlength=len(tokens.lengths))
+    return {"prompt_ids": Lists(ids[in_prompt], prompt_lengths), "response_ids": Lists(response, rollout.lengths)}
+
+
+# --- selecting tokens ---
+
+
+def select_tokens(columns: Columns, selected: Tensor) -> Columns:
+    """Return the columns with the tokens at which `selected`, (N,), is true; those without tokens are unchanged."""
+    rollout = require_lists("rollout_log_probs", columns["rollout_log_probs"])
+    whole = bool(selected.all())  # a copy would be as large as the columns
+    lengths = rollout.lengths if whole else torch.bincount(rollout.rows()[selected], minlength=len(rollout.lengths))
+    result: Columns = {}
+    for name, column in columns.items():
+        if not isinstance(column, Lists) or name not in (*_WITH_ENTRY_PER_TOKEN, *FALLS, *TOP, PLACES):
+            result[name] = column
+            continue
+        try:
+            times = _numbers_per_token(name, column, rollout)
+        except UsageError as error:
+            result[name] = leave_out(name, str(error))
+            continue
+        kept = selected.repeat_interleave(times) if times > 1 else selected
+        result[name] = Lists(column.values if whole else column.values[kept], lengths * times)
+    return result
+
+
+def _numbers_per_token(name: str, column: Lists, rollout: Lists) -> int:
+    """Return how many numbers a token has. Raises `UsageError` if tokens differ in it."""
+    if name not in TOP:
+        require_aligned(name, {name: column}, rollout)
+        return 1
+    count = len(column.values) // max(len(rollout.values), 1)
+    if len(wrong := (column.lengths != count * rollout.lengths).nonzero()):
+        row = int(wrong[0])
+        raise UsageError(
+            f"row {row} (from 0): {name} has {int(column.lengths[row])} numbers for {int(rollout.lengths[row])} "
+            "tokens; every token must have the same number of them."
+        )
+    return count
 
 
 # --- aborted responses ---

@@ -1,5 +1,5 @@
-"""Files that the systems' own code wrote (by tests/peers/dump_files.py). Every field that says which tokens or rewards
-count is used, or refused by name."""
+"""Files that the systems' own code wrote (by tests/peers/dump_files.py), and files that are none of them. Every field
+that says which tokens or rewards count is used, or refused by name."""
 
 import json
 from pathlib import Path
@@ -26,17 +26,59 @@ def token(record: StepRecord, name: str) -> list[list[float]]:
     return real(record.batch.tensors()[name], record)
 
 
-def test_nemo_rl_with_dynamic_sampling_has_the_rewards_of_what_it_trains_on() -> None:
-    record = dumped("nemo_rl/train_data_step12.jsonl")
-    assert (token(record, "rollout_log_probs"), token(record, "old_log_probs")) == (ROLLOUT, OLD)
-    assert record.batch.tensors()["rewards"].tolist() == [1.0, 0.5]  # `rewards` in the file: 0, 1, 1, 0
+PRIME_RL = "prime_rl/token_exports/step_3/rank_0.jsonl"
+TODAY = "prime_rl_today/shared/run_a/token_exports/step_3/rank_0.jsonl"
+READ: dict[str, dict[str, Any]] = {
+    # With dynamic sampling: the rewards of what it trains on; `rewards` in the file are 0, 1, 1, 0.
+    "nemo_rl/train_data_step12.jsonl": {
+        "rollout_log_probs": ROLLOUT, "old_log_probs": OLD, "advantages": [[1.0] * 3, [-1.0] * 2],
+        "response_ids": [[6, 7, 8], [9, 10]], "prompts": [[3, 4], [5]], "rewards": [1.0, 0.5], "step": 12,
+    },
+    # The second response is distilled: loss_mask counts its tokens, rl_weights does not.
+    PRIME_RL: {
+        "rollout_log_probs": [ROLLOUT[0], []], "old_log_probs": [OLD[0], []], "advantages": [[1.0] * 3, []],
+        "response_ids": [[6, 7, 8], []], "step": 3,
+    },
+    # loss_mask counts one token of the first response and all of the second that the RL loss does not. Both are of step
+    # 3 of their run, in steps 7 and 8 of a trainer that several runs share. The reward is repeated for every token.
+    TODAY: {
+        "rollout_log_probs": [[-0.5, -2.0], []], "old_log_probs": [[-0.75, -2.5], []], "response_ids": [[6, 8], []],
+        "rewards": [0.5, 1.5], "step": 3,
+    },
+    # By loss_masks; the rewards before their group is taken off.
+    "slime/4.pt": {
+        "rollout_log_probs": [ROLLOUT[0], ROLLOUT[1][:1]], "old_log_probs": [OLD[0], OLD[1][:1]],
+        "response_ids": [[6, 7, 8], [9]], "prompts": [[3, 4], [5]], "rewards": [1.0, 0.0], "step": 4,
+    },
+    # A tool's answer (the middle token) and padding (the third row): only loss_mask is 0 for both.
+    "skyrl/global_step_7_training_input.pkl": {
+        "rollout_log_probs": [[-0.5, -2.0], [-0.25, -0.75], []], "old_log_probs": [[-0.75, -2.5], [-0.125, -1.5], []],
+        "advantages": [[1.0, 1.0], [-1.0, -1.0], []], "response_ids": [[6, 8], [9, 10], []],
+        "prompts": [[3, 4], [5], [3, 4]], "step": 7,
+    },
+}  # fmt: skip
+"""File → what is read from it."""
 
 
-def test_prime_rl_leaves_out_what_its_rl_loss_leaves_out() -> None:
-    """Check a distilled response, the second of rank 0: loss_mask counts its tokens, rl_weights does not."""
-    record = dumped("prime_rl/token_exports/step_3/rank_0.jsonl")
+@pytest.mark.parametrize("name", READ)
+def test_what_a_dump_says(name: str) -> None:
+    record, expected = dumped(name), dict(READ[name])
+    tensors = record.batch.tensors()
+    assert record.step == expected.pop("step")
+    if prompts := expected.pop("prompts", None):
+        ids = zip(tensors["prompt_ids"], tensors["prompt_mask"], strict=True)
+        assert [row[mask].tolist() for row, mask in ids][: len(prompts)] == prompts
+    for field, values in expected.items():
+        got = tensors[field].tolist() if field == "rewards" else token(record, field)
+        assert got == values, field
+
+
+def test_a_sample_that_nemo_rl_masks_and_the_dummy_before_the_first_token() -> None:
+    lines = [json.loads(line) for line in (DUMPS / "nemo_rl/train_data_step12.jsonl").read_text().splitlines()]
+    lines[0]["token_loss_mask"][0][0], lines[1]["sample_loss_mask"] = 1, [0.0]
+    record = read_pairs("x.jsonl", jsonl(lines))
     assert token(record, "rollout_log_probs") == [ROLLOUT[0], []]
-    assert token(record, "advantages") == [[1.0] * 3, []]
+    assert record.responses[0] == "question one answer"
 
 
 def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
@@ -45,48 +87,29 @@ def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
     assert "rl_weights" in refused(path.name, path.read_bytes())
 
 
-TODAY = "prime_rl_today/shared/run_a/token_exports/step_3/rank_0.jsonl"
+@pytest.mark.parametrize(
+    ("name", "column", "values", "said"),
+    [
+        (TODAY, "losses", [1], "object of losses per token; got 1"),
+        (PRIME_RL, "trainer_logprobs", [None, None, -1.0, None], "row 0, token 3 (from 0): old_log_probs is NaN"),
+    ],
+)
+def test_columns_of_prime_rl_that_are_damaged(name: str, column: str, values: list[Any], said: str) -> None:
+    line = json.loads((DUMPS / name).read_text().splitlines()[0])
+    assert said in refused("x.jsonl", jsonl([line | {column: values + line[column][len(values) :]}]))
 
 
-def test_prime_rl_of_today_says_it_in_losses() -> None:
-    """Check tokens that loss_mask counts and the RL loss does not: one of the first response, all of the second.
-
-    Both are of step 3 of their run, in steps 7 and 8 of a trainer that several runs share. The reward is repeated for
-    every token."""
-    record = dumped(TODAY)
-    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], []]
-    assert token(record, "old_log_probs") == [[-0.75, -2.5], []]
-    assert token(record, "response_ids") == [[6, 8], []]
-    assert record.batch.tensors()["rewards"].tolist() == [0.5, 1.5]
-    assert record.step == 3
-
-
-def test_losses_of_prime_rl_that_are_no_losses() -> None:
-    line = json.loads((DUMPS / TODAY).read_text().splitlines()[0])
-    odd = line | {"losses": [1, *line["losses"][1:]]}
-    assert "object of losses per token; got 1" in refused("x.jsonl", jsonl([odd]))
-
-
-def test_slime_has_the_rewards_before_their_group_is_taken_off() -> None:
-    record = dumped("slime/4.pt")
-    assert token(record, "rollout_log_probs") == [ROLLOUT[0], ROLLOUT[1][:1]]  # by loss_masks
-    assert token(record, "old_log_probs") == [OLD[0], OLD[1][:1]]
-    assert record.batch.tensors()["rewards"].tolist() == [1.0, 0.0]
-    assert token(record, "response_ids") == [[6, 7, 8], [9]]
-    assert record.batch.tensors()["prompt_ids"].tolist() == [[3, 4], [0, 5]]
-    assert record.step == 4
-
-
-def test_skyrl_counts_what_its_loss_counts() -> None:
-    """Check a tool's answer (the middle token) and padding (the third row): only loss_mask is 0 for both."""
-    record = dumped("skyrl/global_step_7_training_input.pkl")
-    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], [-0.25, -0.75], []]
-    assert token(record, "old_log_probs") == [[-0.75, -2.5], [-0.125, -1.5], []]
-    assert token(record, "advantages") == [[1.0, 1.0], [-1.0, -1.0], []]
-    assert token(record, "response_ids") == [[6, 8], [9, 10], []]
-    tensors = record.batch.tensors()
-    prompts = [ids[mask].tolist() for ids, mask in zip(tensors["prompt_ids"], tensors["prompt_mask"], strict=True)]
-    assert prompts[:2] == [[3, 4], [5]]
+def test_slime_converted_as_the_refusal_says() -> None:
+    """Read slime's log_probs as old_log_probs: the trainer computed them before the update."""
+    whole = torch.load(DUMPS / "slime/4.pt", weights_only=True)
+    lines = [json.dumps(sample, default=lambda x: x.tolist()) for sample in whole["samples"]]
+    one = json.dumps({"format_version": 2, "rollout_id": 4, "samples": [json.loads(line) for line in lines]})
+    for name, content, step in (("x.jsonl", "\n".join(lines), 1), ("x.json", one, 4)):
+        record = read_pairs(name, content.encode())
+        for field in ("rollout_log_probs", "old_log_probs", "response_ids"):
+            assert token(record, field) == READ["slime/4.pt"][field]
+        assert "log_probs" not in record.batch.tensors()
+        assert record.step == step
 
 
 def test_trl_leaves_out_what_a_tool_answered() -> None:
@@ -107,6 +130,26 @@ def test_trl_leaves_out_what_a_tool_answered() -> None:
     assert token(record, "advantages") == advantages
 
 
+def test_verl() -> None:
+    """Read a DataProto's tensors: prompts padded on the left, ids instead of texts, the score at the last token."""
+    mask = np.array([[1, 1], [1, 0]])
+    content = npz(
+        prompts=np.array([[0, 3, 4], [0, 0, 5]]), responses=np.array([[6, 7], [8, 0]]), response_mask=mask,
+        attention_mask=np.array([[0, 1, 1, 1, 1], [0, 0, 1, 1, 0]]),
+        old_log_probs=np.array([[-0.75, -0.5], [-0.125, 0]]),
+        rollout_log_probs=np.array([[-0.5, -1], [-0.25, 0]]), token_level_scores=np.array([[0, 1.0], [-1.0, 0]]),
+        ref_log_prob=np.array([[-0.75, -0.5], [-0.125, 0]]), advantages=np.array([[2.0, 1.0], [3.0, 0]]),
+    )  # fmt: skip
+    record = read_pairs("batch.npz", content)
+    batch = record.batch.tensors()
+    assert token(record, "rollout_log_probs") == [[-0.5, -1.0], [-0.25]]
+    assert token(record, "response_ids") == [[6, 7], [8]]
+    assert batch["prompt_ids"].tolist() == [[3, 4], [0, 5]]
+    assert batch["rewards"].tolist() == [1, -1]
+    assert token(record, "ref_log_probs") == token(record, "old_log_probs") == [[-0.75, -0.5], [-0.125]]
+    assert record.responses == ["", ""]
+
+
 def test_verl_after_its_own_correction() -> None:
     """Refuse verl's corrected batch: response_mask has lost its rejected tokens (0.9.1, rollout_corr_helper.py)."""
     arrays = {name: np.full((1, 2), -1.0) for name in ("rollout_log_probs", "old_log_probs", "rollout_is_weights")}
@@ -114,9 +157,46 @@ def test_verl_after_its_own_correction() -> None:
     assert "has a column rollout_is_weights: verl's correction has acted on this batch" in said
 
 
-# --- columns of no particular system ---
+# --- files without a pair ---
 
 PAIR = {"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.0, -2.0]}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, "found the columns none; needed are rollout_log_probs (the engine's) and old_log_probs (the trainer's"),
+        ({"rollout_log_probs": [-1], "old_logpbs": [-1]}, "is missing; the nearest name is 'old_logpbs'."),
+        ({"a": 1, "b": 2}, "found the columns 'a', 'b'; needed are rollout_log_probs"),
+        ({**PAIR, "prev_logprobs": [-1]}, "old_log_probs and prev_logprobs are two names of old_log_probs"),
+        ({**PAIR, "response_mask": [1], "loss_mask": [1]}, "response_mask and loss_mask are two names"),
+        ({"tokens": [1], "response_length": 1, "rollout_log_probs": [-1]}, "--save-debug-train-data writes both"),
+        ({"response_tokens": [1], "logprobs": [-1]}, "open-instruct's rollouts, which have only vLLM's log-probs"),
+        ({"input": "a", "output": "b", "gts": "c", "score": 1, "step": 1}, "verl's rollout_data_dir"),
+        ({"prompt": "a", "completion": "b", "head_version": 1}, "AReaL's rollouts"),
+        (
+            {"tokens": [1, 2], "rollout_log_probs": [-1, -1], "log_probs": [-1, -1]},
+            "old_log_probs is missing; the nearest name is 'log_probs'",
+        ),
+    ],
+)  # fmt: skip
+def test_without_a_pair(row: dict[str, Any], said: str) -> None:
+    message = refused("x.jsonl", jsonl([row]))
+    assert said in message
+    assert message.startswith("'x.jsonl': ")
+
+
+def test_trl_completions() -> None:
+    content = parquet(step=[1], prompt=["a"], completion=["b"], advantage=[0.5])
+    assert "TRL's completions, which have only texts" in refused("completions_00001.parquet", content)
+
+
+def test_many_strange_names_are_not_all_shown() -> None:
+    row = {"<b>" + "x" * 10_000: 1} | {f"key {i}": 1 for i in range(5000)}
+    assert "and 4981 more" in refused("x.jsonl", jsonl([row]))
+
+
+# --- columns of no particular system ---
 
 
 @pytest.mark.parametrize("name", ["sample_mask", "loss_weights", "mask", "my_masks", "importance_weight"])

@@ -23,21 +23,43 @@ def real(record: StepRecord, name: str) -> list[list[int]]:
     return [row[kept].tolist() for row, kept in zip(tensor, mask, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["versions", "policy_versions", "token_policy_versions"])
-def test_a_version_per_token_is_read(name: str) -> None:
-    """A response that was interrupted by a sync goes on with newer weights. AReaL calls the column `versions`."""
-    record = read(**{name: [[4, 4, 5, 5, 6], [5, 5, 5]]})
-    assert real(record, "policy_versions") == [[4, 4, 5, 5, 6], [5, 5, 5]]
+PER_TOKEN = [[4, 4, 5, 5, 6], [5, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "field", "expected"),
+    [
+        # A response that was interrupted by a sync goes on with newer weights. AReaL calls the column `versions`.
+        *(({name: PER_TOKEN}, "policy_versions", PER_TOKEN) for name in ("versions", "policy_versions")),
+        # AReaL writes -1 for tokens that no policy sampled.
+        (
+            {"versions": [[4, 4, -1, 5, 5], [5, 5, 5]], "loss_mask": [[1, 1, 0, 1, 1], [1, 1, 1]]},
+            "policy_versions", [[4, 4, 5, 5], [5, 5, 5]],
+        ),
+        # Turns are the runs of tokens between the answers of tools, unless the file names them.
+        ({"loss_mask": [[1, 0, 0, 1, 1], [0, 1, 1]]}, "turn_ids", [[0, 1, 1], [0, 0]]),
+        (
+            {"loss_mask": [[1, 0, 0, 1, 1], [1, 1, 1]], "turn_ids": [[0, 0, 0, 1, 2], [3, 3, 4]]},
+            "turn_ids", [[0, 1, 2], [3, 3, 4]],
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_per_token(columns: dict[str, list[Any]], field: str, expected: list[list[int]]) -> None:
+    record = read(**columns)
+    assert real(record, field) == expected
     assert record.notes == ()
 
 
-def test_a_version_repeated_over_a_response_is_one_per_row() -> None:
-    assert read(versions=[[4] * 5, [5] * 3]).batch.tensors()["policy_versions"].tolist() == [4, 5]
-
-
-def test_a_version_that_is_a_text_of_digits_is_read() -> None:
-    """SGLang's weight_version is a text, "default" unless the trainer sets it."""
-    assert read(weight_version=["9", "10"]).batch.tensors()["policy_versions"].tolist() == [9, 10]
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"versions": [[4] * 5, [5] * 3]}, [4, 5]),
+        ({"versions": [[4] * 5, [5] * 3], "loss_mask": [[1] * 5, [0] * 3]}, [4, 5]),  # also without a token that counts
+        ({"weight_version": ["9", "10"]}, [9, 10]),  # SGLang's is a text, "default" unless the trainer sets it
+    ],
+)
+def test_one_version_per_response(columns: dict[str, list[Any]], expected: list[int]) -> None:
+    assert read(**columns).batch.tensors()["policy_versions"].tolist() == expected
 
 
 def test_versions_that_are_other_texts_are_left_out_because_their_order_is_unknown() -> None:
@@ -46,10 +68,8 @@ def test_versions_that_are_other_texts_are_left_out_because_their_order_is_unkno
     assert any("texts such as 'default': which of two texts is the newer version" in note for note in record.notes)
 
 
-def test_the_versions_of_tokens_that_do_not_count_are_left_out() -> None:
-    """AReaL writes -1 for tokens that no policy sampled."""
-    record = read(versions=[[4, 4, -1, 5, 5], [5, 5, 5]], loss_mask=[[1, 1, 0, 1, 1], [1, 1, 1]])
-    assert real(record, "policy_versions") == [[4, 4, 5, 5], [5, 5, 5]]
+def test_one_turn_is_no_turn() -> None:
+    assert "turn_ids" not in read(loss_mask=[[0, 1, 1, 1, 0], [1, 1, 1]]).batch.tensors()
 
 
 @pytest.mark.parametrize(
@@ -79,21 +99,6 @@ def test_versions_that_run_backwards_and_turns_that_overlap_are_left_out(name: s
     (note,) = record.notes
     assert note.startswith(f"{field} is left out: ")
     assert why in note
-
-
-def test_turns_are_the_runs_between_the_answers_of_tools() -> None:
-    record = read(loss_mask=[[1, 0, 0, 1, 1], [0, 1, 1]])
-    assert real(record, "turn_ids") == [[0, 1, 1], [0, 0]]
-    assert real(record, "rollout_log_probs")[0] == pytest.approx([-1.1, -1.0, -1.3])
-
-
-def test_turns_that_a_file_names_win_over_holes() -> None:
-    record = read(loss_mask=[[1, 0, 0, 1, 1], [1, 1, 1]], turn_ids=[[0, 0, 0, 1, 2], [3, 3, 4]])
-    assert real(record, "turn_ids") == [[0, 1, 2], [3, 3, 4]]
-
-
-def test_one_turn_is_no_turn() -> None:
-    assert "turn_ids" not in read(loss_mask=[[0, 1, 1, 1, 0], [1, 1, 1]]).batch.tensors()
 
 
 def test_the_lists_of_a_trajectory_are_its_turns() -> None:

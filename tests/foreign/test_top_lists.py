@@ -1,6 +1,7 @@
 """The sampler's likeliest tokens in files from outside: arrays, flat lists, and what is said where they do not fit."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,46 +28,48 @@ def check(batch: TokenBatch) -> None:
     torch.testing.assert_close(fields["old_top_log_probs"], torch.tensor(OLD))
 
 
+LISTS = {"top_ids": IDS, "rollout_top_log_probs": ROLLOUT, "old_top_log_probs": OLD}
+
+
+def flat(tokens: list[list[float]]) -> list[float]:
+    """Return K numbers for each token, one token after the other, as recorded steps have them."""
+    return [number for token in tokens for number in token]
+
+
+def lines(form: Callable[[list[list[float]]], Any]) -> str:
+    """Return an answer per line, with the lists of its tokens in this form."""
+    rows = [
+        {name: x[row][:length] for name, x in PAIR.items()} | {name: form(x[row][:length]) for name, x in LISTS.items()}
+        for row, length in enumerate((2, 1))
+    ]
+    return "\n".join(map(json.dumps, rows))
+
+
+def in_one_object(reward: Any) -> str:
+    return json.dumps({name: [x[0], x[1][:1]] for name, x in (PAIR | LISTS).items()} | {"rewards": reward})
+
+
+def read(tmp_path: Path, text: str) -> TokenBatch:
+    (tmp_path / "pairs.jsonl").write_text(text)
+    return import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch
+
+
 def test_arrays_are_read(tmp_path: Path) -> None:
-    lists = {"top_ids": IDS, "rollout_top_log_probs": ROLLOUT, "old_top_log_probs": OLD}
-    arrays: dict[str, Any] = {name: np.array(values, np.float32) for name, values in (PAIR | lists).items()}
+    arrays: dict[str, Any] = {name: np.array(values, np.float32) for name, values in (PAIR | LISTS).items()}
     np.savez(tmp_path / "pairs.npz", **arrays | {"response_mask": MASK, "top_ids": np.array(IDS)})
     check(import_file(tmp_path / "pairs.npz", tmp_path / "mine").batch)
 
 
-def test_flat_lists_are_read(tmp_path: Path) -> None:
-    """K numbers for each token, one token after the other, as recorded steps have them."""
-    rows = []
-    for row, length in enumerate((2, 1)):
-        entry = {name: values[row][:length] for name, values in PAIR.items()}
-        for name, values in (("top_ids", IDS), ("rollout_top_log_probs", ROLLOUT), ("old_top_log_probs", OLD)):
-            entry[name] = [number for token in values[row][:length] for number in token]
-        rows.append(json.dumps(entry))
-    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
-    check(import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch)
+@pytest.mark.parametrize("text", [lines(flat), lines(list), in_one_object([1.0, 0.0])])
+def test_flat_lists_and_a_list_per_token_are_read(tmp_path: Path, text: str) -> None:
+    """A list of rewards makes two responses of the two lists of one object."""
+    check(read(tmp_path, text))
 
 
-def test_a_list_per_token_is_read(tmp_path: Path) -> None:
-    lists = (("top_ids", IDS), ("rollout_top_log_probs", ROLLOUT), ("old_top_log_probs", OLD))
-    rows = [
-        {name: values[row][:length] for name, values in (*PAIR.items(), *lists)} for row, length in enumerate((2, 1))
-    ]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    check(import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch)
-
-
-@pytest.mark.parametrize(("reward", "expected"), [(1.0, [IDS[0] + IDS[1][:1]]), ([1.0, 0.0], None)])
-def test_a_list_per_token_of_every_turn_or_response_is_read(tmp_path: Path, reward: Any, expected: Any) -> None:
-    """A single reward makes the two lists two turns, a list of rewards two responses."""
-    lists = (("top_ids", IDS), ("rollout_top_log_probs", ROLLOUT), ("old_top_log_probs", OLD))
-    entry = {name: [values[0], values[1][:1]] for name, values in (*PAIR.items(), *lists)} | {"rewards": reward}
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(entry))
-    batch = import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch
-    if expected is None:
-        check(batch)
-    else:
-        assert batch.tensors()["top_ids"].tolist() == expected
-        assert batch.tensors()["turn_ids"].tolist() == [[0, 0, 1]]
+def test_a_list_per_token_of_every_turn_is_read(tmp_path: Path) -> None:
+    batch = read(tmp_path, in_one_object(1.0))
+    assert batch.tensors()["top_ids"].tolist() == [IDS[0] + IDS[1][:1]]
+    assert batch.tensors()["turn_ids"].tolist() == [[0, 0, 1]]
 
 
 def test_the_recorder_takes_them(tmp_path: Path) -> None:

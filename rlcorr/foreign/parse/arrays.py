@@ -10,10 +10,8 @@ import pyarrow as pa
 from safetensors import SafetensorError, deserialize
 
 from rlcorr.errors import UsageError, first_line
-from rlcorr.foreign.parse.limits import MAX_NAMES, check_limit
 from rlcorr.foreign.parse.request import NO_TABLE, Piece, Request
 
-LARGEST_INTEGER = 2**63 - 1
 _TENSOR_TYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2",
@@ -37,7 +35,7 @@ def npz_pieces(request: Request) -> Iterator[Piece]:
                 raise UsageError("this file was written by torch.save: rename it to .pt.")
             if len(set(archive.files)) < len(archive.files):
                 raise UsageError("two members of the archive have the same name.")
-            yield _names(archive.files)
+            yield {"names": archive.files}, NO_TABLE
             for name in archive.files:
                 if name in request.wanted:
                     yield array_piece(name, _npy(archive, name))
@@ -60,7 +58,7 @@ def safetensors_pieces(request: Request) -> Iterator[Piece]:
         tensors: dict[str, Any] = dict(deserialize(request.path.read_bytes()))
     except _UNREADABLE as error:
         raise UsageError(f"cannot be read as .safetensors ({first_line(error)}).") from error
-    yield _names([*tensors])
+    yield {"names": [*tensors]}, NO_TABLE
     for name, tensor in tensors.items():
         if name in request.wanted:
             yield array_piece(name, _tensor(name, tensor))
@@ -73,11 +71,6 @@ def _tensor(name: str, tensor: dict[str, Any]) -> np.ndarray | str:
         return f"{name} has dtype {kind}; bool, integers and floats of 16, 32 or 64 bits are read."
     array = np.frombuffer(tensor["data"], _TENSOR_TYPES[kind]).reshape(tensor["shape"])
     return (array.astype("<u4") << 16).view("<f4") if kind == "BF16" else array
-
-
-def _names(names: list[str]) -> Piece:
-    check_limit(MAX_NAMES, len(names), "arrays")
-    return {"names": names}, NO_TABLE
 
 
 def array_piece(name: str, array: np.ndarray | str) -> Piece:
@@ -95,8 +88,6 @@ def array_piece(name: str, array: np.ndarray | str) -> Piece:
         why = f"{name} holds texts in shape {array.shape}; one per row is read."
     elif kind not in "biuf" or array.dtype.itemsize > 8:
         why = f"{name} has dtype {array.dtype}; bool, integers, floats of 16, 32 or 64 bits and texts are read."
-    elif kind == "u" and array.size and int(array.max()) > LARGEST_INTEGER:
-        why = f"{name} has the number {int(array.max()):,}; integers of at most 63 bits are read."
     if why:
         return {"unreadable": {name: why}}, NO_TABLE
     if kind == "b":

@@ -15,8 +15,6 @@ MAX_PADDED = 1 << 24
 """Number of rows times the longest row: the size of a batch made of a ragged file."""
 MAX_TEXT = 1 << 26
 """Characters in one column of texts."""
-MAX_NAMES = 1 << 16
-"""Different names of columns."""
 
 
 @dataclass(frozen=True)

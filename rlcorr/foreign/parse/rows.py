@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.parse.limits import MAX_NAMES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.limits import Unreadable
 from rlcorr.foreign.parse.request import Keys, Piece, Request
 from rlcorr.foreign.parse.turns import (
     TURN_IDS,
@@ -37,19 +37,13 @@ def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
     wanted, keys = request.wanted, request.keys
     entries: list[tuple[str, Row]] = []
     names: dict[str, None] = {}
-    tokens = 0
     for place, value in objects:
         for where, entry in _samples(value, place, keys):
             names |= dict.fromkeys(entry)
-            check_limit(MAX_NAMES, len(names), "different keys")
             entries.append((where, to_arrays({name: x for name, x in entry.items() if name in wanted}, where, keys)))
-            tokens += max(map(_count_numbers, entries[-1][1].values()), default=0)
-            check_limit(MAX_TOKENS, tokens, "tokens")
-        check_limit(MAX_ROWS, len(entries), "rows")
     rows = _rows(entries, keys)
     if not rows:
         raise UsageError("holds no rows.")
-    check_limit(MAX_ROWS, len(rows), "rows")
     columns = {
         name: array_of_cells(name, [to_cell(row.get(name), name) for row in rows])
         for name in names | dict.fromkeys(name for row in rows for name in row)
@@ -58,12 +52,6 @@ def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
     unreadable = {name: column.why for name, column in columns.items() if isinstance(column, Unreadable)}
     table = pa.table({name: column for name, column in columns.items() if isinstance(column, pa.Array)})
     return {"names": list(names), "unreadable": unreadable}, table
-
-
-def _count_numbers(value: Any) -> int:
-    if isinstance(value, list):
-        return sum(len(x) for x in value if isinstance(x, list | np.ndarray))
-    return len(value) if isinstance(value, np.ndarray) else 0
 
 
 # --- values → objects ---
@@ -126,7 +114,6 @@ def _rows(entries: list[tuple[str, Row]], keys: Keys) -> list[Row]:
         if key is None:
             rows.append(entry)
             continue
-        check_limit(MAX_ROWS, len(entry[key]), f"rows in {where}")
         if meanings[n] is None and len(stated) != 1:
             raise unknown_meaning(entry, key, where)
         if (meanings[n] or next(iter(stated))) == "turns":
