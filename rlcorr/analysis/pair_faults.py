@@ -249,7 +249,7 @@ def shift(batch: TokenBatch) -> Symptom | None:
     """
     old, rollout = batch.tensors()["old_log_probs"], batch.rollout_log_probs
     pairs = old, rollout, batch.response_mask & old.isfinite() & rollout.isfinite()
-    sizes, counts = _by_few(lambda p, q, real: _sums(*_neighbours(p, q, real, 0)[::2]), pairs)
+    sizes, counts = _by_few(lambda p, q, real: _sums(p - q, real), pairs)
     suspects = (sizes / counts.clamp(min=1) > SUSPICIOUS).nonzero()[:, 0]
     if not len(suspects):
         return None
