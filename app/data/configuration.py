@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar, get_args
 
 from text import phrases
@@ -124,12 +125,13 @@ def configuration(values: Values, slot: str) -> CorrectionConfig:
     return with_bounds(chosen(values, slot), {b.id: present[b.key] for b in bounds(values, slot)})
 
 
+@lru_cache(8)
 def values_of(config: CorrectionConfig, *, score_centering: bool, system: str) -> dict[str, Any] | None:
     """Return the fewest values with which the page shows this configuration, a preset of this system if there is one.
 
     Return None if it needs a bound or a loss that the page has no control for.
     """
-    options = []
+    options, wanted = [], {b.id: b.value for b in bounds_of(config)}
     for name, preset in PRESETS.items():
         if preset.loss.score_centering != score_centering:
             continue
@@ -137,7 +139,6 @@ def values_of(config: CorrectionConfig, *, score_centering: bool, system: str) -
         picked = {choice.key: choice.value for choice in choices_of(config) if choice.value != theirs[choice.key]}
         values = {"preset": name} | picked
         with suppress(UsageError):
-            wanted = {b.id: b.value for b in bounds_of(config)}
             values |= {b.key: wanted.get(b.id, b.value) for b in bounds(values, FIRST)}
             if configuration(values, FIRST) == config:
                 options.append((len(picked), preset.system != system, values))
