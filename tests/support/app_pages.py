@@ -4,6 +4,7 @@ import functools
 import html
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -38,7 +39,10 @@ def committed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each AppTest looks for components in the metadata of every installed package: longer than the page takes."""
+    """Each AppTest looks for components in the metadata of every installed package: longer than the page takes. And it
+    leaves the app's script as `__main__`, which a process that a later test spawns would run.
+    """
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     components = _components()
     monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: components)
 
