@@ -143,7 +143,7 @@ FIELDS: dict[str, Field] = {
     "budget_share": Field(95.0),
     "budget_m2": Field(0.04),
     "take": Field(None),
-    "clamp_rounding": Field(False),
+    **{key: Field(False) for key in phrases.REPAIRS},
     "dropped": Field([], take=lambda files: [file.file_id for file in files if isinstance(file, UploadedFile)]),
     "search": Field(""),
     "looked_up": Field(next(iter(PRESETS))),

@@ -232,9 +232,9 @@ BUDGETS = {
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_731,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_833,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_990,
-    ("app",): 10_540,
+    ("app",): 10_552,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 50_463,
+    ("tests",): 50_500,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

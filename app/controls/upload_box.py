@@ -19,7 +19,6 @@ from text.formatting import plain
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary
-from rlcorr.foreign.missing_fields import unpaired_sentence
 
 REFUSAL, TAKEN, READ = "upload_refusal", "upload_taken", "upload_read"
 """Keys of the session: why files were refused, and what was picked then; the last files; what was read of them."""
@@ -44,7 +43,10 @@ def take() -> None:
     # With another key it is another box: what is read folds it, whether somebody has opened the one before or not.
     with st.expander(label, expanded=read is None, key=f"box_{read.slug}" if read else "box"):
         st.caption(phrases.UPLOAD)
-        st.checkbox(phrases.CLAMP_ROUNDING, value=state.get("clamp_rounding"), key=state.widget("clamp_rounding"))
+        if REFUSAL in st.session_state or _repairs():
+            for key, label in phrases.REPAIRS.items():
+                option = f"(--{key.replace('_', '-')})"
+                st.checkbox(f"{label} {option}", value=state.get(key), key=state.widget(key))
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
         in_box = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key=state.widget("dropped"))
         if is_new and _files(in_box):  # a restarted server knows what is in the box only when it has drawn the box
@@ -79,12 +81,12 @@ def _picked() -> tuple[str, str]:
 def read_new_files() -> None:
     """Make a run of files that the box has not had before. Call it before the pickers are drawn, which name the run."""
     dropped = _files(st.session_state.get(state.widget("dropped"), []))
-    clamp = state.get("clamp_rounding")
-    now = clamp, *(file.file_id for file in dropped)
+    repairs = _repairs()
+    now = *repairs, *(file.file_id for file in dropped)
     if not dropped:  # after a change of page the box is empty
         st.session_state.pop(REFUSAL, None)
     elif now != st.session_state.get(TAKEN):
-        _take([(file.name, file.getvalue()) for file in dropped], clamp=clamp)
+        _take([(file.name, file.getvalue()) for file in dropped], repairs)
     st.session_state[TAKEN] = now
 
 
@@ -93,12 +95,16 @@ def _files(in_box: Sequence[object]) -> list[UploadedFile]:
     return [file for file in in_box if isinstance(file, UploadedFile)]
 
 
-def _take(files: list[uploads.DroppedFile], *, clamp: bool) -> None:
+def _repairs() -> tuple[str, ...]:
+    return tuple(key for key in phrases.REPAIRS if state.get(key))
+
+
+def _take(files: list[uploads.DroppedFile], repairs: tuple[str, ...]) -> None:
     """Make a run of these files and select it, or remember why they were refused."""
     st.session_state.pop(REFUSAL, None)
     names = sorted(name for name, _ in files)
     try:
-        slug, summary = uploads.take(files, phrases.UPLOADED.format(name=", ".join(names)), clamp_rounding=clamp)
+        slug, summary = uploads.take(files, phrases.UPLOADED.format(name=", ".join(names)), repairs)
     except UsageError as error:
         st.session_state[REFUSAL] = " ".join([str(error), *_hints(names)]), _picked()
         return
@@ -118,6 +124,5 @@ def _read(slug: str, names: list[str], summary: ImportSummary) -> Read:
     if summary.missing:
         fields = "; ".join(f"{name} ({use})" for name, use in summary.missing.items())
         details.append(phrases.MISSING.format(fields=fields))
-    left_out = [unpaired_sentence(summary.unpaired, summary.tokens)] if summary.unpaired else []
     line = say.read_line(uploads.name_of(names), summary)
-    return Read(slug, line, tuple(details), (*summary.notes, *left_out))
+    return Read(slug, line, tuple(details), (*summary.notes, *summary.left_out()))

@@ -38,13 +38,13 @@ def folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="rlcorr_uploads_")
 
 
-def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = False) -> tuple[str, ImportSummary]:
+def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) -> tuple[str, ImportSummary]:
     """Make a run of these files for this session, and return its slug and a summary.
 
     Args:
         files: The files, in any order.
         story: The sentence about the run that the pages show.
-        clamp_rounding: Read log-probs slightly above 0 as 0.
+        repairs: Options of `import` that make readable what is refused without them.
 
     Raises:
         UsageError: if two files have the same name, a file has an ending that is not read, or the files cannot be read
@@ -61,15 +61,16 @@ def take(files: Sequence[DroppedFile], story: str, *, clamp_rounding: bool = Fal
             read_parts(name, content)
 
     def source(name: str, content: bytes) -> Source:
-        return Source(name, lambda: iter(read_parts(name, content, clamp_rounding=clamp_rounding)), len(content))
+        return Source(name, lambda: iter(read_parts(name, content, **of_file)), len(content))
 
-    sources = [source(*file) for file in ordered]
-    slug = PREFIX + _digest(ordered, clamp_rounding)
+    of_file = {repair: True for repair in repairs if repair != "join"}
+    sources, join = [source(*file) for file in ordered], "join" in repairs
+    slug = PREFIX + _digest(ordered, repairs)
     run = Path(folder().name) / slug
     _remove_expired()
     if (run / "manifest.json").is_file():
-        return slug, summarize(read_steps(sources))
-    summary = write_run(run, read_steps(sources), story)
+        return slug, summarize(read_steps(sources, join=join))
+    summary = write_run(run, read_steps(sources, join=join), story)
     (run / NAME_FILE).write_text(name_of([name for name, _ in ordered]), encoding="utf-8")
     made = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]
     for oldest in made[:-QUOTA]:
@@ -90,12 +91,12 @@ def shown_name(slug: str) -> str:
     return file.read_text(encoding="utf-8") if slug.startswith(PREFIX) and file.is_file() else slug
 
 
-def _digest(files: Sequence[DroppedFile], clamp_rounding: bool) -> str:
+def _digest(files: Sequence[DroppedFile], repairs: Sequence[str]) -> str:
     """Return a hash of names, lengths and contents, and of a secret of this session."""
     digest = hashlib.sha256(st.session_state.setdefault("upload_secret", secrets.token_bytes(16)))
     for name, content in files:
         digest.update(f"{len(name.encode())} {len(content)} ".encode() + name.encode() + content)
-    digest.update(b"clamped" * clamp_rounding)
+    digest.update(" ".join(repairs).encode())
     return digest.hexdigest()[:24]
 
 

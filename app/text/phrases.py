@@ -118,7 +118,13 @@ UPLOAD = (
     "machine and are deleted when the app ends."
 )
 UPLOAD_LABEL = "One file per training step (or per rank)"
-CLAMP_ROUNDING = "Read log-probs between 0 and 0.125 as 0: rounding to bfloat16 made them positive (clamp_rounding)"
+REPAIRS = {
+    "clamp_rounding": "Read log-probs between 0 and 0.125 as 0: rounding to bfloat16 made them positive",
+    "nan_is_ratio_one": "Leave out tokens whose engine log-prob is NaN",
+    "leave_out_aborted": "Leave out answers for which one side has no log-prob, such as aborted ones",
+    "join": "Join the rows that several files have of one step: shards, or a file per micro-batch",
+}
+"""Option of `rlcorr import` → what its box says. Without it, such files are refused with the option's name."""
 UPLOADED = "Your file {name}."
 WELCOME = "Read {responses} responses with {tokens:,} tokens{steps}; every view shows them now."
 IN_STEPS = " in {steps} steps"

@@ -196,6 +196,23 @@ def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
     assert "policy_versions is left out" in text.replace("\\", "")
 
 
+def test_rows_without_log_probs_and_shards_of_a_step_are_read_if_their_boxes_are_ticked(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    aborted = json.dumps({"old_log_probs": OLD[0], "rollout_log_probs": []}).encode()
+    at = open_app(BOX)
+    assert not [box for box in at.checkbox if "--" in box.label]  # nothing is refused, so nothing is to be repaired
+    shards = [(f"step_1_shard_{n}.jsonl", jsonl() + b"\n" * n + aborted * n, "application/jsonl") for n in (0, 1)]
+    widget(at.file_uploader, "dropped").set_value(shards).run()
+    assert "--leave-out-aborted" in at.error[0].value.replace("\\", "")
+    widget(at.checkbox, "leave_out_aborted").check().run()
+    assert "--join merges them" in at.error[0].value.replace("\\", "")
+    widget(at.checkbox, "join").check().run()
+    assert not at.error
+    text = said(at)
+    assert "Read 4 responses with 8 tokens" in text
+    assert "1 of 5 responses has no log-prob" in text.replace("\\", "")
+
+
 def test_versions_turns_and_top_lists_that_cannot_be_are_left_out_and_named(root: Path) -> None:
     """Check a version that falls, a turn that goes on after the next one began, and two lengths of top-k lists."""
     make_run(root, "alpha", steps=1)
