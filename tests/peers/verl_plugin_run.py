@@ -40,7 +40,7 @@ def said(value: str | None, runs: str = "") -> str:
         info = Path(folder) / "rlcorr_plugin-0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rlcorr-plugin\nVersion: 0\n")
-        (info / "entry_points.txt").write_text("[verl.plugins]\nrlcorr = rlcorr.recorders.verl_plugin\n")
+        (info / "entry_points.txt").write_text("[verl.plugins]\nrlcorr = rlcorr.recorders.verl\n")
         paths = [folder, str(PEERS), *sys.path]
         ours = ("RLCORR_VERL", "VERL_USE_EXTERNAL_PLUGINS")
         kept = {name: text for name, text in os.environ.items() if name not in ours}
@@ -51,10 +51,10 @@ def said(value: str | None, runs: str = "") -> str:
         return "; ".join([run.stdout.strip().splitlines()[-1], *told])
 
 
-def recorded(words: str) -> None:
+def recorded() -> None:
     """verl's correction rejects the second token, and writes so over its mask: the run has the pairs from before."""
     with tempfile.TemporaryDirectory() as folder:
-        assert said(words, folder).startswith("rlcorr" if "helper" in words else "verl"), words
+        said("record", folder)
         run = Path(folder) / "local" / "mine"
         report = verify(run)
         assert (report.status, report.problems) == ("complete", []), report
@@ -67,19 +67,11 @@ def recorded(words: str) -> None:
 
 def main() -> None:
     # Ratios 1 and e², capped at 2; 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1.
-    expected = {
-        None: "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0",
-        "helper": "rlcorr.recorders.verl_helper [[1.0, 2.0]] [[1, 0]] -1.0",
-    }
-    for value, wanted in expected.items():
-        assert said(value) == wanted, said(value)
-    assert "RLCORR_VERL='hepler' is not known" in said("hepler")
-    for words in ("record", "helper,record"):
-        recorded(words)
-    print(
-        "the plugin: inert without RLCORR_VERL, verl_helper with RLCORR_VERL=helper, a run of two steps with =record, "
-        "one sentence for a wrong word"
-    )
+    wanted = "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0"
+    assert said(None) == said("record") == wanted, said(None)
+    assert "RLCORR_VERL='recrod' is not known" in said("recrod")
+    recorded()
+    print("the plugin: inert without RLCORR_VERL, a run of two steps with =record, one sentence for a wrong word")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A recorded training run is like any other run, can be read while it grows, and is never stopped by the recorder."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -147,3 +148,15 @@ def test_the_ten_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scored = SimpleNamespace(sampler_log_probs=-torch.ones(2, 3), log_probs=-torch.ones(2, 3), mask=torch.ones(2, 3))
     exec(lines, {"steps": 2, "generate_and_score": lambda: scored})
     assert runs.list_steps(tmp_path / "my_run") == [0, 1]
+
+
+def test_the_plugin_of_verl_does_nothing_until_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = SimpleNamespace(**{verl.FUNCTION: print})
+    monkeypatch.setitem(sys.modules, verl.HELPER, helper)  # pyright: ignore[reportArgumentType]
+    for words, is_wrapped, message in (("", False, ""), ("recrod", False, "known: record"), ("record", True, "")):
+        monkeypatch.setenv(verl.VARIABLE, words)
+        importlib.reload(verl)
+        assert (getattr(helper, verl.FUNCTION) is not print) == is_wrapped
+        assert message in capsys.readouterr().err

@@ -91,10 +91,7 @@ def from_verl_with_loss(correction: Any) -> tuple[CorrectionConfig, LossConfig]:
     _check_switches(settings)
     _check_names(level, bypass, loss)
     head = check_needed(keys, is_bypass=bypass is True)
-    try:
-        bounds, rules = _weight_bounds(level, settings["rollout_is_threshold"]), _rules(settings)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
+    bounds, rules = _weight_bounds(level, settings["rollout_is_threshold"]), _rules(settings)
     config = CorrectionConfig(
         rollout_is=level,
         **bounds.of_weights(),

@@ -3,9 +3,6 @@
 A threshold is one number u, or a pair "lower_upper" as text. For weights, u truncates weights above u, and a pair sets
 weights outside it to 0. For k2, k3 and binary_kl, u is the upper bound. For k1, u means the pair 1/u and u, and verl
 puts the bounds on 1/r; the bounds here are on r.
-
-Both readers of verl's options parse here. As in verl, a threshold that is neither a number nor text raises TypeError,
-and other mistakes raise ValueError; `from_verl` makes a `UsageError` of both.
 """
 
 import math
@@ -45,7 +42,7 @@ class Bounds:
 
 
 def parse_bounds(name: str, threshold: Any) -> Bounds:
-    """Parse a number, "upper" or "lower_upper". Raises ValueError or TypeError with `name` in the message.
+    """Parse a number, "upper" or "lower_upper". Raises `UsageError` with `name` in the message.
 
     The text is split at the first "_", as in verl, so "0.5_2_0" is 0.5 to 20: Python reads "2_0" as 20.
 
@@ -53,43 +50,43 @@ def parse_bounds(name: str, threshold: Any) -> Bounds:
     Bounds(lower=0.5, upper=2.0)
     """
     if isinstance(threshold, list | tuple):
-        raise TypeError(f'{name} is a number or text, "lower_upper" for a pair: "0.5_2.0"; got {threshold!r}.')
+        raise UsageError(f'{name} is a number or text, "lower_upper" for a pair: "0.5_2.0"; got {threshold!r}.')
     if isinstance(threshold, bool):  # a bool is an int in Python
-        raise TypeError(f"{name} must be a number or text, not a boolean; got {threshold!r}.")
+        raise UsageError(f"{name} must be a number or text, not a boolean; got {threshold!r}.")
     if isinstance(threshold, int | float):
         return Bounds(None, float(threshold))
     if not isinstance(threshold, str):
-        raise TypeError(f"{name} must be a number or text; got {threshold!r}.")
+        raise UsageError(f"{name} must be a number or text; got {threshold!r}.")
     try:
         numbers = [float(part) for part in threshold.split("_", 1)]
     except ValueError as error:
-        raise ValueError(
+        raise UsageError(
             f'{name} must be a number or "lower_upper" with one "_", as in "0.5_2.0"; got {threshold!r}.'
         ) from error
     return Bounds(numbers[0] if len(numbers) == 2 else None, numbers[-1])
 
 
 def parse_options(rollout_rs: Any) -> list[str]:
-    """Return the names in rollout_rs, each once. Raises ValueError if there is none."""
+    """Return the names in rollout_rs, each once. Raises `UsageError` if there is none."""
     return list(dict.fromkeys(_split("rollout_rs", rollout_rs)))
 
 
 def parse_rule_bounds(rollout_rs: Any, options: list[str], threshold: Any) -> list[tuple[str, Bounds]]:
     """Return (name of our rule, its bounds) for each option; bounds of k1 are on r.
 
-    A single threshold is shared by all options. Raises ValueError for a missing threshold, another number of
+    A single threshold is shared by all options. Raises `UsageError` for a missing threshold, another number of
     thresholds, and bounds that verl cannot use.
     """
     if threshold is None:
-        raise ValueError(f"rollout_rs={rollout_rs!r} needs rollout_rs_threshold; got none.")
+        raise UsageError(f"rollout_rs={rollout_rs!r} needs rollout_rs_threshold; got none.")
     specs = _split("rollout_rs_threshold", threshold) if isinstance(threshold, str) else [threshold]
     specs = specs * len(options) if len(specs) == 1 else specs
     if len(specs) == 2 and len(options) == 1:
-        raise ValueError(
+        raise UsageError(
             f'a pair is written "lower_upper": rollout_rs_threshold: "{"_".join(specs)}"; got {threshold!r}.'
         )
     if len(specs) != len(options):
-        raise ValueError(f"rollout_rs_threshold must hold 1 or {len(options)} thresholds; got {threshold!r}.")
+        raise UsageError(f"rollout_rs_threshold must hold 1 or {len(options)} thresholds; got {threshold!r}.")
     return [(RULES[option], _rule_bounds(option, spec)) for option, spec in zip(options, specs, strict=True)]
 
 
@@ -98,25 +95,25 @@ def _rule_bounds(option: str, spec: Any) -> Bounds:
     bounds = parse_bounds(name, spec)
     if not option.endswith("_k1"):
         if bounds.lower is not None:
-            raise ValueError(f"{name} must be one upper bound, without '_'; got {spec!r}.")
+            raise UsageError(f"{name} must be one upper bound, without '_'; got {spec!r}.")
         return bounds
     lower, upper = bounds.lower, bounds.upper
     if lower is None:
         if not 1 <= upper < math.inf:
-            raise ValueError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
+            raise UsageError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
         lower = inverse(upper)
     if not 0 < lower <= upper or lower == math.inf:
-        raise ValueError(f"{name} must be lower_upper with 0 < lower ≤ upper; got {spec!r}.")
+        raise UsageError(f"{name} must be lower_upper with 0 < lower ≤ upper; got {spec!r}.")
     # verl compares −log r with the logarithms of its bounds, so it keeps 1/upper ≤ r ≤ 1/lower.
     return Bounds(None if upper == math.inf else inverse(upper), inverse(lower))
 
 
 def _split(name: str, text: Any) -> list[str]:
     if not isinstance(text, str):
-        raise ValueError(f"{name} must be text, comma-separated; got {text!r}.")
+        raise UsageError(f"{name} must be text, comma-separated; got {text!r}.")
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise ValueError(f"{name} is empty; got {text!r}.")
+        raise UsageError(f"{name} is empty; got {text!r}.")
     return parts
 
 
@@ -127,46 +124,6 @@ def inverse(x: float) -> float:
     """
     candidates = (float(f"{1 / x:.{digits}g}") for digits in range(1, 18))
     return next((y for y in candidates if y and 1 / y == x), 1 / x)
-
-
-# --- the helper's options, with verl's exceptions ---
-
-SUPPORTED_ROLLOUT_RS_OPTIONS: set[str] = set(RULES) - {"binary_kl"}
-"""The options of verl 0.9.1. It does not have binary_kl, which pull request 6800 adds."""
-NO_BOUND = 1e300
-"""A bound that rejects nothing. It replaces infinity, which verl accepts as a bound on k2 and k3; our rules do not."""
-
-
-def weights_config(rollout_is: Any, threshold: Any) -> CorrectionConfig:
-    """Return the weights' settings, without batch normalisation. Raises ValueError and TypeError as verl does."""
-    if rollout_is not in ("token", "sequence"):
-        raise ValueError(f"Invalid rollout_is: {rollout_is}. Must be 'token' or 'sequence'.")
-    bounds = parse_bounds("rollout_is_threshold", threshold)
-    _check_order("rollout_is_threshold", bounds, threshold)
-    return CorrectionConfig(rollout_is=rollout_is, **bounds.of_weights())
-
-
-def rejection_rules(rollout_rs: Any, threshold: Any) -> tuple[RejectionRule, ...]:
-    """Return the rules, with k1 bounds on r. Raises ValueError and TypeError as verl does."""
-    options = parse_options(rollout_rs)
-    for option in options:
-        if option not in SUPPORTED_ROLLOUT_RS_OPTIONS:
-            allowed = sorted(SUPPORTED_ROLLOUT_RS_OPTIONS)
-            raise ValueError(f"Invalid rollout_rs option: {option}. Must be one of {allowed}.")
-    # verl reads a boolean as the text "True", and raises ValueError.
-    threshold = str(threshold) if isinstance(threshold, bool) else threshold
-    parsed = parse_rule_bounds(rollout_rs, options, threshold)
-    for name, bounds in parsed:
-        _check_order(f"rollout_rs_threshold of {name}", bounds, threshold)
-    return tuple(
-        RejectionRule.named(name, lower=bounds.lower, upper=min(bounds.upper, NO_BOUND)) for name, bounds in parsed
-    )
-
-
-def _check_order(name: str, bounds: Bounds, threshold: Any) -> None:
-    lower = bounds.upper if bounds.lower is None else bounds.lower
-    if not 0 < lower <= bounds.upper:  # also refuses NaN
-        raise ValueError(f"{name} must be positive, the lower bound first; got {threshold!r}.")
 
 
 # --- write ---
