@@ -14,14 +14,7 @@ NOT_TEXT = {"yes", "no", "on", "off", "true", "false", "null"}
 
 
 def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
-    """Return YAML below a dotted parent key. Numbers have a dot: without it, YAML reads an exponent as text.
-
-    >>> print(as_yaml("actor.rejection", {"upper": 5e-06, "lower": None}), end="")
-    actor:
-      rejection:
-        upper: 5.0e-06
-        lower: null
-    """
+    """Return YAML below a dotted parent key. Numbers have a dot: without it, YAML reads an exponent as text."""
     nested: Any = fields
     for name in reversed(parent.split(".") if parent else []):
         nested = {name: nested}
@@ -29,13 +22,7 @@ def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
 
 
 def as_toml(table: str, fields: Mapping[str, Any]) -> str:
-    """Return a table of TOML.
-
-    >>> print(as_toml("trainer.loss", {"type": "ipo", "eps": 0.3}), end="")
-    [trainer.loss]
-    type = "ipo"
-    eps = 0.3
-    """
+    """Return a table of TOML."""
     lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
     return "\n".join([f"[{table}]", *lines, ""])
 
@@ -61,14 +48,7 @@ def as_flags(prefix: str, fields: Mapping[str, Any], *, hyphens: bool = False) -
 
 
 def as_call(name: str, fields: Mapping[str, Any]) -> str:
-    """Return a Python call with these arguments.
-
-    >>> print(as_call("GRPOConfig", {"use_vllm": True, "clip_max": math.inf}), end="")
-    GRPOConfig(
-        use_vllm=True,
-        clip_max=float("inf"),
-    )
-    """
+    """Return a Python call with these arguments."""
     lines = [f"    {field}={_python(value)}," for field, value in fields.items()]
     return "\n".join([f"{name}(", *lines, ")", ""])
 
@@ -118,12 +98,7 @@ def _shortened(number: re.Match[str]) -> str:
 
 
 def commented(text: str, comments: Iterable[str]) -> str:
-    """Return the text with comment lines above it.
-
-    >>> print(commented("a: 1\\n", ["TRL 1.16"]), end="")
-    # TRL 1.16
-    a: 1
-    """
+    """Return the text with comment lines above it."""
     return "".join(f"# {comment}\n" for comment in comments) + text
 
 
