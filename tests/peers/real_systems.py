@@ -1,22 +1,18 @@
-"""Texts of the presets into the systems' real configuration objects, and their real code on random batches.
-
-The objects of verl, SkyRL and TRL are read back.
+"""Texts of the presets into the systems' real configuration objects and back, and their real code on random batches.
 
 One process for each, because each package brings its own neighbours: `real_systems.py TRL`. `make peers` runs them all.
 Where a package imports what weighs more than it and does nothing here, a stand-in takes its place, and says so.
 """
 
 import ast
-import functools
 import importlib
-import math
 import os
 import sys
 import tempfile
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +24,14 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS
-from rlcorr.systems import areal, ms_swift, openrlhf, skyrl, torchtitan, trl
+from rlcorr.systems import skyrl, trl
 from rlcorr.systems.verl import config as verl
 from rlcorr.types import TokenBatch
 
 FOLDER = Path(os.environ.get("RLCORR_PEERS", Path(__file__).resolve().parent.parent.parent / ".venv"))
 BATCHES = 20
 Weigh = Callable[[Any, TokenBatch], Tensor]
-Back = Callable[..., Any] | None
+System = tuple[Callable[..., Any], Callable[..., Any], Weigh]
 
 
 def batch(seed: int) -> TokenBatch:
@@ -70,19 +66,10 @@ def block_of(path: Path, function: str, marker: str) -> types.CodeType:
     return compile(ast.fix_missing_locations(ast.Module([best], [])), str(path), "exec")
 
 
-def method_of(path: Path, *names: str) -> dict[str, Any]:
-    """Methods of a class as functions, without importing what else their file needs."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    chosen = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in names]
-    space: dict[str, Any] = {"torch": torch, "math": math, **vars(typing)}
-    exec(compile(ast.fix_missing_locations(ast.Module(list(chosen), [])), str(path), "exec"), space)
-    return space
-
-
 # --- one function per system: the real object of a configuration, how it is read back, and what its code does ---
 
 
-def of_verl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
+def of_verl() -> System:
     from verl_peer import load, verl_correction
 
     config = load().algorithm.RolloutCorrectionConfig
@@ -102,7 +89,7 @@ def of_verl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
     return build, verl.from_verl, weigh
 
 
-def of_skyrl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
+def of_skyrl() -> System:
     find("peers", "skyrl", "skyrl/skyrl-gym")
     typing.TypedDict = typing_extensions.TypedDict  # pydantic wants it below Python 3.12, which SkyRL 0.4.0 asks for
     stand_in("cloudpathlib", AnyPath=object)  # for checkpoints in a cloud
@@ -118,14 +105,14 @@ def of_skyrl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
     return (lambda c, loss: config(**skyrl.to_skyrl(c))), skyrl.from_skyrl, weigh
 
 
-def of_trl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
+def of_trl() -> System:
     find("trl")
     config = importlib.import_module("trl").GRPOConfig
     path = FOLDER / "trl" / "trl" / "trainer" / "grpo_trainer.py"
     code = block_of(path, "_generate_and_score_completions", "self.vllm_importance_sampling_correction")
 
     def weigh(made: Any, given: TokenBatch) -> Tensor:
-        if not made.vllm_importance_sampling_correction or made.loss_type == "vespo":  # in its product: real_losses.py
+        if not made.vllm_importance_sampling_correction or made.loss_type == "vespo":  # in its product
             return given.response_mask.float()
         space = {
             "self": made, "torch": torch, "math": importlib.import_module("math"), "tool_mask": None,
@@ -139,97 +126,9 @@ def of_trl() -> tuple[Callable[..., Any], Callable[..., Any], Weigh]:
     return (lambda c, loss: config(output_dir=folder, bf16=False, **trl.to_trl(c, loss))), trl.from_trl, weigh
 
 
-def of_openrlhf() -> tuple[Callable[..., Any], Back, Weigh]:
-    """Its loss.py alone: the package wants deepspeed and flash_attn. Where π_θ = π_old and A = 1, −∂L/∂log π_θ is w.
-
-    In float64: in float32 its KL of nearly equal coins falls below 0, and its gate, which starts at 0, then drops the
-    sequence (issue 1354).
-    """
-    folder = FOLDER / "openrlhf" / "openrlhf" / "models"
-    utils = method_of(folder / "utils.py", "masked_mean")
-    stand_in("openrlhf_models", __path__=[str(folder)])
-    stand_in("openrlhf_models.utils", masked_mean=utils["masked_mean"])
-    loss = importlib.import_module("openrlhf_models.loss").PolicyLoss
-
-    def weigh(made: Any, given: TokenBatch) -> Tensor:
-        assert given.old_log_probs is not None
-        old, rollout, mask = (
-            given.old_log_probs.double(),
-            given.rollout_log_probs.double(),
-            given.response_mask.double(),
-        )
-        theta = old.clone().requires_grad_()
-        value = made(theta, old, torch.ones_like(mask), mask, rollout, batch_num_tokens=1.0)[0]
-        return -torch.autograd.grad(value, theta)[0]
-
-    return (lambda c, _: loss(**openrlhf.to_openrlhf(c))), None, weigh
-
-
-def of_areal() -> tuple[Callable[..., Any], Back, Weigh]:
-    find("peers", "areal")
-    config = importlib.import_module("areal.api.cli_args").RejectionSamplingConfig
-    code = importlib.import_module("areal.utils.functional.functional")
-
-    def build(c: CorrectionConfig, loss: LossConfig) -> Any:
-        fields = areal.to_areal(c)["rejection_sampling"]
-        return None if fields is None else config(**fields)
-
-    def weigh(made: Any, given: TokenBatch) -> Tensor:
-        if made is None:
-            return given.response_mask.float()
-        result = code.apply_rejection_sampling(
-            given.old_log_probs, given.rollout_log_probs, given.response_mask, None, made
-        )
-        return result.behave_imp_weight
-
-    return build, None, weigh
-
-
-def of_ms_swift() -> tuple[Callable[..., Any], Back, Weigh]:
-    """Its arguments are the real class; its trainer wants another TRL, so the two methods come from its file alone."""
-    find("ms_swift")
-    config = importlib.import_module("swift.rlhf_trainers.args_mixin").GRPOArgumentsMixin
-    names = ("_apply_rollout_importance_sampling", "_compute_sequence_level_ratios")
-    code = method_of(FOLDER / "ms_swift" / "swift" / "rlhf_trainers" / "grpo_trainer.py", *names)
-
-    def weigh(made: Any, given: TokenBatch) -> Tensor:
-        mask = given.response_mask.float()
-        if made.rollout_importance_sampling_mode is None or given.old_log_probs is None:
-            return mask
-        me = types.SimpleNamespace(
-            rollout_importance_sampling_mode=made.rollout_importance_sampling_mode,
-            rollout_importance_sampling_threshold=made.rollout_importance_sampling_threshold,
-        )
-        me._compute_sequence_level_ratios = functools.partial(code["_compute_sequence_level_ratios"], me)
-        return code["_apply_rollout_importance_sampling"](me, given.old_log_probs - given.rollout_log_probs, mask)
-
-    return (lambda c, loss: config(**ms_swift.to_ms_swift(c))), None, weigh
-
-
-def of_torchtitan() -> tuple[Callable[..., Any], Back, None]:
-    """Its losses alone, on a stand-in for the class above them: the package imports kernels for GPUs."""
-    folder = FOLDER / "torchtitan" / "torchtitan" / "experiments" / "rl" / "losses"
-
-    @dataclass(kw_only=True, slots=True)
-    class Config:
-        pass
-
-    base = type("BaseLoss", (), {"Config": Config})
-    stand_in("torchtitan.components.loss", BaseLoss=base, compute_logprobs=None)
-    stand_in("torchtitan.config", CompileConfig=object)
-    for name in ("torchtitan", "torchtitan.components", "torchtitan.experiments", "torchtitan.experiments.rl"):
-        stand_in(name, __path__=[])
-    stand_in("torchtitan.experiments.rl.losses", __path__=[str(folder)])
-    config = importlib.import_module("torchtitan.experiments.rl.losses.dapo").DAPOLoss.Config
-    return (lambda c, loss: config(**torchtitan.to_torchtitan(c, loss))), None, None
-
-
-SYSTEMS = {
-    "verl": of_verl, "SkyRL": of_skyrl, "TRL": of_trl, "OpenRLHF": of_openrlhf, "AReaL": of_areal,
-    "ms-swift": of_ms_swift, "torchtitan": of_torchtitan,
-}  # fmt: skip
+SYSTEMS = {"verl": of_verl, "SkyRL": of_skyrl, "TRL": of_trl}
 OPSM = "seq_mean_k1_negative"
-"""TRL and ms-swift ask π_θ, in the loss: not compared on a batch."""
+"""TRL asks π_θ, in the loss: not compared on a batch."""
 
 
 def compare(system: str) -> list[str]:
@@ -244,15 +143,12 @@ def compare(system: str) -> list[str]:
             refused += 1
             continue
         told += 1
-        if back is not None and _plain(back(made)) != _plain(preset.config):
+        if _plain(back(made)) != _plain(preset.config):
             wrong.append(f"{name} comes back as {back(made)}")
-        if weigh is None:
-            continue
         for seed in range(BATCHES):
             batches += 1
             wrong += _weights(name, preset.config, weigh, made, batch(seed), seed)
-    way = "in its real object" if back is None else "in its real object and back"
-    print(f"{system}: {told} presets {way}, {refused} refused; {batches} batches weighed")
+    print(f"{system}: {told} presets in its real object and back, {refused} refused; {batches} batches weighed")
     return wrong
 
 
