@@ -59,8 +59,6 @@ peers: $(READY) ## compare with the real verl 0.9.1, SkyRL and TRL; options in A
 	@PYTHONPATH=tests/support:.venv/trl $(BIN)/python tests/peers/trl_recorded.py
 	@for system in verl SkyRL TRL; do \
 		PYTHONPATH=tests/support $(BIN)/python tests/peers/real_systems.py $$system || exit 1; done
-	@for system in verl SkyRL TRL; do \
-		PYTHONPATH=tests/support $(BIN)/python tests/peers/pasted_texts.py $$system || exit 1; done
 	@$(BIN)/python tests/peers/newest.py
 
 mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"

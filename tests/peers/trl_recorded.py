@@ -4,8 +4,7 @@
 
 vLLM is not there. The sampler's log-probs are those of a second model, the first with weights rounded to bfloat16, and
 come in where vLLM's would: TRL's own code pads them and hands them on. With steps_per_generation 2 it computes its own.
-A second training answers through an environment, whose tokens TRL marks in `tool_mask`; with --dump FILE the numbers
-that TRL made of its first generation are saved, as tests/support/golden/dumps/trl/inputs.npz was.
+A second training answers through an environment, whose tokens TRL marks in `tool_mask`.
 """
 
 import copy
@@ -19,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 from rlcorr.recorders.trl import RecordPairs
@@ -104,8 +102,8 @@ def trained(
     return next(iter(trainer.model.parameters())).detach().flatten()[:50].tolist()
 
 
-def check(output: Path, name: str, rollout_func: Callable[..., Any] | None) -> list[dict[str, Any]]:
-    """A training without the callback and one with it. What TRL made of each generation. Ends the process where the
+def check(output: Path, name: str, rollout_func: Callable[..., Any] | None) -> None:
+    """A training without the callback and one with it. Ends the process where the
     two trainings differ, or where the run has other numbers than TRL."""
     seen: list[dict[str, Any]] = []
     plain = trained(str(output), [], [], rollout_func)
@@ -128,18 +126,14 @@ def check(output: Path, name: str, rollout_func: Callable[..., Any] | None) -> l
         sys.exit("TRL: what is recorded is not what it trained on, or the training is another.")
     if (rollout_func is None) != (left_out == 0):
         sys.exit("TRL: what a tool answered is not told from what the policy sampled.")
-    return seen
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     sys.modules["vllm"] = None  # pyright: ignore[reportArgumentType]
     with tempfile.TemporaryDirectory() as output:
         check(Path(output), "mine", None)
-        seen = check(Path(output), "with_tool", with_tool)
-    if arguments[:1] == ["--dump"]:
-        arrays: dict[str, Any] = {name: x.numpy() for name, x in seen[0].items() if isinstance(x, torch.Tensor)}
-        numpy.savez_compressed(arguments[1], **arrays)
+        check(Path(output), "with_tool", with_tool)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -61,16 +61,6 @@ def test_a_training_that_fails_leaves_an_interrupted_run(tmp_path: Path) -> None
         pass
 
 
-def test_a_batch_that_cannot_be_read_is_left_out_with_one_warning(tmp_path: Path) -> None:
-    wrong = pairs(-1.0) | {"sample_mask": torch.ones(2)}
-    warns = pytest.warns(UserWarning, match="'sample_mask' may say which tokens count")
-    with warns as caught, Recorder("mine", folder=tmp_path) as recorder:
-        for step, batch in enumerate([pairs(-1.0), wrong, wrong, pairs(-2.0), pairs(-2.0)]):
-            recorder.add(step=min(step, 3), batch=batch)
-    assert len(caught) == 1
-    assert runs.list_steps(tmp_path / "mine") == [0, 3]
-
-
 def test_a_full_disk_becomes_one_warning(tmp_path: Path) -> None:
     """Check a full disk, simulated by a separate process in which no file may be larger than 64 KiB."""
     code = FULL.format(folder=str(tmp_path))

@@ -71,11 +71,7 @@ def refuse(system: str, config: CorrectionConfig) -> None:
 
 
 def no_rule(system: str, rule: RejectionRule, nearest: str) -> UsageError:
-    """Return the error for a rule that the system cannot apply.
-
-    >>> print(no_rule("TRL", RejectionRule.named("token_k2", upper=1.0), "rollout_is_mode='mask'"))
-    TRL cannot express token_k2 ≤ 1; nearest: rollout_is_mode='mask'.
-    """
+    """Return the error for a rule that the system cannot apply."""
     return UsageError(f"{system} cannot express {_with_bounds(rule)}; nearest: {nearest}.")
 
 

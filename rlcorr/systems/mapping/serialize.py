@@ -31,11 +31,6 @@ def as_flags(prefix: str, fields: Mapping[str, Any], *, hyphens: bool = False) -
     """Return flags of a command line, one per line.
 
     True gives the flag without a value, False and None give nothing, a tuple gives several values.
-
-    >>> print(as_flags("--", {"use_tis": True, "tis_clip": 2.0, "off": None, "pair": (0.5, 5.0)}, hyphens=True), end="")
-    --use-tis \\
-    --tis-clip 2.0 \\
-    --pair 0.5 5.0
     """
     words = []
     for name, value in fields.items():
@@ -79,11 +74,7 @@ def five_digits(text: str) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number as `five_digits` writes it, with a dot if it has an exponent.
-
-    >>> short_number(1 / 0.97), short_number(1e-5)
-    ('1.0309', '1.0e-05')
-    """
+    """Return a number as `five_digits` writes it, with a dot if it has an exponent."""
     rounded, distance = float(f"{value:.5g}"), abs(value - 1)
     if 0 < distance < 0.1 and abs(rounded - value) > 5e-3 * distance:
         rounded = round(value, 2 - math.floor(math.log10(distance)))
