@@ -16,7 +16,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def newest(package: str) -> str:
-    """Return the newest version that `pip index versions` prints, for any Python, in its first line: "NAME (VERSION)"."""
+    """Return the newest version, which `pip index versions` prints in its first line as "NAME (VERSION)"."""
     command = [sys.executable, "-m", "pip", "index", "versions", package, "--ignore-requires-python"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     match = re.search(rf"^{re.escape(package)} \(([^)]+)\)", answer, re.MULTILINE | re.IGNORECASE)

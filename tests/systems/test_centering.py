@@ -5,15 +5,13 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-import torch
 import yaml
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.losses.score_centering import centering_terms
 from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.export import SYSTEMS, export, exports
+from rlcorr.systems.export import export, exports
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.prime_rl import to_prime_rl
 from rlcorr.systems.skyrl import from_skyrl, from_skyrl_with_loss
@@ -31,18 +29,13 @@ BAND = CorrectionConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("config", [TOKEN, BYPASS, GRADIENT, CAPPED, BAND], ids=["decoupled", *"BGCM"])
-def test_a_text_has_it_or_is_refused(system: str, config: CorrectionConfig) -> None:
-    text = exports(config, CENTERED)[system]
-    assert "score_centering" in text.replace("-", "_") or "nearest: " in text
-
-
-def test_what_is_known_about_a_system_is_said() -> None:
+def test_a_text_has_it_or_is_refused() -> None:
+    for config in (TOKEN, BYPASS, GRADIENT, CAPPED, BAND):
+        for system, text in exports(config, CENTERED).items():
+            assert "score_centering" in text.replace("-", "_") or "nearest: " in text, (system, config)
     texts = exports(TOKEN, CENTERED)
     assert "SkyRL centers the scores of its losses reinforce and rollout_is" in texts["SkyRL"]
     assert "pull request, 3317); nearest: verl, SkyRL, prime-rl, slime, NeMo RL, or score_centering=F" in texts["miles"]
-    assert texts["NeMo RL"].startswith("# NeMo RL nightly\n")
     assert texts["Python"].endswith("\nloss = LossConfig(score_centering=True)")
 
 
@@ -69,26 +62,6 @@ def test_what_verl_refuses_with_score_centering() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             from_verl_with_loss(REINFORCE | correction)
-
-
-def test_our_term_is_verls() -> None:
-    """Check the gradient of verl main's sum over the head, sg(q·w(p/q) − ρ·w(1/ρ)·p)·log p (score_centering.py)."""
-    torch.manual_seed(1)
-    logits = torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
-    log_q = torch.randn(5, 12, dtype=torch.float64).log_softmax(-1).topk(6)
-    log_p = logits.log_softmax(-1).gather(-1, log_q.indices)
-    p, q = log_p.detach().exp(), log_q.values.exp()
-    rho = (1 - q.sum(-1, keepdim=True)) / (1 - p.sum(-1, keepdim=True))
-    for name, weight in {
-        "bypass_pg_sc": torch.ones_like,
-        "bypass_pg_token_tis_sc": lambda ratio: ratio.clamp(max=2.0),
-        "bypass_pg_token_icepop_sc": lambda ratio: torch.where((ratio >= 0.5) & (ratio <= 5.0), ratio, 0.0),
-    }.items():
-        residual = q * weight(p / q) - rho * weight(1 / rho) * p
-        (theirs,) = torch.autograd.grad((residual * log_p).sum(), logits, retain_graph=True)
-        ours_term = centering_terms(log_p, log_q.values, PRESETS[name].config).sum()
-        (ours,) = torch.autograd.grad(ours_term, logits, retain_graph=True)
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=name)
 
 
 def test_slime_writes_reinforce_with_its_flags() -> None:
