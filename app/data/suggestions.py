@@ -14,7 +14,7 @@ from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.shipped import shipped
+from rlcorr.systems.export import shipped
 
 
 @dataclass(frozen=True)

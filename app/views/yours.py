@@ -32,7 +32,7 @@ from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
 from rlcorr.figures.gaps import gap_strip
 from rlcorr.records import runs
-from rlcorr.systems.shipped import can_express
+from rlcorr.systems.export import can_express
 
 HEIGHT = 260
 # The pickers would name another run.

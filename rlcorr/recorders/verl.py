@@ -1,18 +1,23 @@
 """verl: RLCORR_VERL=record writes the pairs of every step to a run, from before verl's correction.
 
-verl's compute_rollout_correction_and_add_to_batch is wrapped before it is imported anywhere else; it still does the
-same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, …. Source: verl 0.9.1, trainer/ppo/rollout_corr_helper.py.
+verl loads this module by the entry point `verl.plugins`, before it imports functions from its helper. The module does
+nothing unless RLCORR_VERL is set. Then it wraps verl's compute_rollout_correction_and_add_to_batch, which still does
+the same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, ….
+Source: verl 0.9.1, trainer/ppo/rollout_corr_helper.py.
 """
 
 import atexit
 import functools
+import importlib
 import os
+import sys
 from typing import Any
 
 from rlcorr.recorders.recorder import LEFT_OUT, Recorder
 from rlcorr.records import runs
 
-FUNCTION = "compute_rollout_correction_and_add_to_batch"
+VARIABLE = "RLCORR_VERL"
+HELPER, FUNCTION = "verl.trainer.ppo.rollout_corr_helper", "compute_rollout_correction_and_add_to_batch"
 COLUMNS = (
     "prompts", "responses", "attention_mask", "response_mask", "rollout_log_probs", "old_log_probs", "ref_log_prob",
     "token_level_scores", "advantages",
@@ -41,3 +46,12 @@ def wrap(helper: Any, recorder: Recorder | None = None) -> None:
         return correct(batch, *arguments, **options)
 
     setattr(helper, FUNCTION, recorded)
+
+
+match os.environ.get(VARIABLE, ""):
+    case "":
+        pass
+    case "record":
+        wrap(importlib.import_module(HELPER))
+    case word:  # verl hides the exceptions of a plugin, so this is printed
+        print(f"rlcorr: {VARIABLE}={word!r} is not known; known: record. verl runs as it is.", file=sys.stderr)

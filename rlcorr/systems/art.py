@@ -13,22 +13,13 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import refuse
+from rlcorr.systems.mapping.refusals import plain, refuse
 
 _LEVEL, _TIS, _MASK = "importance_sampling_level", "truncated_importance_sampling", "mask_prob_ratio"
 
 
-def _rounded(value: float) -> float:
-    """Round away the digits that adding and subtracting 1 has left."""
-    return float(f"{value:.12g}")
-
-
 def to_art(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
-    """Return the fields of dev.TrainConfig; `loss` has the bounds of the clip. Raises `UsageError` for the rest.
-
-    >>> to_art(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0))["truncated_importance_sampling"]
-    2.0
-    """
+    """Return the fields of dev.TrainConfig; `loss` has the bounds of the clip. Raises `UsageError` for the rest."""
     loss = loss or LossConfig()
     refuse("ART", config)
     if config.bypass_mode and config.loss_type == "reinforce":
@@ -68,5 +59,5 @@ def _weights(config: CorrectionConfig) -> dict[str, Any]:
     if is_masked and lower:
         raise UsageError(f"ART's {_MASK} has no lower bound that rejects; nearest: no rollout_is_threshold_lower.")
     level = "token" if config.rollout_is == "token" else "sequence"
-    fields = {"ppo": False, "epsilon": _rounded(1 - lower), "epsilon_high": _rounded(upper - 1)}
+    fields = {"ppo": False, "epsilon": plain(1 - lower), "epsilon_high": plain(upper - 1)}
     return fields | {_LEVEL: level, _MASK: is_masked}

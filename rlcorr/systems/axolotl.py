@@ -17,18 +17,13 @@ from rlcorr.systems.mapping.refusals import renamed
 from rlcorr.systems.trl import to_trl
 
 _IS = "vllm_importance_sampling"
-_NAMES = {"TRL's GRPOConfig": "axolotl's trl", "TRL": "axolotl"}
 
 
 def to_axolotl(config: CorrectionConfig) -> dict[str, Any]:
-    """Return the `trl:` block for the default trainer. Raises `UsageError` for what axolotl cannot do.
-
-    >>> to_axolotl(CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0))["vllm_importance_sampling_clip_max"]
-    2.0
-    """
+    """Return the `trl:` block for the default trainer. Raises `UsageError` for what axolotl cannot do."""
     if config.loss_type == "vespo":
         raise UsageError("axolotl's trl has no numbers of VESPO; nearest: loss_type='ppo_clip', or TRL itself.")
-    with renamed(_NAMES):
+    with renamed("TRL", "axolotl"):
         fields = to_trl(config)
     if fields.get(f"{_IS}_clip_max", 0) is None:
         # `to_trl` masks where there is no bound at all, because torch clamps to a number only; infinity is one.

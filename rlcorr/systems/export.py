@@ -1,12 +1,13 @@
-"""The export of a configuration as text for each system, or as Python, and what a system does if nothing is set."""
+"""The export of a configuration as text for each system, or as Python, and the corrections that a system ships."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError, unknown
+from rlcorr.presets import PRESETS
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.areal import to_areal
 from rlcorr.systems.art import to_art
@@ -127,10 +128,12 @@ def _settings_that_are_on(settings: Mapping[str, Any]) -> set[str]:
     return {name for name in settings if name not in off and inner.get(name, True)}.union(*inner.values())
 
 
-def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, str]:
+def exports(
+    config: CorrectionConfig, loss: LossConfig | None = None, systems: Iterable[str] = SYSTEMS
+) -> dict[str, str]:
     """Return the text of `export` for each system, or a comment with the reason why it cannot be written."""
     texts = {}
-    for title in SYSTEMS:
+    for title in systems:
         try:
             texts[title] = export(config, title, loss)
         except UsageError as error:
@@ -138,9 +141,12 @@ def exports(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[st
     return texts
 
 
+CANNOT = "# cannot be expressed"
+
+
 def refused(error: UsageError) -> str:
     """Return the comment that replaces a text that cannot be written."""
-    return f"# cannot be expressed: {error}"
+    return f"{CANNOT}: {error}"
 
 
 def beyond_defaults(config: CorrectionConfig, system: str, loss: LossConfig | None = None) -> tuple[str, list[str]]:
@@ -171,3 +177,52 @@ def _rule(rule: RejectionRule) -> str:
     bounds = [] if rule.lower is None else [f"lower={_literal(rule.lower)}"]
     bounds += [] if math.isinf(rule.upper) else [f"upper={_literal(rule.upper)}"]
     return f'RejectionRule.named("{rule.name}", {", ".join(bounds)})'
+
+
+WEIGHING_LOSSES = ("ppo_clip", "reinforce")
+"""Losses that apply weights and rules as they are. The others have masks or weights of their own inside."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A correction with the numbers that a system ships."""
+
+    config: CorrectionConfig
+    loss: LossConfig
+    preset: str | None = None
+    """Name of the preset; None if only the system's default has these numbers."""
+    is_default: bool = False
+    """True if the system does this if nothing is set."""
+
+
+def shipped(system: str) -> list[Shipped]:
+    """Return the system's default, and each of its presets that its text can express and that gives other weights.
+
+    Systems without presets get those of the system whose correction they run, or else all.
+
+    >>> [(one.preset, one.is_default) for one in shipped("open-instruct")]
+    [('open_instruct_tis', True), ('open_instruct_vaco', False)]
+    """
+    facts = FACTS[system]
+    family = facts.presets_of or system
+    names = [name for name, one in PRESETS.items() if one.system == family and not one.loss.score_centering]
+    rows = {_effect(facts.correction): Shipped(facts.correction, facts.loss, is_default=True)}
+    for name in names or PRESETS:
+        config, loss = PRESETS[name].config, PRESETS[name].loss
+        default = rows.get(_effect(config))
+        if default is None and config.loss_type in WEIGHING_LOSSES and can_express(system, config, loss):
+            rows[_effect(config)] = Shipped(config, loss, name)
+        elif default is not None and default.preset is None and default.config == config:
+            rows[_effect(config)] = replace(default, preset=name, loss=loss)
+    return list(rows.values())
+
+
+def _effect(config: CorrectionConfig) -> CorrectionConfig:
+    """Return the configuration without what does not change weights and rejections."""
+    threshold = 2.0 if config.rollout_is is None else config.rollout_is_threshold
+    return replace(config, rollout_is_threshold=threshold, bypass_mode=False, loss_type="ppo_clip", denominator="fixed")
+
+
+def can_express(system: str, config: CorrectionConfig, loss: LossConfig | None) -> bool:
+    """Check whether the system has a text for this correction."""
+    return not exports(config, loss, [system])[system].startswith(CANNOT)

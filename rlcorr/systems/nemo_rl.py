@@ -16,12 +16,7 @@ from rlcorr.errors import UsageError
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.mapping.refusals import (
-    bounds,
-    is_unbounded,
-    no_rule,
-    refuse,
-)
+from rlcorr.systems.mapping.refusals import bounds, is_unbounded, no_rule, refuse
 
 DUMP = Dump(
     columns=frozenset({"generation_logprobs", "prev_logprobs"}),

@@ -38,12 +38,8 @@ def overrides(config: CorrectionConfig, system: str, loss: LossConfig | None = N
     }
     infinite = {} if system == "SkyRL" else {".inf": "inf", "-.inf": "-inf"}  # OmegaConf reads YAML, Hydra its own
     line = " ".join(_override(added, key, infinite.get(value, value)) for key, value in changed.items())
-    return f"{_version_comment(text, system)}\n{line}"
-
-
-def _version_comment(text: str, system: str) -> str:
-    """Return the comment of a text that names its version."""
-    return next(line for line in text.splitlines() if line.startswith(f"# {system}"))
+    version = next(comment for comment in text.splitlines() if comment.startswith(f"# {system}"))
+    return f"{version}\n{line}"
 
 
 def _leaves(text: str) -> Iterator[tuple[str, str]]:

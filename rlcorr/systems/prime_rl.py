@@ -21,7 +21,7 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.mapping.refusals import no_rule, refuse
+from rlcorr.systems.mapping.refusals import no_rule, plain, refuse
 
 DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
 
@@ -44,8 +44,6 @@ def to_prime_rl(config: CorrectionConfig, loss: LossConfig | None = None) -> dic
         raise UsageError(
             f"prime-rl has no loss {config.loss_type}; nearest: reinforce (ipo, icepop, cispo) or ppo_clip."
         )
-    if loss.use_kl_loss:
-        raise UsageError("prime-rl's [trainer.loss] has no KL to a reference; nearest: use_kl_loss=False.")
     table = _ppo_table(config, loss) if config.loss_type == "ppo_clip" else _table(config)
     return _centered(config, table) if loss.score_centering else table
 
@@ -101,7 +99,7 @@ def _symmetric(config: CorrectionConfig) -> RejectionRule:
 def _ppo_table(config: CorrectionConfig, loss: LossConfig) -> dict[str, Any]:
     if config.rollout_rs:
         raise no_rule("prime-rl's ppo", config.rollout_rs[0], "loss_type='reinforce' with token_prob_diff, its ipo")
-    low, high = (float(f"{1 + x:.12g}") for x in (-loss.clip_ratio_low, loss.clip_ratio_high))
+    low, high = (plain(1 + x) for x in (-loss.clip_ratio_low, loss.clip_ratio_high))
     if not 0 < low <= 1 <= high:
         raise UsageError(f"prime-rl's ppo clips to 0 < low ≤ 1 ≤ high; got {low:g} to {high:g}; nearest: 0.8 to 1.2.")
     return {"type": "ppo", "ratio_low": low, "ratio_high": high}

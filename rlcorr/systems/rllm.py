@@ -13,21 +13,15 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.refusals import refuse
 
-FIELDS: dict[str, Any] = {"bypass_mode": None, "tis_mode": None, "tis_cap": 2.0}
-"""The fields, with the values of base.yaml."""
-PARENT = ("rllm", "algorithm", "rollout_correction")
-BACKEND = "for the backend verl: the backend tinker ignores this block"
+CAP = 2.0
+"""tis_cap of base.yaml."""
 
 
 def to_rllm(config: CorrectionConfig) -> dict[str, Any]:
-    """Return rLLM's rollout_correction. Raises `UsageError` for what its three keys cannot express.
-
-    >>> to_rllm(CorrectionConfig(rollout_is="sequence", rollout_is_threshold=5.0))
-    {'bypass_mode': False, 'tis_mode': 'sequence', 'tis_cap': 5.0}
-    """
+    """Return rLLM's rollout_correction. Raises `UsageError` for what its three keys cannot express."""
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     refuse("rLLM", config)
     if config.rollout_is is not None and (config.rollout_is_mode == "mask" or lower is not None or upper == math.inf):
         raise UsageError("rLLM's weights have a finite cap and are truncated at it; nearest: an upper bound of 1e9.")
-    cap = FIELDS["tis_cap"] if config.rollout_is is None else float(upper)
+    cap = CAP if config.rollout_is is None else float(upper)
     return {"bypass_mode": config.bypass_mode, "tis_mode": config.rollout_is, "tis_cap": cap}

@@ -23,7 +23,7 @@ from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.keys import below, choice, number, read_keys, refuse_ignored, switch
-from rlcorr.systems.mapping.refusals import refuse
+from rlcorr.systems.mapping.refusals import plain, refuse
 
 DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
 SEQUENCES = "sequences"
@@ -134,8 +134,8 @@ def _from_centered(values: dict[str, Any]) -> CorrectionConfig:
     low, high = (number(name, values[name]) for name in BAND)
     return CorrectionConfig(
         rollout_is="token",
-        rollout_is_threshold=float(f"{1 + high:.12g}"),
-        rollout_is_threshold_lower=float(f"{1 - low:.12g}") or None,
+        rollout_is_threshold=plain(1 + high),
+        rollout_is_threshold_lower=plain(1 - low) or None,
         rollout_is_mode="mask",
         bypass_mode=True,
         loss_type="reinforce",
@@ -271,7 +271,7 @@ def _to_centered(config: CorrectionConfig) -> dict[str, Any]:
             "SkyRL's rollout_is sets token weights outside a band around 1 to 0; nearest: rollout_is_mode='mask' with "
             "a lower bound below 1 and a finite upper bound above 1, or rollout_is=None (reinforce)."
         )
-    widths = (float(f"{1 - low:.12g}"), float(f"{high - 1:.12g}"))
+    widths = (plain(1 - low), plain(high - 1))
     return {"policy_loss_type": "rollout_is"} | dict(zip(BAND, widths, strict=True)) | centering
 
 

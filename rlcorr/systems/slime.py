@@ -46,7 +46,7 @@ MIS: dict[str, Any] = {
 }  # fmt: skip
 """The keys of mis.yaml, with the values that this file has."""
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
-NORMALISES = "slime divides by the mean weight over all tokens, including the rejected ones"
+NORMALISES = "{system} divides by the mean weight over all tokens, including the rejected ones"
 
 
 def to_slime(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
@@ -134,13 +134,14 @@ def _mis(config: CorrectionConfig) -> dict[str, Any]:
 
 def slime_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
     """Return the flags, and mis.yaml if it is needed. Raises `UsageError` as `to_slime` does."""
-    return flags_text(to_slime(config, loss), FACTS["slime"].comment)
+    return flags_text(to_slime(config, loss), "slime", MIS_PATH)
 
 
-def flags_text(fields: dict[str, Any], version: str) -> str:
+def flags_text(fields: dict[str, Any], system: str, mis_path: str) -> str:
     """Return flags, or the keys of mis.yaml, as text below a comment with the version."""
+    version = FACTS[system].comment
     if "tis_level" not in fields:
         return commented(as_flags("--", fields, hyphens=True), [version, *[CENTERING_NEEDS] * (CENTERING in fields)])
-    notes = [f"--use-tis --custom-config-path mis.yaml --custom-tis-function-path {MIS_PATH}"]
-    notes += [NORMALISES] if fields["tis_batch_normalize"] and fields["use_rs"] else []
+    notes = [f"--use-tis --custom-config-path mis.yaml --custom-tis-function-path {mis_path}"]
+    notes += [NORMALISES.format(system=system)] if fields["tis_batch_normalize"] and fields["use_rs"] else []
     return commented(as_yaml("", fields), [f"{version}, mis.yaml; on the command line:", *notes])

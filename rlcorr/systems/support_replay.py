@@ -10,7 +10,7 @@ release 1.17.0 and issue 6789. NeMo RL 0.8 applies the filter in its trainer; it
 read.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.serialize import as_call, as_flags, as_toml, as_yaml, commented
@@ -24,62 +24,41 @@ def support_replay_text(system: str, *, top_p: float = 1.0, top_k: int = -1) -> 
 
     A comment names the version. Raises `UsageError` for a system whose replay is not known, for a cut that it cannot
     replay, and if nothing is cut.
-
-    >>> print(support_replay_text("prime-rl", top_p=0.95, top_k=64), end="")
-    # prime-rl, pull request 3431: a cut is always replayed
-    [orchestrator.train.sampling]
-    top_p = 0.95
-    top_k = 64
     """
-    if system not in _TEXTS:
+    texts = _texts(top_p, top_k)
+    if system not in texts:
         raise UsageError(
             f"{system} has no replay of the sampler's support that was read; nearest: top_p 1 and top_k -1, or one of "
-            f"{', '.join(_TEXTS)}."
+            f"{', '.join(texts)}."
         )
     if not 0 < top_p <= 1 or not (top_k == -1 or top_k > 0):
         raise UsageError(f"top_p must be above 0 and at most 1, top_k -1 or positive; got {top_p:g} and {top_k}.")
     if top_p == 1 and top_k == -1:
         raise UsageError("top_p 1 and top_k -1 keep every token, so there is nothing to replay.")
-    return _TEXTS[system](top_p, top_k)
-
-
-def _skyrl(top_p: float, top_k: int) -> str:
-    sampling = {"top_p": top_p, "top_k": top_k, "logprobs": 1}
-    generator = {"sampling_params": sampling, "inference_engine": {"enable_return_sample_support_set": True}}
-    return commented(
-        as_yaml("", {"trainer": {"algorithm": {"enable_sample_support_replay": True}}, "generator": generator}),
-        ["SkyRL 0.4.0"],
-    )
-
-
-def _prime_rl(top_p: float, top_k: int) -> str:
-    if top_k > PRIME_RL_TOP_K:
+    if system == "prime-rl" and top_k > PRIME_RL_TOP_K:
         raise UsageError(f"prime-rl replays at most {PRIME_RL_TOP_K} tokens; nearest: top_k {PRIME_RL_TOP_K}.")
-    fields = {"top_p": top_p, "top_k": PRIME_RL_TOP_K if top_k == -1 else top_k}
-    text = as_toml("orchestrator.train.sampling", fields)
-    return commented(text, ["prime-rl, pull request 3431: a cut is always replayed"])
-
-
-def _slime(top_p: float, top_k: int) -> str:
-    if top_k != -1:
+    if system == "slime" and top_k != -1:
         raise UsageError("slime replays top-p only; nearest: top_k -1.")
-    return commented(as_flags("--", {"rollout_top_p": top_p}, hyphens=True), ["slime v0.3.2: top-p is always replayed"])
-
-
-def _miles(top_p: float, top_k: int) -> str:
-    if top_k == -1:
+    if system == "miles" and top_k == -1:
         raise UsageError("miles needs a positive top_k next to top_p, which bounds what it stores; nearest: 64.")
-    fields = {"rollout_top_p": top_p, "rollout_top_k": top_k, "use_miles_router": True}
-    note = "miles, guide Sampling-Support Replay: a cut is always replayed, without a KL to the reference"
-    return commented(as_flags("--", fields, hyphens=True), [note])
+    note, text = texts[system]
+    return commented(text, [note])
 
 
-def _trl(top_p: float, top_k: int) -> str:
-    fields = {"use_vllm": True, "top_p": top_p, "top_k": 0 if top_k == -1 else top_k}  # 0 is TRL's "all tokens"
-    note = "TRL 1.17, by itself according to its release; before, every ratio is multiplied by the kept share"
-    return commented(as_call("GRPOConfig", fields), [note])
-
-
-_TEXTS: dict[str, Callable[[float, int], str]] = {
-    "SkyRL": _skyrl, "TRL": _trl, "prime-rl": _prime_rl, "slime": _slime, "miles": _miles,
-}  # fmt: skip
+def _texts(top_p: float, top_k: int) -> dict[str, tuple[str, str]]:
+    """Return system → the comment and the text."""
+    sampling, engine = {"top_p": top_p, "top_k": top_k, "logprobs": 1}, {"enable_return_sample_support_set": True}
+    generator: dict[str, Any] = {"sampling_params": sampling, "inference_engine": engine}
+    skyrl = {"trainer": {"algorithm": {"enable_sample_support_replay": True}}, "generator": generator}
+    trl = {"use_vllm": True, "top_p": top_p, "top_k": 0 if top_k == -1 else top_k}  # 0 is TRL's "all tokens"
+    table, prime_rl = "orchestrator.train.sampling", {"top_p": top_p, "top_k": PRIME_RL_TOP_K if top_k == -1 else top_k}
+    miles = {"rollout_top_p": top_p, "rollout_top_k": top_k, "use_miles_router": True}
+    by_itself = "TRL 1.17, by itself according to its release; before, every ratio is multiplied by the kept share"
+    guide = "miles, guide Sampling-Support Replay: a cut is always replayed, without a KL to the reference"
+    return {
+        "SkyRL": ("SkyRL 0.4.0", as_yaml("", skyrl)),
+        "TRL": (by_itself, as_call("GRPOConfig", trl)),
+        "prime-rl": ("prime-rl, pull request 3431: a cut is always replayed", as_toml(table, prime_rl)),
+        "slime": ("slime v0.3.2: top-p is always replayed", as_flags("--", {"rollout_top_p": top_p}, hyphens=True)),
+        "miles": (guide, as_flags("--", miles, hyphens=True)),
+    }

@@ -10,17 +10,13 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, refuse
+from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, plain, refuse
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 
 
 def to_tinker(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
-    """Return the fields of Config; `loss` has the bounds of ppo. Raises `UsageError` for what Tinker cannot do.
-
-    >>> to_tinker(CorrectionConfig(bypass_mode=True))
-    {'loss_fn': 'ppo', 'loss_fn_config': {'clip_low_threshold': 0.8, 'clip_high_threshold': 1.2}}
-    """
+    """Return the fields of Config; `loss` has the bounds of ppo. Raises `UsageError` for what Tinker cannot do."""
     loss = loss or LossConfig()
     refuse("Tinker", config)
     if config.loss_type not in ("reinforce", "ppo_clip"):
@@ -41,4 +37,4 @@ def to_tinker(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[
 
 
 def _with_bounds(kind: str, low: float, high: float) -> dict[str, Any]:
-    return {"loss_fn": kind, "loss_fn_config": {LOW: float(f"{low:.12g}"), HIGH: float(f"{high:.12g}")}}
+    return {"loss_fn": kind, "loss_fn_config": {LOW: plain(low), HIGH: plain(high)}}

@@ -62,22 +62,17 @@ def from_trl_with_loss(source: Any) -> tuple[CorrectionConfig, LossConfig]:
     if values["loss_type"] == "vespo":
         numbers = {name: number(name, values[name]) for name in VESPO_NUMBERS if name in values}
         return _from_vespo(values), LossConfig(numbers=numbers)
-    _check_loss(values)
+    if values["loss_type"] not in PPO_CLIPS:
+        raise UsageError(
+            f"TRL's loss_type {values['loss_type']!r} is not read, only {', '.join(PPO_CLIPS)} and vespo: leave it "
+            f"out, and set our loss_type instead."
+        )
     rules = _opsm(values)
     if not (switch("use_vllm", values["use_vllm"]) and switch(f"{_IS}_correction", values[f"{_IS}_correction"])):
         bounds = [name for name in FIELDS if name.startswith(_IS) and name != f"{_IS}_correction"]
         refuse_ignored("TRL", values, FIELDS, bounds, f"without use_vllm and {_IS}_correction")
         return CorrectionConfig(rollout_rs=rules), LossConfig()
     return _weights(values, rules), LossConfig()
-
-
-def _check_loss(values: dict[str, Any]) -> None:
-    loss = values["loss_type"]
-    if loss not in PPO_CLIPS:
-        raise UsageError(
-            f"TRL's loss_type {loss!r} is not read, only {', '.join(PPO_CLIPS)} and vespo: leave it out, and set our "
-            f"loss_type instead."
-        )
 
 
 def _weights(values: dict[str, Any], rules: tuple[RejectionRule, ...]) -> CorrectionConfig:

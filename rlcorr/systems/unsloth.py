@@ -15,17 +15,12 @@ from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.refusals import renamed
 from rlcorr.systems.trl import to_trl
 
-_NAMES = {"TRL": "Unsloth"}
 GEOMETRIC = "Unsloth takes geometric weights from the variable UNSLOTH_GRPO_VLLM_IS_MODE, which is not written here"
 
 
 def to_unsloth(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
-    """Return the arguments of GRPOConfig, always with the switch. Raises `UsageError` as `to_trl` does.
-
-    >>> to_unsloth(CorrectionConfig())
-    {'use_vllm': True, 'vllm_importance_sampling_correction': False}
-    """
+    """Return the arguments of GRPOConfig, always with the switch. Raises `UsageError` as `to_trl` does."""
     if config.rollout_is == "geometric":
         raise UsageError(f"{GEOMETRIC}; nearest: rollout_is='sequence', the product.")
-    with renamed(_NAMES):
+    with renamed("TRL", "Unsloth"):
         return to_trl(config, loss)

@@ -1,6 +1,6 @@
 """`make bench ARGS=gpu`: the whole correction with its metrics on a GPU, beside verl's own helper in the same process.
 
-plain: our correction without a compiler; helper: our drop-in for verl's, the whole call.
+plain: our correction without a compiler.
 """
 
 import statistics
@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 import verl_peer
-from bench_library import VERL, batch, helper
+from bench_library import VERL, batch
 
 from rlcorr import TokenBatch, evaluate, preset
 from rlcorr.correction import old_log_probs
@@ -24,8 +24,8 @@ def main() -> None:
         print("torch sees no GPU on this machine.")
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: milliseconds, medians of {TIMES} [extremes]")
-    columns = ("batch", "preset", "verl", "plain", "helper")
-    print(f"| {' | '.join((*columns, 'helper/verl'))} |")
+    columns = ("batch", "preset", "verl", "plain")
+    print(f"| {' | '.join((*columns, 'plain/verl'))} |")
     print("|---" * (len(columns) + 1) + "|", flush=True)
     for rows, tokens in SHAPES:
         on_gpu = TokenBatch(**{name: tensor.cuda() for name, tensor in batch(rows, tokens).tensors().items()})
@@ -39,12 +39,11 @@ def measure(label: str, given: TokenBatch, name: str, options: dict[str, str]) -
     runs: dict[str, Callable[[], object]] = {
         "verl": partial(verl_peer.verl_correction, old_log_probs(given), given.rollout_log_probs, mask, **options),
         "plain": partial(evaluate, given, preset(name)),
-        "helper": partial(helper, given, mask, options),
     }
     seconds = {run: [timed(runs[run]) for _ in range(WARM_UP + TIMES)][WARM_UP:] for run in runs}
     middle = {run: statistics.median(times) for run, times in seconds.items()}
     cells = [f"{1e3 * middle[run]:.1f} [{1e3 * min(seconds[run]):.1f}, {1e3 * max(seconds[run]):.1f}]" for run in runs]
-    cells.append(f"{middle['verl'] / middle['helper']:.1f}×")
+    cells.append(f"{middle['verl'] / middle['plain']:.1f}×")
     print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,5 +1,5 @@
-"""Files that the systems' own code wrote (by tests/peers/dump_files.py), and files that are none of them. Every field
-that says which tokens or rewards count is used, or refused by name."""
+"""Files that the systems' own code wrote (by tests/peers/dump_files.py of commit dc1e367), and files that are none of
+them. Every field that says which tokens or rewards count is used, or refused by name."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from rlcorr.foreign.stream import pair_batches
 from rlcorr.records.step_files import StepRecord
 
 DUMPS = Path(__file__).resolve().parent.parent / "support" / "golden" / "dumps"
-# The log-probs that tests/peers/dump_files.py put into each file.
+# The log-probs that the script put into each file.
 ROLLOUT, OLD = [[-0.5, -1.0, -2.0], [-0.25, -0.75]], [[-0.75, -0.5, -2.5], [-0.125, -1.5]]
 
 

@@ -47,7 +47,8 @@ def centered(name: str, p: NDArray[np.float64], q: NDArray[np.float64], a: int) 
 
 
 VIME = json.loads((Path(__file__).parent.parent / "support" / "golden" / "vime_centering.json").read_text())
-"""By tests/peers/vime_centering.py, in float32; its loss has other values, as it takes off E_p[∇log p] = 0 as well."""
+"""By tests/peers/vime_centering.py of commit dc1e367, in float32; its loss has other values, as it takes off
+E_p[∇log p] = 0 as well."""
 
 
 @pytest.mark.parametrize("case", VIME["cases"], ids=range(len(VIME["cases"])))

@@ -162,8 +162,8 @@ def padded(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("batch", UNIRL["batches"], ids=range(len(UNIRL["batches"])))
 def test_against_what_unirls_own_functions_gave(batch: dict[str, Any]) -> None:
-    """DRPO and CPPO, values and derivatives: tests/peers/unirl_losses.py wrote the file, which names the commits. CPPO
-    casts probabilities to float32 there."""
+    """DRPO and CPPO, values and derivatives: tests/peers/unirl_losses.py of commit dc1e367 wrote the file. CPPO casts
+    probabilities to float32 there."""
     keep, theta, old, advantages = padded(batch)
     for case in batch["cases"]:
         name = case["loss_type"]
@@ -184,7 +184,7 @@ def test_unirls_cases_keep_tokens_and_drop_some() -> None:
 
 @pytest.mark.parametrize("batch", PAPERS["batches"], ids=range(len(PAPERS["batches"])))
 def test_against_what_the_code_of_ctpo_and_of_skyrl_gave(batch: dict[str, Any]) -> None:
-    """CTPO and SkyRL's DPPO, values and derivatives: tests/peers/paper_losses.py wrote the file, which names versions.
+    """CTPO and SkyRL's DPPO, values and derivatives: tests/peers/paper_losses.py of commit dc1e367 wrote the file.
     SkyRL adds 1e-8 to the probabilities of the other tokens, where we clamp to 1e-8."""
     keep, theta, old, advantages = padded(batch)
     for case in batch["cases"]:

@@ -123,7 +123,7 @@ def test_what_it_does_not_fit_is_said() -> None:
 
 
 VIME = json.loads((Path(__file__).parent.parent / "support" / "golden" / "vime_centering.json").read_text())
-"""By tests/peers/vime_centering.py, in float32."""
+"""By tests/peers/vime_centering.py of commit dc1e367, in float32."""
 CAP, BAND = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.2), CorrectionConfig(
     rollout_is="token", rollout_is_threshold=1.3, rollout_is_threshold_lower=0.7, rollout_is_mode="mask"
 )  # fmt: skip

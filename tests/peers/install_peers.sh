@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the systems that we compare with: verl for tests/peers/peers.py, TRL for tests/bench/bench_trainer.py as well,
-# the others for tests/peers/real_systems.py. RLCORR_PEERS names another folder than .venv for them. No package may bring
+# and SkyRL. RLCORR_PEERS names another folder than .venv for them. No package may bring
 # its dependencies (ray, wandb, another torch): requirements/peers/*.txt name only what the compared modules import and
 # .venv lacks, so both sides run on one torch and one transformers. Ray is not among them; tests/peers/verl_peer.py
 # replaces it.
@@ -23,6 +23,6 @@ install() {
 # Each in a folder of its own, since none may see the packages of another. TRL brings accelerate: transformers behaves
 # differently where it finds it, and the comparison with verl is not about that.
 install peers verl
-for name in trl skyrl openrlhf torchtitan areal ms_swift; do
+for name in trl skyrl; do
     install $name $name
 done

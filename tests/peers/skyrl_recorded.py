@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dump_files import OLD, ROLLOUT, skyrl_batch
+import torch
 from real_systems import FOLDER, of_skyrl
 
 from rlcorr.recorders.skyrl import record_pairs
@@ -23,6 +23,30 @@ from rlcorr.records.verify import verify
 PACKAGE = FOLDER / "skyrl"
 METHODS = ("add_callback", "_build_callback_input", "_fire")
 STEP = 9
+
+
+ROLLOUT, OLD = [[-0.5, -1.0, -2.0], [-0.25, -0.75]], [[-0.75, -0.5, -2.5], [-0.125, -1.5]]
+
+
+def skyrl_batch(batches: Any) -> Any:
+    """Responses at the end of `sequences`; the middle token of the first was what a tool answered; the third row pads
+    the batch, as trainer.py:963 does. The advantages are in bfloat16, which numpy does not have."""
+    batch = batches.TrainingInputBatch(
+        {
+            "sequences": torch.tensor([[3, 4, 6, 7, 8], [0, 0, 5, 9, 10]]),
+            "attention_mask": torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
+            "response_mask": torch.tensor([[1, 1, 1], [0, 1, 1]]),
+            "loss_mask": torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]),
+            "rollout_logprobs": torch.tensor([ROLLOUT[0], [0.0, *ROLLOUT[1]]]),
+            "action_log_probs": torch.tensor([OLD[0], [0.0, *OLD[1]]]),
+            "base_action_log_probs": None,
+            "values": None,
+            "returns": torch.tensor([[1.0] * 3, [0.0, -1.0, -1.0]]),
+            "advantages": torch.tensor([[1.0] * 3, [0.0, -1.0, -1.0]], dtype=torch.bfloat16),
+        }
+    )
+    batch.metadata = {"avg_response_length": 2.5, "response_length": 3}
+    return batches.pad_training_input_batch(batch, 1)
 
 
 def trainer_with(callbacks: Any) -> Any:

@@ -4,22 +4,18 @@
 
 vLLM is not there. The sampler's log-probs are those of a second model, the first with weights rounded to bfloat16, and
 come in where vLLM's would: TRL's own code pads them and hands them on. With steps_per_generation 2 it computes its own.
-A second training answers through an environment, whose tokens TRL marks in `tool_mask`; with --dump FILE the numbers
-that TRL made of its first generation are saved, as tests/support/golden/dumps/trl/inputs.npz was.
+The tokens of a tool are in tests/support/golden/dumps/trl, which TRL's own code made.
 """
 
 import copy
 import importlib
 import itertools
 import json
-import random
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 from rlcorr.recorders.trl import RecordPairs
@@ -53,27 +49,7 @@ def log_probs(model: Any, prompt: list[int], completion: list[int]) -> list[floa
     return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None]).squeeze(-1).tolist()
 
 
-def with_tool(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """A rollout function: digits of the model's, then a tool's answer of two tokens, then the end of the text."""
-    tokenizer = trainer.processing_class
-    completions, rng = [], random.Random(len(prompts))
-    for _ in prompts:
-        said = tokenizer.encode("".join(rng.choices("0123456789", k=rng.randint(1, 3))), add_special_tokens=False)
-        tool = tokenizer.encode("+1", add_special_tokens=False)
-        completions.append((said, tool, [tokenizer.eos_token_id]))
-    prompt_ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
-    completion_ids = [[*said, *tool, *end] for said, tool, end in completions]
-    return {
-        "prompt_ids": prompt_ids,
-        "completion_ids": completion_ids,
-        "logprobs": [log_probs(trainer.sampler, p, c) for p, c in zip(prompt_ids, completion_ids, strict=True)],
-        "env_mask": [[1] * len(said) + [0] * len(tool) + [1] for said, tool, _ in completions],
-    }
-
-
-def trained(
-    output: str, callbacks: list[Any], seen: list[dict[str, Any]], rollout_func: Callable[..., Any] | None = None
-) -> list[float]:
+def trained(output: str, callbacks: list[Any], seen: list[dict[str, Any]]) -> list[float]:
     """Some weights after four optimizer steps; `seen` takes what TRL made of each generation."""
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
     warm_start = importlib.import_module("bench_trainer").WARM_START
@@ -93,53 +69,36 @@ def trained(
         train_dataset=datasets.Dataset.from_list(prompts),
         args=trl.GRPOConfig(**settings),
         callbacks=callbacks,
-        rollout_func=rollout_func,
     )
     trainer.sampler = copy.deepcopy(trainer.model).to(torch.bfloat16).float().eval()
-    if rollout_func is None:
-        sampled_by(trainer)
+    sampled_by(trainer)
     scored = trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda inputs: seen.append(scored(inputs)) or seen[-1]
     trainer.train()
     return next(iter(trainer.model.parameters())).detach().flatten()[:50].tolist()
 
 
-def check(output: Path, name: str, rollout_func: Callable[..., Any] | None) -> list[dict[str, Any]]:
-    """A training without the callback and one with it. What TRL made of each generation. Ends the process where the
-    two trainings differ, or where the run has other numbers than TRL."""
+def check(output: Path) -> None:
+    """A training without the callback and one with it. Ends the process where the two differ, or where the run has
+    other numbers than TRL."""
     seen: list[dict[str, Any]] = []
-    plain = trained(str(output), [], [], rollout_func)
-    with_pairs = trained(str(output), [RecordPairs(name, folder=output)], seen, rollout_func)
-    report = verify(output / name)
-    differences, left_out = [], 0
+    plain = trained(str(output), [], [])
+    with_pairs = trained(str(output), [RecordPairs("mine", folder=output)], seen)
+    report = verify(output / "mine")
+    differences = []
     for step, inputs in enumerate(seen, 1):
-        batch = runs.read_step(output / name, step).batch
+        batch = runs.read_step(output / "mine", step).batch
         mask = inputs["completion_mask"].bool()
-        if "tool_mask" in inputs:
-            left_out += int((mask & (inputs["tool_mask"] == 0)).sum())
-            mask = mask & inputs["tool_mask"].bool()
         for mine, theirs in (("rollout", "sampling"), ("old", "old")):
             recorded = getattr(batch, f"{mine}_log_probs")[batch.response_mask]
             differences.append(float((recorded - inputs[f"{theirs}_per_token_logps"][mask]).abs().max()))
-    print(json.dumps({"run": name, "steps": report.recorded_steps, "status": report.status,
-                      "problems": report.problems, "largest difference": max(differences),
-                      "tokens of a tool, left out": left_out, "same training": plain == with_pairs}))  # fmt: skip
+    print(json.dumps({"steps": report.recorded_steps, "status": report.status, "problems": report.problems,
+                      "largest difference": max(differences), "same training": plain == with_pairs}))  # fmt: skip
     if report.problems or report.recorded_steps != len(seen) or max(differences) or plain != with_pairs:
         sys.exit("TRL: what is recorded is not what it trained on, or the training is another.")
-    if (rollout_func is None) != (left_out == 0):
-        sys.exit("TRL: what a tool answered is not told from what the policy sampled.")
-    return seen
-
-
-def main(arguments: list[str]) -> None:
-    sys.modules["vllm"] = None  # pyright: ignore[reportArgumentType]
-    with tempfile.TemporaryDirectory() as output:
-        check(Path(output), "mine", None)
-        seen = check(Path(output), "with_tool", with_tool)
-    if arguments[:1] == ["--dump"]:
-        arrays: dict[str, Any] = {name: x.numpy() for name, x in seen[0].items() if isinstance(x, torch.Tensor)}
-        numpy.savez_compressed(arguments[1], **arrays)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.modules["vllm"] = None  # pyright: ignore[reportArgumentType]
+    with tempfile.TemporaryDirectory() as folder:
+        check(Path(folder))

@@ -1,5 +1,6 @@
 """A recorded training run is like any other run, can be read while it grows, and is never stopped by the recorder."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -25,26 +26,18 @@ def pairs(value: float) -> dict[str, torch.Tensor]:
     }
 
 
-def test_steps_become_one_run(tmp_path: Path) -> None:
+def test_steps_become_one_run_that_can_be_read_while_it_grows(tmp_path: Path) -> None:
     with Recorder("mine", folder=tmp_path) as recorder:
         for step in (3, 4):
             batch = pairs(-float(step))
             recorder.add(step=step, batch=batch)
+            assert set(range(3, step)) <= set(runs.list_steps(tmp_path / "mine"))  # `add` waits for the step before
             batch["rollout_log_probs"].zero_()  # a trainer may reuse the memory
     report = verify(tmp_path / "mine")
     assert (report.problems, report.status, report.metric_rows) == ([], "complete", 2)
     for step in (3, 4):
         record = runs.read_step(tmp_path / "mine", step)
         assert real(record.batch.rollout_log_probs, record) == [[-step] * 3, [-step]]
-
-
-def test_it_can_be_read_while_it_grows(tmp_path: Path) -> None:
-    with Recorder("mine", folder=tmp_path) as recorder:
-        for step in range(1, 6):
-            recorder.add(step=step, batch=pairs(-1.0))
-            readable = runs.list_steps(tmp_path / "mine")
-            assert set(range(1, step)) <= set(readable)  # `add` waits for the step before
-            assert all(len(runs.read_step(tmp_path / "mine", there).prompts) == 2 for there in readable)
 
 
 def test_a_training_that_fails_leaves_an_interrupted_run(tmp_path: Path) -> None:
@@ -58,16 +51,6 @@ def test_a_training_that_fails_leaves_an_interrupted_run(tmp_path: Path) -> None
     assert verify(tmp_path / "mine").status == "interrupted"
     with pytest.raises(UsageError, match="already contains a run"), Recorder("mine", folder=tmp_path):
         pass
-
-
-def test_a_batch_that_cannot_be_read_is_left_out_with_one_warning(tmp_path: Path) -> None:
-    wrong = pairs(-1.0) | {"sample_mask": torch.ones(2)}
-    warns = pytest.warns(UserWarning, match="'sample_mask' may say which tokens count")
-    with warns as caught, Recorder("mine", folder=tmp_path) as recorder:
-        for step, batch in enumerate([pairs(-1.0), wrong, wrong, pairs(-2.0), pairs(-2.0)]):
-            recorder.add(step=min(step, 3), batch=batch)
-    assert len(caught) == 1
-    assert runs.list_steps(tmp_path / "mine") == [0, 3]
 
 
 def test_a_full_disk_becomes_one_warning(tmp_path: Path) -> None:
@@ -147,3 +130,15 @@ def test_the_ten_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scored = SimpleNamespace(sampler_log_probs=-torch.ones(2, 3), log_probs=-torch.ones(2, 3), mask=torch.ones(2, 3))
     exec(lines, {"steps": 2, "generate_and_score": lambda: scored})
     assert runs.list_steps(tmp_path / "my_run") == [0, 1]
+
+
+def test_the_plugin_of_verl_does_nothing_until_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = SimpleNamespace(**{verl.FUNCTION: print})
+    monkeypatch.setitem(sys.modules, verl.HELPER, helper)  # pyright: ignore[reportArgumentType]
+    for words, is_wrapped, message in (("", False, ""), ("recrod", False, "known: record"), ("record", True, "")):
+        monkeypatch.setenv(verl.VARIABLE, words)
+        importlib.reload(verl)
+        assert (getattr(helper, verl.FUNCTION) is not print) == is_wrapped
+        assert message in capsys.readouterr().err

@@ -1,93 +1,49 @@
+"""Texts of all systems: what no preset shows, the form of a text, the systems' own defaults, and the README's table.
+
+`test_golden_texts.py` has the text or the refusal of every preset in every system.
+"""
+
+import importlib
 import math
 import re
-import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
-import rlcorr
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
+from rlcorr.records.runs import ROOT
 from rlcorr.rules import RejectionRule
-from rlcorr.systems import trl
-from rlcorr.systems.export import SYSTEMS, beyond_defaults, default_text, export, exports, to_python
+from rlcorr.systems import miles, trl
+from rlcorr.systems.art import to_art
+from rlcorr.systems.axolotl import to_axolotl
+from rlcorr.systems.export import SYSTEMS, beyond_defaults, export, exports, shipped, to_python
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.serialize import as_yaml, short_number
-from rlcorr.systems.overrides import overrides
 from rlcorr.systems.skyrl import from_skyrl
-from rlcorr.systems.verl.config import from_verl, verl_text
+from rlcorr.systems.support_replay import support_replay_text
+from rlcorr.systems.tinker import to_tinker
+from rlcorr.systems.unsloth import to_unsloth
+from rlcorr.systems.verl.config import from_verl
+
+_IS = "vllm_importance_sampling"
+TOKEN = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
+ICEPOP = CorrectionConfig(
+    rollout_is="token", rollout_is_threshold=5.0, rollout_is_threshold_lower=0.5, rollout_is_mode="mask"
+)
+PG: dict[str, Any] = {"bypass_mode": True, "loss_type": "reinforce"}
+RAW_PG = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf, **PG)
+SEQUENCE_PG = CorrectionConfig(rollout_is="sequence", **PG)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_python_builds_the_same_configuration(name: str) -> None:
-    scope: dict[str, Any] = {}
-    exec(to_python(preset(name)), scope)
-    assert scope["config"] == preset(name)
-
-
-def test_python_says_only_what_differs() -> None:
-    config = rlcorr.preset("decoupled_k3_rs_token_tis")
-    assert to_python(config) == (
-        "from rlcorr import CorrectionConfig, RejectionRule\n"
-        "\n"
-        "config = CorrectionConfig(\n"
-        "    rollout_is='token',\n"
-        '    rollout_rs=(RejectionRule.named("seq_mean_k3", upper=0.01),),\n'
-        ")"
-    )
-    assert to_python(CorrectionConfig()).endswith("config = CorrectionConfig()")
-
-
-def test_yaml_is_read_back() -> None:
-    config = preset("decoupled_seq_is_rs")
-    content = yaml.safe_load(verl_text(config))
-    assert from_verl(content["algorithm"]["rollout_correction"]) == config
-    config = preset("skyrl_geo_mask")
-    content = yaml.safe_load(export(config, "SkyRL"))
-    assert from_skyrl(content["trainer"]["algorithm"]["off_policy_correction"]) == config
-
-
-def test_verl_gets_every_key_that_the_correction_needs() -> None:
-    """Check the block as it is pasted. Its bounds are on 1/r: 1/1.05 = 0.952381 and 1/0.97 = 1.030928."""
-    rule = RejectionRule.named("seq_mean_k1", lower=0.97, upper=1.05)
-    text = export(CorrectionConfig(rollout_rs=(rule,)), "verl")
-    comments = [line for line in text.splitlines() if line.startswith("#")]
-    assert comments[1] == "# verl bounds 1/r: 0.95238_1.0309 of seq_mean_k1 keeps r from 0.97 to 1.05"
-    content = yaml.safe_load(text)
-    assert content["actor_rollout_ref"] == {"rollout": {"calculate_log_probs": True}}
-    assert content["algorithm"]["rollout_correction"]["rollout_rs_threshold"] == "0.95238_1.0309"
-    (back,) = from_verl(content).rollout_rs
-    assert (back.lower, back.upper) == pytest.approx((0.97, 1.05), rel=5e-5)
-    content["actor_rollout_ref"]["rollout"]["calculate_log_probs"] = False
-    with pytest.raises(UsageError, match="calculate_log_probs is False: verl then has no rollout_log_probs"):
-        from_verl(content)
-
-
-def test_verl_in_bypass_mode_sets_the_loss_that_reads_the_block() -> None:
-    text = export(preset("bypass_pg_geo_rs"), "verl")
-    content = yaml.safe_load(text)
-    copied = {"loss_mode": "bypass_mode", "rollout_correction": "${algorithm.rollout_correction}"}
-    assert content["actor_rollout_ref"]["actor"] == {"policy_loss": copied}
-    assert from_verl(content).loss_type == "reinforce"
-    assert "loss_mode" not in export(preset("bypass_ppo_clip"), "verl")  # PPO's clip is what verl runs anyway
-    content["algorithm"]["rollout_correction"]["bypass_mode"] = False
-    with pytest.raises(UsageError, match="loss_mode: bypass_mode needs bypass_mode: true"):
-        from_verl(content)
-
-
-def test_skyrl_records_log_probs_for_a_mask_alone() -> None:
-    """Check that SkyRL, which sets logprobs itself for weights and sequence masks only, is told."""
-    config = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=2.0),))
-    content = yaml.safe_load(export(config, "SkyRL"))
-    assert content["generator"] == {"sampling_params": {"logprobs": 1}}
-    assert from_skyrl(content) == config
-    content["generator"]["sampling_params"]["logprobs"] = None
-    with pytest.raises(UsageError, match="logprobs must be 1; got None"):
-        from_skyrl(content)
+def test_python_builds_the_same_configuration() -> None:
+    for name in PRESETS:
+        scope: dict[str, Any] = {}
+        exec(to_python(preset(name)), scope)
+        assert scope["config"] == preset(name), name
 
 
 @pytest.mark.parametrize(
@@ -99,141 +55,14 @@ def test_a_number_has_five_digits_and_keeps_its_distance_from_one(value: float, 
     assert short_number(value) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "system", "line"),
-    [
-        # Hydra reads an unquoted 0.5_2 as 0.52 and a,b as a sweep of two runs; the inner quotes make both a text.
-        ("decoupled_token_icepop", "verl", "algorithm.rollout_correction.rollout_is=token "
-         "\"algorithm.rollout_correction.rollout_is_threshold='0.5_5.0'\" "
-         "actor_rollout_ref.rollout.calculate_log_probs=true"),
-        ("skyrl_geo_mask", "SkyRL", "trainer.algorithm.policy_loss_type=regular "
-         "trainer.algorithm.off_policy_correction.sequence_mask_metric=geometric "
-         "generator.sampling_params.logprobs=1"),
-        ("nemo_rl_tis", "NeMo RL", "++loss_fn.use_importance_sampling_correction=true "
-         "++loss_fn.truncated_importance_sampling_type=tis ++loss_fn.truncated_importance_sampling_ratio=2.0"),
-        ("areal_token_clamp", "AReaL", "++actor.use_decoupled_loss=true ++actor.rejection_sampling.level=token "
-         "++actor.rejection_sampling.action=clamp ++actor.rejection_sampling.metric=ratio "
-         "++actor.rejection_sampling.agg=mean ++actor.rejection_sampling.upper=5.0 "
-         "++actor.rejection_sampling.lower=null"),
-        ("trl_token_mask", "TRL", None),
-    ],
-)  # fmt: skip
-def test_overrides_of_a_command_line(name: str, system: str, line: str | None) -> None:
-    said = overrides(PRESETS[name].config, system, PRESETS[name].loss)
-    assert (said and said.splitlines()[-1]) == line
-
-
-def test_overrides_say_what_the_text_says() -> None:
-    """Put each line over the system's own defaults, and compare with the text."""
-    for system in [title for title, facts in FACTS.items() if facts.line is not None]:
-        for name, entry in PRESETS.items():
-            text = exports(entry.config, entry.loss)[system]
-            if text.startswith("# cannot"):
-                continue
-            default = default_text(system)
-            wanted, given = leaves(yaml.safe_load(text)), leaves(yaml.safe_load(default))
-            line = overrides(entry.config, system, entry.loss)
-            assert line is not None
-            for word in shlex.split(line, comments=True):
-                key, _, value = word.lstrip("+").partition("=")
-                value = {"inf": ".inf"}.get(value, value)  # Hydra's own spelling
-                given[key] = value.strip("'") if value.startswith("'") else yaml.safe_load(value)
-            assert given == given | wanted, (system, name)
-
-
-def leaves(content: Any, key: str = "") -> dict[str, Any]:
-    """Return {dotted key: value}."""
-    if not isinstance(content, dict):
-        return {key: math.inf if content == "inf" else content}  # verl takes a number and a text
-    parts = [leaves(value, f"{key}.{name}".lstrip(".")) for name, value in content.items()]
-    return {name: value for part in parts for name, value in part.items()}
-
-
-def test_what_a_system_cannot_do_is_said() -> None:
-    texts = exports(preset("ms_swift_sequence_truncate"))
-    assert texts["verl"].startswith("# cannot be expressed: verl has no geometric weights")
-    assert "geometric" in texts["Python"]
-
-
-def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
-    """Check TRL 1.16's GRPOConfig: with token_mask without bounds the product has the raw π_old/π_rollout."""
-    config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(numbers={"vespo_lambda_neg": 1.5})
-    fields = trl.to_trl(config, loss)
-    assert (fields["vespo_k_pos"], fields["vespo_lambda_neg"]) == (2.0, 1.5)
-    assert trl.from_trl_with_loss(fields) == (config, loss)
-    with pytest.raises(UsageError, match="bounded π_old/π_rollout is not known"):
-        trl.from_trl({"loss_type": "vespo"})  # TRL's defaults mask the product at 3
-    with pytest.raises(UsageError, match="nearest: bypass_mode=True without rollout_rs"):
-        trl.to_trl(replace(config, bypass_mode=False))
-
-
-@pytest.mark.parametrize(
-    ("rule", "system", "message"),
-    [
-        ("seq_mean_binary_kl", "OpenRLHF", "in verl and here it is the larger of both"),
-        ("token_abs_ratio_error", "OpenRLHF", "does not gate on |r − 1|; nearest: binary_tv"),
-        (
-            "seq_mean_forward_kl",
-            "verl",
-            "OpenRLHF calls this rule binary_kl; in verl that name means the larger of both",
-        ),
-    ],
-)
-def test_a_name_that_two_systems_give_to_different_things_says_both(rule: str, system: str, message: str) -> None:
-    config = CorrectionConfig(rollout_rs=(RejectionRule.named(rule, upper=0.01),))
-    with pytest.raises(UsageError, match=re.escape(message)):
-        export(config, system)
-
-
-@pytest.mark.parametrize(
-    ("name", "system", "lines"),
-    [
-        # Defaults of the systems' own sources, at the versions in the texts: verl's YAML has no weights and a threshold
-        # of 2, TRL has sequence_mask with 3, open-instruct truncates at 2.
-        ("decoupled_token_is", "verl", ["rollout_is: token"]),
-        ("decoupled_token_is", "TRL", ['mode="token_truncate"', "clip_max=2.0"]),
-        ("decoupled_token_is", "open-instruct", []),
-        ("trl_sequence_mask", "TRL", []),
-        ("trl_token_mask", "TRL", ['mode="token_mask"']),
-    ],
-)
-def test_lines_that_are_not_the_systems_defaults(name: str, system: str, lines: list[str]) -> None:
-    entry = PRESETS[name]
-    _, changed = beyond_defaults(entry.config, system, entry.loss)
-    assert [line.removeprefix("vllm_importance_sampling_") for line in changed] == lines
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_a_systems_own_defaults_are_nothing_beyond_them(system: str) -> None:
-    assert beyond_defaults(FACTS[system].correction, system, FACTS[system].loss)[1] == []
-
-
-@pytest.mark.parametrize(("system", "read"), [("verl", from_verl), ("SkyRL", from_skyrl), ("TRL", trl.from_trl)])
-def test_the_table_has_the_defaults_of_the_readers(system: str, read: Callable[[Any], CorrectionConfig]) -> None:
-    assert read({}) == FACTS[system].correction
-
-
-SAYABLE = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0)
-
-
-def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
-    loss = PRESETS["prime_rl_ipo_2026_08"].loss
-    for system in SYSTEMS:
-        plain = FACTS[system].correction if FACTS[system].correction.bypass_mode else SAYABLE
-        named, *rest = export(plain, system, loss).splitlines()
-        assert named == "# The rollout KL loss (rollout_kl_loss_coef=0.002) is not in this text.", system
-        assert rest == export(plain, system, LossConfig()).splitlines(), system
-
-
 def test_yaml_is_what_pyyaml_writes() -> None:
     """Texts, numbers and lists that need care come back; the text of every preset has PyYAML's form."""
     hard = {"a": {"yes": "yes", "no": "0.5_2.0", "n": "1_000", "e": 5e-6, "big": 1e22, "inf": math.inf, "none": None}}
     hard["a"] |= {"list": ["token_k1", "it's", "x: y", "", "-1.5_2.5"], "empty": [], "flag": True, "count": 3}
     assert yaml.safe_load(as_yaml("top.level", hard)) == {"top": {"level": hard}}
     texts = [as_yaml("top.level", {"rollout_rs": "token_k1", "threshold": "0.5_2.0", "scale": 5e-6, "off": None})]
-    for name, entry in PRESETS.items():
+    for entry in PRESETS.values():
         texts += [text for text in exports(entry.config, entry.loss).values() if is_yaml(text)]
-        assert len(texts) > 1, name
     for text in texts:
         plain = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
         assert plain == yaml.safe_dump(yaml.safe_load(plain), sort_keys=False)
@@ -242,3 +71,190 @@ def test_yaml_is_what_pyyaml_writes() -> None:
 def is_yaml(text: str) -> bool:
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return bool(lines) and lines[0].endswith(":") and not lines[0].startswith(("[", "-"))
+
+
+def test_what_the_systems_write_where_no_preset_shows_it() -> None:
+    """Check art/loss.py of openpipe-art 0.5.23, tinker-cookbook 0.6.1 (rl/train.py), and axolotl 0.21.0.
+
+    axolotl does not hand a value of None to TRL, so there "no bound" is infinity.
+    """
+    cispo = {"ppo": False, "epsilon": 1.0, "epsilon_high": 4.0}
+    by_token = {"importance_sampling_level": "token", "mask_prob_ratio": False}
+    assert to_art(replace(RAW_PG, rollout_is_threshold=5.0)) == cispo | by_token
+    assert to_art(CorrectionConfig(rollout_is="geometric", rollout_is_threshold=1.28, **PG)) == cispo | {
+        "importance_sampling_level": "sequence", "mask_prob_ratio": False, "epsilon_high": 0.28
+    }  # fmt: skip
+    clip = LossConfig(clip_ratio_low=1.0, clip_ratio_high=4.0)
+    assert to_art(replace(TOKEN, loss_type="cispo"), clip) == cispo | {
+        "precalculate_logprobs": True, "truncated_importance_sampling": 2.0
+    }  # fmt: skip
+    bounds = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+    assert to_tinker(RAW_PG) == {"loss_fn": "importance_sampling"}
+    bounded = replace(RAW_PG, rollout_is_threshold=1.2, rollout_is_threshold_lower=0.8)
+    assert to_tinker(bounded) == {"loss_fn": "cispo", "loss_fn_config": bounds}
+    assert to_tinker(CorrectionConfig(bypass_mode=True)) == {"loss_fn": "ppo", "loss_fn_config": bounds}
+    unbounded = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
+    assert to_axolotl(unbounded)[f"{_IS}_clip_max"] == math.inf
+    assert to_unsloth(CorrectionConfig())[f"{_IS}_correction"] is False
+    assert miles.to_miles(ICEPOP)["custom_tis_function_path"] == miles.ICEPOP
+    rejected = CorrectionConfig(
+        rollout_is="sequence", rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.9, upper=1.1),)
+    )
+    text = export(rejected, "miles")
+    assert f"--custom-tis-function-path {miles.MIS_PATH}\n" in text
+    assert "slime" not in text
+
+
+def rejects(name: str, lower: float | None = None, upper: float = math.inf) -> CorrectionConfig:
+    return CorrectionConfig(rollout_rs=(RejectionRule.named(name, lower=lower, upper=upper),))
+
+
+UNWRITABLE: list[tuple[str, CorrectionConfig, str]] = [
+    ("vrl", TOKEN, "unknown system 'vrl'. Did you mean 'verl'"),
+    ("Unsloth", CorrectionConfig(rollout_is="geometric"), "UNSLOTH_GRPO_VLLM_IS_MODE.*nearest: rollout_is='sequence'"),
+    ("Unsloth", CorrectionConfig(bypass_mode=True), "Unsloth's correction compares π_old with π_rollout"),
+    ("axolotl", CorrectionConfig(bypass_mode=True, loss_type="vespo"), "no numbers of VESPO; nearest: loss_type"),
+    ("miles", CorrectionConfig(rollout_is="token", denominator="kept"), "miles divides by all response tokens"),
+    ("ART", SEQUENCE_PG, "geometric mean of a sequence; nearest: rollout_is='token'"),
+    ("ART", RAW_PG, "a finite upper bound"),
+    ("Tinker", TOKEN, "compare π_θ with π_rollout; nearest: bypass_mode=True"),
+    ("Tinker", SEQUENCE_PG, "cispo clamps token ratios; nearest: rollout_is='token'"),
+    ("OpenRLHF", rejects("seq_mean_binary_kl", upper=0.01), "in verl and here it is the larger of both"),
+    ("OpenRLHF", rejects("token_abs_ratio_error", upper=0.01), r"does not gate on \|r − 1\|; nearest: binary_tv"),
+    ("verl", CorrectionConfig(rollout_is="prefix"), "verl has no prefix weights; nearest: rollout_is='token'"),
+    ("verl", CorrectionConfig(loss_type="dual_clip"), "loss_mode=vanilla"),
+    ("verl", CorrectionConfig(loss_type="gpg", bypass_mode=True), "nearest: loss_type='reinforce'"),
+    ("verl", rejects("token_k1", lower=0.5), "always has an upper bound on r; nearest: upper=1e9"),
+    ("verl", rejects("token_signed_kl", -0.05, 0.05), "nearest: token_binary_kl"),
+    ("SkyRL", replace(TOKEN, rollout_is_batch_normalize=True), "nearest: rollout_is_batch"),
+    ("SkyRL", replace(TOKEN, rollout_is="sequence", rollout_is_mode="mask"), "'truncate' and a seq_sum_k1 rule"),
+    ("SkyRL", replace(TOKEN, rollout_is_threshold_lower=0.5), "above only.*got 0.5"),
+    ("SkyRL", rejects("seq_max_k1", 0.5, 2.0), "outlier veto is a lower bound on seq_min_k1"),
+    ("TRL", CorrectionConfig(loss_type="vespo"), "nearest: bypass_mode=True without rollout_rs"),
+]  # fmt: skip
+
+
+def test_what_a_system_cannot_do_is_refused_with_the_nearest_setting() -> None:
+    for system, config, message in UNWRITABLE:
+        with pytest.raises(UsageError) as caught:
+            export(config, system, LossConfig())
+        assert re.search(message, str(caught.value)), (system, str(caught.value))
+    # Without a rule the denominator "kept" is accepted by ROLL and xtuner, which always divide like that.
+    kept, gspo = replace(TOKEN, denominator="kept"), CorrectionConfig(loss_type="gspo")
+    for system in [title for title in SYSTEMS if title != "Python"]:
+        for config in [gspo] if system in ("ROLL", "xtuner") else [gspo, kept]:
+            with pytest.raises(UsageError):
+                export(config, system, LossConfig())
+
+
+def test_vespo_goes_to_trl_with_its_numbers_and_comes_back() -> None:
+    """Check TRL 1.16's GRPOConfig: with token_mask without bounds the product has the raw π_old/π_rollout."""
+    config, loss = CorrectionConfig(bypass_mode=True, loss_type="vespo"), LossConfig(numbers={"vespo_lambda_neg": 1.5})
+    fields = trl.to_trl(config, loss)
+    assert (fields["vespo_k_pos"], fields["vespo_lambda_neg"]) == (2.0, 1.5)
+    assert trl.from_trl_with_loss(fields) == (config, loss)
+
+
+def test_a_rollout_kl_loss_that_a_text_lacks_is_named_in_it() -> None:
+    loss = PRESETS["prime_rl_ipo_2026_08"].loss
+    for system in SYSTEMS:
+        plain = FACTS[system].correction if FACTS[system].correction.bypass_mode else TOKEN
+        named, *rest = export(plain, system, loss).splitlines()
+        assert named == "# The rollout KL loss (rollout_kl_loss_coef=0.002) is not in this text.", system
+        assert rest == export(plain, system, LossConfig()).splitlines(), system
+
+
+# --- the systems' own defaults, and what they ship ---
+
+
+def test_lines_that_are_not_the_systems_defaults() -> None:
+    """Check the defaults of the systems' sources: verl's YAML has no weights and a threshold of 2, TRL has
+    sequence_mask with 3, open-instruct truncates at 2."""
+    for name, system, lines in (
+        ("decoupled_token_is", "verl", ["rollout_is: token"]),
+        ("decoupled_token_is", "TRL", [f'{_IS}_mode="token_truncate"', f"{_IS}_clip_max=2.0"]),
+        ("decoupled_token_is", "open-instruct", []),
+        ("trl_token_mask", "TRL", [f'{_IS}_mode="token_mask"']),
+    ):
+        assert beyond_defaults(PRESETS[name].config, system, PRESETS[name].loss)[1] == lines, (name, system)
+    for system in SYSTEMS:
+        assert beyond_defaults(FACTS[system].correction, system, FACTS[system].loss)[1] == [], system
+    for system, read in (("verl", from_verl), ("SkyRL", from_skyrl), ("TRL", trl.from_trl)):
+        assert read({}) == FACTS[system].correction
+
+
+def test_a_system_ships_its_default_and_its_presets() -> None:
+    """Nothing is there twice, and every preset can be exported."""
+    verl = [one.preset for one in shipped("verl")]
+    assert verl[:4] == ["disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_token_icepop"]
+    assert "bypass_pg_is" not in verl  # its weights are those of decoupled_seq_is
+    assert "verl_dppo_tv" not in verl  # a loss, which the text of the correction cannot name
+    assert [one.preset for one in shipped("miles")][1:] == ["slime_tis", "slime_mis", "slime_opsm"]
+    for system in SYSTEMS:
+        first, *others = shipped(system)
+        assert (first.is_default, first.config) == (True, FACTS[system].correction), system
+        assert all(export(one.config, system, one.loss) and not one.is_default for one in others), system
+        effects = [replace(one.config, bypass_mode=False, loss_type="ppo_clip") for one in (first, *others)]
+        assert len({repr(effect) for effect in effects}) == len(effects), system
+
+
+# --- support replay ---
+
+REPLAYS = {
+    "SkyRL": "# SkyRL 0.4.0\ntrainer:\n  algorithm:\n    enable_sample_support_replay: true\ngenerator:\n"
+    "  sampling_params:\n    top_p: 0.95\n    top_k: 64\n    logprobs: 1\n"
+    "  inference_engine:\n    enable_return_sample_support_set: true\n",
+    "TRL": "# TRL 1.17, by itself according to its release; before, every ratio is multiplied by the kept share\n"
+    "GRPOConfig(\n    use_vllm=True,\n    top_p=0.95,\n    top_k=64,\n)\n",
+    "prime-rl": "# prime-rl, pull request 3431: a cut is always replayed\n[orchestrator.train.sampling]\n"
+    "top_p = 0.95\ntop_k = 64\n",
+    "miles": "# miles, guide Sampling-Support Replay: a cut is always replayed, without a KL to the reference\n"
+    "--rollout-top-p 0.95 \\\n--rollout-top-k 64 \\\n--use-miles-router\n",
+}
+
+
+def test_support_replay_is_the_text_of_each_systems_documentation() -> None:
+    for system, text in REPLAYS.items():
+        assert support_replay_text(system, top_p=0.95, top_k=64) == text
+    assert support_replay_text("slime", top_p=0.9).splitlines()[-1] == "--rollout-top-p 0.9"
+    assert support_replay_text("prime-rl", top_p=0.9).splitlines()[-1] == "top_k = 512"
+    assert "top_k=0" in support_replay_text("TRL", top_p=0.9)
+    for system, top_p, top_k, message in (
+        ("verl", 0.9, -1, "verl has no replay .* nearest: top_p 1 and top_k -1, or one of SkyRL, TRL"),
+        ("SkyRL", 1.0, -1, "nothing to replay"),
+        ("SkyRL", 0.0, -1, "top_p must be above 0"),
+        ("prime-rl", 0.9, 1000, "at most 512 tokens"),
+        ("slime", 0.9, 50, "top-p only; nearest: top_k -1"),
+        ("miles", 0.9, -1, "needs a positive top_k"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            support_replay_text(system, top_p=top_p, top_k=top_k)
+
+
+# --- the tables of versions and of the README ---
+
+README = (ROOT.parent / "rlcorr" / "systems" / "README.md").read_text(encoding="utf-8")
+SECTION = README.split("## From one system to another")[1].split("\n## ")[0]
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in SECTION.splitlines() if line.startswith("| ")]
+
+
+def test_the_readme_has_every_system_with_its_functions_and_its_proofs() -> None:
+    assert [row[0] for row in ROWS[1:]] == [title for title in SYSTEMS if title != "Python"]
+    for title, configuration, _, _, proof in ROWS[1:]:
+        out, *back = re.findall(r"`(\w+)`", configuration)
+        module = importlib.import_module(f"rlcorr.systems.{out.removeprefix('to_')}")
+        assert all(callable(getattr(module, name)) for name in (out, *back))
+        for path in re.findall(r"`(tests/[\w/]+\.py)`", proof):
+            assert (ROOT.parent / path).is_file(), (title, path)
+    assert f"There are {len(PRESETS)} presets" in README
+    assert f"has {len(PRESETS)} presets" in (ROOT.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_system_has_a_version_and_the_pinned_one_was_read() -> None:
+    """Compare with the packages that `make peers` installs; Agent Lightning has the text of verl."""
+    assert [*FACTS] == [*SYSTEMS, "Agent Lightning"]
+    assert [title for title, facts in FACTS.items() if not facts.version] == ["Python"]
+    for facts in FACTS.values():
+        pins = ROOT.parent / "requirements" / "peers" / f"{(facts.package or '').replace('-', '_')}.txt"
+        if pins.is_file():
+            assert f"{facts.package}=={facts.version}" in pins.read_text(encoding="utf-8")

@@ -3,14 +3,16 @@
 import math
 from typing import Any
 
+import oracle
 import pytest
 import torch
-from reference import GOLDEN, assert_same_weights, batch, row, rule, tensor, with_rules
+from reference import CASES, GOLDEN, VERL, assert_same_weights, batch, rule, tensor, with_rules
 
+from rlcorr import evaluate
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.presets import preset
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.systems.skyrl import from_skyrl, to_skyrl
 
 SKYRL = GOLDEN["skyrl-main"]
@@ -75,15 +77,6 @@ def test_skyrl_takes_sequence_statistics_over_what_its_token_mask_left(name: str
     assert {"many_short_16x5", "exact_bounds", "zero_placeholder"} <= differ
 
 
-def test_skyrl_token_mask_before_the_sequence_mask_in_numbers() -> None:
-    """Check a row with ratios 5 and 1. SkyRL's token mask drops 5, and the remaining product is 1, inside [0.5, 2]; our
-    product is 5, and we reject the row."""
-    config = from_skyrl(SKYRL["configs"]["seq_tis_after_masks"])
-    assert correct(row(5.0, 1.0), config).keep_mask.tolist() == [[False, False]]
-    golden = SKYRL["correction"]["seq_tis_after_masks"]["exact_bounds"]["loss_mask"]
-    assert (sum(map(sum, golden)), int(correct(batch("exact_bounds"), config).keep_mask.sum())) == (7, 4)
-
-
 @pytest.mark.parametrize("name", SEQUENCE_RULES)
 def test_skyrl_keeps_sequences_with_nan(name: str) -> None:
     """Check a NaN: SkyRL tests whether a row is outside, and NaN is not, so it keeps the 3 tokens; we reject them."""
@@ -129,70 +122,29 @@ def test_skyrl_token_mask_with_one_bound_is_silently_off() -> None:
 VALIDATED = {entry["name"]: entry for entry in SKYRL["validate_cfg"]}
 
 
-@pytest.mark.parametrize(
-    ("name", "mapping"),
-    [
-        ("default", {}),
-        ("tis_token_logprobs_none", {"tis_ratio_type": "token"}),
-        ("token_mask_logprobs_none", {"token_mask_is_threshold_low": 0.5, "token_mask_is_threshold_high": 2.0}),
-        ("outlier_logprobs_none", {"outlier_token_is_threshold_low": 1e-4}),
-        ("deprecated_use_tis", {"use_tis": True, "tis_imp_ratio_cap": 2.5}),
-    ],
-)
-def test_skyrl_accepts(name: str, mapping: dict[str, Any]) -> None:
-    assert VALIDATED[name]["ok"]
-    config = from_skyrl(mapping)
-    assert config.rollout_is == VALIDATED[name]["tis_ratio_type"]
-    assert config.rollout_is_threshold == VALIDATED[name]["token_tis_ratio_clip_high"]
+def test_skyrl_accepts() -> None:
+    for name, mapping in {
+        "default": {},
+        "tis_token_logprobs_none": {"tis_ratio_type": "token"},
+        "outlier_logprobs_none": {"outlier_token_is_threshold_low": 1e-4},
+        "deprecated_use_tis": {"use_tis": True, "tis_imp_ratio_cap": 2.5},
+    }.items():
+        assert VALIDATED[name]["ok"]
+        config = from_skyrl(mapping)
+        assert config.rollout_is == VALIDATED[name]["tis_ratio_type"], name
+        assert config.rollout_is_threshold == VALIDATED[name]["token_tis_ratio_clip_high"], name
+    assert VALIDATED["bad_tis"]["error"] == VALIDATED["bad_seqmask"]["error"] == "AssertionError"
 
 
-@pytest.mark.parametrize(
-    ("name", "mapping", "message"),
-    [
-        ("bad_tis", {"tis_ratio_type": "tokens"}, "unknown tis_ratio_type 'tokens'. Did you mean 'token'"),
-        ("bad_seqmask", {"sequence_mask_metric": "mean"}, "unknown sequence_mask_metric 'mean'.*geometric, product"),
-    ],
-)
-def test_skyrl_refuses_too(name: str, mapping: dict[str, Any], message: str) -> None:
-    assert VALIDATED[name]["error"] == "AssertionError"
-    with pytest.raises(UsageError, match=message):
-        from_skyrl(mapping)
-
-
-def test_skyrl_turns_the_gradient_around_with_its_default_cap() -> None:
-    """Check use_tis without a cap: SkyRL accepts it, and min(ρ, −1) = −1 is then the weight of every token."""
+def test_what_skyrl_takes_and_we_refuse() -> None:
+    """With use_tis and no cap min(ρ, −1) = −1 is the weight of every token; crossed bounds keep nothing."""
     assert VALIDATED["deprecated_use_tis_default_cap"]["ok"]
     assert VALIDATED["deprecated_use_tis_default_cap"]["token_tis_ratio_clip_high"] == -1.0
     with pytest.raises(UsageError, match=r"tis_imp_ratio_cap must be > 0; got -1\. .*reverses the gradient"):
         from_skyrl({"use_tis": True})
-
-
-def test_a_cap_below_1_is_a_cap() -> None:
-    assert from_skyrl({"tis_ratio_type": "token", "token_tis_ratio_clip_high": 0.5}).rollout_is_threshold == 0.5
-
-
-def test_skyrl_accepts_crossed_bounds() -> None:
     assert VALIDATED["geo_low_gt_high"]["ok"]
     with pytest.raises(UsageError, match=r"lower bound 1.1 is above upper bound 1.01"):
         from_skyrl({"sequence_mask_metric": "geometric", "geo_mask_low": 1.1})
-
-
-@pytest.mark.parametrize(
-    ("mapping", "message"),
-    [
-        ({"tis_ratio_typ": "token"}, "Did you mean 'tis_ratio_type'"),
-        ({"use_tis": True, "tis_ratio_type": "sequence"}, "use_tis overrides tis_ratio_type='sequence'"),
-        ({"use_tis": "yes"}, "use_tis must be True or False; got 'yes'"),
-        ({"tis_ratio_type": "token", "token_tis_ratio_clip_high": 0}, "token_tis_ratio_clip_high must be > 0; got 0"),
-        ({"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": None}, "must be a number; got None"),
-        ({"outlier_token_is_threshold_low": "1e-4"}, "write the number 1.0e-4"),
-        ({"outlier_token_is_threshold_high": True}, "must be a number; got True"),
-        ("tis_ratio_type: token", "must be a mapping"),
-    ],
-)  # fmt: skip
-def test_skyrl_mistakes_are_named(mapping: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        from_skyrl(mapping)
 
 
 @pytest.mark.parametrize("name", sorted(set(SKYRL["configs"]) - REFUSED))
@@ -205,35 +157,80 @@ def test_one_sided_bounds_for_skyrl() -> None:
     """Check that bounds of 0 and infinity are no bounds: every ratio is between them."""
     written = to_skyrl(with_rules(rule("token_k1", lower=0.5), rule("seq_sum_k1", upper=2.0)))
     assert (written["token_mask_is_threshold_low"], written["token_mask_is_threshold_high"]) == (0.5, math.inf)
-    assert (written["sequence_mask_metric"], written["product_mask_low"], written["product_mask_high"]) == (
-        "product",
-        0,
-        2,
-    )
+    bounds = (written["product_mask_low"], written["product_mask_high"])
+    assert (written["sequence_mask_metric"], bounds) == ("product", (0, 2))
     assert from_skyrl(written) == with_rules(rule("token_k1", lower=0.5), rule("seq_sum_k1", upper=2.0))
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (preset("skyrl_dppo_tv"), "policy_loss_type: dppo, with dppo.dppo_type: binary_tv"),
-        (preset("skyrl_dppo_kl"), "policy_loss_type: dppo, with dppo.dppo_type: binary_kl"),
-        (CorrectionConfig(bypass_mode=True), "no bypass mode; nearest: policy_loss_type rollout_is or dppo"),
-        (CorrectionConfig(loss_type="gspo"), "'gspo' would be lost.*policy_loss_type"),
-        (CorrectionConfig(denominator="kept"), "nearest: denominator='fixed'"),
-        (CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True), "nearest: rollout_is_batch"),
-        (CorrectionConfig(rollout_is="geometric"), "no geometric weights"),
-        (CorrectionConfig(rollout_is="token", rollout_is_mode="mask"), "'truncate' and a token_k1 rule"),
-        (CorrectionConfig(rollout_is="sequence", rollout_is_mode="mask"), "'truncate' and a seq_sum_k1 rule"),
-        (CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5), "above only.*got 0.5"),
-        (with_rules(rule("seq_min_k1", 0.5, 2.0)), "outlier veto is a lower bound on seq_min_k1"),
-        (with_rules(rule("seq_max_k1", 0.5, 2.0)), "outlier veto is a lower bound on seq_min_k1"),
-        (with_rules(rule("seq_sum_k1", 0.5, 2.0), rule("seq_mean_k1", 0.9, 1.1)), "one sequence mask"),
-        (with_rules(rule("token_k2", upper=2.0)), "no token_k2; nearest: token_k1"),
-        (with_rules(rule("seq_mean_k3", upper=2.0)), "no seq_mean_k3; nearest: seq_mean_k1"),
-        (with_rules(rule("token_k1_negative", upper=2.0)), "no token_k1_negative; nearest: token_k1"),
-    ],
-)  # fmt: skip
-def test_what_skyrl_cannot_do_is_refused(config: CorrectionConfig, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        to_skyrl(config)
+# --- metrics ---
+
+METRICS = {
+    "is_ratio_mean": "is_ratio_mean",
+    "is_ratio_std": "is_ratio_std",
+    "is_ratio_max": "is_ratio_max",
+    "is_ratio_min": "is_ratio_min",
+    "outlier_seq_masked_ratio": "rollout_rs_veto_seq_masked_fraction",
+    "outlier_seq_over_high_ratio": "rollout_rs_seq_max_k1_log_ratio_fraction_high",
+    "outlier_seq_under_low_ratio": "rollout_rs_seq_min_k1_log_ratio_fraction_low",
+    "token_mask_ratio": "rollout_rs_token_k1_masked_fraction",
+    "tis_token_clip_high_ratio": "rollout_is_ratio_fraction_high",
+    "tis_seq_clip_high_ratio": "rollout_is_ratio_fraction_high",
+    "geo_sequence_mask_masked_ratio": "rollout_rs_seq_mean_k1_seq_masked_fraction",
+    "geo_sequence_mask_over_high_ratio": "rollout_rs_seq_mean_k1_log_ratio_fraction_high",
+    "geo_sequence_mask_under_low_ratio": "rollout_rs_seq_mean_k1_log_ratio_fraction_low",
+    "product_sequence_mask_masked_ratio": "rollout_rs_seq_sum_k1_seq_masked_fraction",
+    "product_sequence_mask_over_high_ratio": "rollout_rs_seq_sum_k1_log_ratio_fraction_high",
+    "product_sequence_mask_under_low_ratio": "rollout_rs_seq_sum_k1_log_ratio_fraction_low",
+    "rollout_train_logprobs_abs_diff_mean": "abs_log_ratio",
+    "rollout_train_logprobs_abs_diff_std": "abs_log_ratio_std",
+    "rollout_train_logprobs_abs_diff_max": "abs_log_ratio_max",
+    "rollout_train_logprobs_abs_diff_min": "abs_log_ratio_min",
+}
+"""SkyRL's name of a metric → ours. SkyRL counts masked positions as ratio 0 in is_ratio_*; we leave them out."""
+CHAINS = {"off", "token_mask_low_only", "token_mask_tis", "everything", "seq_tis_after_masks"}
+
+
+def is_finite(case: str) -> bool:
+    log_probs = [VERL["inputs"][case][key] for key in ("old_log_prob", "rollout_log_prob")]
+    return all(math.isfinite(float(x)) for rows in log_probs for row in rows for x in row)
+
+
+SKYRL_NAMES = sorted(set(SKYRL["configs"]) - CHAINS)
+
+
+def under_skyrls_names(case: str, config: CorrectionConfig) -> dict[str, float]:
+    """Return our metrics of a golden batch under SkyRL's names, as far as this configuration has them."""
+    metrics = evaluate(batch(case), config)[1]
+    return {name: metrics[PREFIX + key] for name, key in METRICS.items() if PREFIX + key in metrics}
+
+
+COMPARABLE = [case for case in CASES if is_finite(case)]
+
+
+@pytest.mark.parametrize("name", SKYRL_NAMES)
+def test_skyrl_names_and_numbers(name: str) -> None:
+    """Compare one rule at a time: SkyRL tests later rules only on tokens that the earlier ones keep."""
+    settings = from_skyrl(SKYRL["configs"][name])
+    for case in COMPARABLE:
+        golden, given = SKYRL["correction"][name][case]["metrics"], batch(case)
+        got = under_skyrls_names(case, settings)
+        compared = set(golden) - {"is_ratio_std"}  # over all positions, padding as 0, and unbiased: tested below
+        if not given.response_mask.all():
+            compared -= {"is_ratio_min"}  # 0 as soon as anything is masked
+        if name.startswith("outlier"):  # the side that has no bound
+            compared = {key for key in compared if key in got}
+        assert compared
+        for key in compared:
+            assert got[key] == pytest.approx(float(golden[key]), rel=5e-5, abs=5e-6, nan_ok=True), (case, key)
+
+
+def test_masked_positions_are_no_ratios() -> None:
+    """Check a fault of SkyRL: the smallest ratio is 0 if anything is masked, and padding increases the spread."""
+    golden = SKYRL["correction"]["tis_token_2"]["holes_mask"]["metrics"]
+    settings = CorrectionConfig(rollout_is="token")
+    got = under_skyrls_names("holes_mask", settings)
+    assert (golden["is_ratio_min"], golden["is_ratio_std"]) == (0, 0.5930493)
+    # d = 0.4 −0.3 0.2 −0.6 | 0.1 −0.2 0.3
+    ratios = [math.exp(x) for x in (0.4, -0.3, 0.2, -0.6, 0.1, -0.2, 0.3)]
+    assert got["is_ratio_min"] == pytest.approx(math.exp(-0.6), rel=1e-5)
+    assert got["is_ratio_std"] == pytest.approx(oracle.std(ratios), rel=1e-4)

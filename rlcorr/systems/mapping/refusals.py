@@ -1,7 +1,7 @@
 """Errors for what most systems cannot express, in the same words for all, and small conversions of rules."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from rlcorr.config import CorrectionConfig
@@ -11,21 +11,12 @@ from rlcorr.systems.mapping.facts import FACTS
 
 
 @contextmanager
-def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace names in the messages of errors: a dialect is read by the functions of the system that it comes from.
-
-    >>> with renamed({"TRL": "Unsloth"}):
-    ...     raise UsageError("TRL has no geometric weights.")
-    Traceback (most recent call last):
-    rlcorr.errors.UsageError: Unsloth has no geometric weights.
-    """
+def renamed(system: str, dialect: str) -> Iterator[None]:
+    """Replace a name in the messages of errors: a dialect is written by the functions of the system that it is of."""
     try:
         yield
     except UsageError as error:
-        message = str(error)
-        for name, replacement in names.items():
-            message = message.replace(name, replacement)
-        raise UsageError(message) from None
+        raise UsageError(str(error).replace(system, dialect)) from None
 
 
 Condition = Callable[[CorrectionConfig], bool]
@@ -68,12 +59,7 @@ CONDITIONS: dict[str, tuple[Condition, str]] = {
 
 
 def refuse(system: str, config: CorrectionConfig) -> None:
-    """Raise `UsageError` for the first condition of the system's table that holds: what no text of it can express.
-
-    >>> refuse("TRL", CorrectionConfig(denominator="kept"))
-    Traceback (most recent call last):
-    rlcorr.errors.UsageError: TRL divides by all response tokens; nearest: denominator='fixed'.
-    """
+    """Raise `UsageError` for the first condition of the system's table that holds: what no text of it can express."""
     for name, nearest in FACTS[system].refuses.items():
         holds, sentence = CONDITIONS[name]
         if holds(config):
@@ -85,11 +71,7 @@ def refuse(system: str, config: CorrectionConfig) -> None:
 
 
 def no_rule(system: str, rule: RejectionRule, nearest: str) -> UsageError:
-    """Return the error for a rule that the system cannot apply.
-
-    >>> print(no_rule("TRL", RejectionRule.named("token_k2", upper=1.0), "rollout_is_mode='mask'"))
-    TRL cannot express token_k2 ≤ 1; nearest: rollout_is_mode='mask'.
-    """
+    """Return the error for a rule that the system cannot apply."""
     return UsageError(f"{system} cannot express {_with_bounds(rule)}; nearest: {nearest}.")
 
 
@@ -100,43 +82,34 @@ def _with_bounds(rule: RejectionRule) -> str:
 
 
 def is_unbounded(config: CorrectionConfig, level: str = "token") -> bool:
-    """Check whether the weights are of this level and have no bound.
-
-    >>> is_unbounded(CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf))
-    True
-    >>> is_unbounded(CorrectionConfig())
-    False
-    """
+    """Check whether the weights are of this level and have no bound."""
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     return config.rollout_is == level and lower is None and upper == math.inf and config.rollout_is_mode == "truncate"
 
 
-def minus_log(bound: float) -> float:
-    """Return −log of a bound, without the digits that exp and log have added.
+def plain(value: float) -> float:
+    """Round away the digits that exp, log, or adding and subtracting 1 have left.
 
-    >>> minus_log(math.exp(-1e-4))
-    0.0001
+    >>> plain(1.28 - 1)
+    0.28
     """
-    return float(f"{-math.log(bound):.12g}")
+    return float(f"{value:.12g}")
+
+
+def minus_log(bound: float) -> float:
+    """Return −log of a bound."""
+    return plain(-math.log(bound))
 
 
 def bounds(rule: RejectionRule) -> tuple[float, float]:
-    """Return the bounds of a rule on ratios, 0 if there is no lower one.
-
-    >>> bounds(RejectionRule.named("token_k1", upper=2.0))
-    (0.0, 2.0)
-    """
+    """Return the bounds of a rule on ratios, 0 if there is no lower one."""
     return rule.lower or 0.0, float(rule.upper)
 
 
 def only_rule(
-    system: str, rules: Iterable[RejectionRule], allowed: Iterable[str], nearest: str
+    system: str, rules: tuple[RejectionRule, ...], allowed: Collection[str], nearest: str
 ) -> RejectionRule | None:
-    """Return the only rule, or None. Raises `UsageError` if its name is not allowed, and if there are several.
-
-    >>> only_rule("TRL", (), ("token_k1",), "none")
-    """
-    rules, allowed = tuple(rules), tuple(allowed)
+    """Return the only rule, or None. Raises `UsageError` if its name is not allowed, and if there are several."""
     for rule in rules:
         if rule.name not in allowed:
             raise no_rule(system, rule, nearest)

@@ -14,14 +14,7 @@ NOT_TEXT = {"yes", "no", "on", "off", "true", "false", "null"}
 
 
 def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
-    """Return YAML below a dotted parent key. Numbers have a dot: without it, YAML reads an exponent as text.
-
-    >>> print(as_yaml("actor.rejection", {"upper": 5e-06, "lower": None}), end="")
-    actor:
-      rejection:
-        upper: 5.0e-06
-        lower: null
-    """
+    """Return YAML below a dotted parent key. Numbers have a dot: without it, YAML reads an exponent as text."""
     nested: Any = fields
     for name in reversed(parent.split(".") if parent else []):
         nested = {name: nested}
@@ -29,13 +22,7 @@ def as_yaml(parent: str, fields: Mapping[str, Any]) -> str:
 
 
 def as_toml(table: str, fields: Mapping[str, Any]) -> str:
-    """Return a table of TOML.
-
-    >>> print(as_toml("trainer.loss", {"type": "ipo", "eps": 0.3}), end="")
-    [trainer.loss]
-    type = "ipo"
-    eps = 0.3
-    """
+    """Return a table of TOML."""
     lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
     return "\n".join([f"[{table}]", *lines, ""])
 
@@ -44,11 +31,6 @@ def as_flags(prefix: str, fields: Mapping[str, Any], *, hyphens: bool = False) -
     """Return flags of a command line, one per line.
 
     True gives the flag without a value, False and None give nothing, a tuple gives several values.
-
-    >>> print(as_flags("--", {"use_tis": True, "tis_clip": 2.0, "off": None, "pair": (0.5, 5.0)}, hyphens=True), end="")
-    --use-tis \\
-    --tis-clip 2.0 \\
-    --pair 0.5 5.0
     """
     words = []
     for name, value in fields.items():
@@ -61,14 +43,7 @@ def as_flags(prefix: str, fields: Mapping[str, Any], *, hyphens: bool = False) -
 
 
 def as_call(name: str, fields: Mapping[str, Any]) -> str:
-    """Return a Python call with these arguments.
-
-    >>> print(as_call("GRPOConfig", {"use_vllm": True, "clip_max": math.inf}), end="")
-    GRPOConfig(
-        use_vllm=True,
-        clip_max=float("inf"),
-    )
-    """
+    """Return a Python call with these arguments."""
     lines = [f"    {field}={_python(value)}," for field, value in fields.items()]
     return "\n".join([f"{name}(", *lines, ")", ""])
 
@@ -99,11 +74,7 @@ def five_digits(text: str) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number as `five_digits` writes it, with a dot if it has an exponent.
-
-    >>> short_number(1 / 0.97), short_number(1e-5)
-    ('1.0309', '1.0e-05')
-    """
+    """Return a number as `five_digits` writes it, with a dot if it has an exponent."""
     rounded, distance = float(f"{value:.5g}"), abs(value - 1)
     if 0 < distance < 0.1 and abs(rounded - value) > 5e-3 * distance:
         rounded = round(value, 2 - math.floor(math.log10(distance)))
@@ -118,12 +89,7 @@ def _shortened(number: re.Match[str]) -> str:
 
 
 def commented(text: str, comments: Iterable[str]) -> str:
-    """Return the text with comment lines above it.
-
-    >>> print(commented("a: 1\\n", ["TRL 1.16"]), end="")
-    # TRL 1.16
-    a: 1
-    """
+    """Return the text with comment lines above it."""
     return "".join(f"# {comment}\n" for comment in comments) + text
 
 

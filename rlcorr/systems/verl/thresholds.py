@@ -3,17 +3,13 @@
 A threshold is one number u, or a pair "lower_upper" as text. For weights, u truncates weights above u, and a pair sets
 weights outside it to 0. For k2, k3 and binary_kl, u is the upper bound. For k1, u means the pair 1/u and u, and verl
 puts the bounds on 1/r; the bounds here are on r.
-
-Both readers of verl's options parse here. As in verl, a threshold that is neither a number nor text raises TypeError,
-and other mistakes raise ValueError; `from_verl` makes a `UsageError` of both.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
 
 _SAME_NAME = (
@@ -23,100 +19,90 @@ _SAME_NAME = (
 RULES = {name: name for name in _SAME_NAME} | {"binary_kl": "token_binary_kl"}
 """verl's option of rollout_rs → our rule."""
 OPTIONS = {ours: theirs for theirs, ours in RULES.items()}
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The bounds of one threshold; `lower` is None if there is none."""
-
-    lower: float | None
-    upper: float
-
-    def of_weights(self) -> dict[str, Any]:
-        """Return the fields of our configuration: a pair masks weights, one number truncates them."""
-        return {
-            "rollout_is_threshold": self.upper,
-            "rollout_is_threshold_lower": self.lower,
-            "rollout_is_mode": "truncate" if self.lower is None else "mask",
-        }
+RETIRED_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+"""Values of rollout_rs in verl 0.7, with bounds on r → today's, with bounds on 1/r."""
+Bounds = tuple[float | None, float]
+"""The lower bound, None if there is none, and the upper one."""
 
 
 # --- parse ---
 
 
 def parse_bounds(name: str, threshold: Any) -> Bounds:
-    """Parse a number, "upper" or "lower_upper". Raises ValueError or TypeError with `name` in the message.
+    """Parse a number, "upper" or "lower_upper". Raises `UsageError` with `name` in the message.
 
-    The text is split at the first "_", as in verl, so "0.5_2_0" is 0.5 to 20: Python reads "2_0" as 20.
+    A text with two "_" is refused: verl splits it at the first, so "0.5_2_0" is 0.5 to 20, as Python reads "2_0" as 20.
 
     >>> parse_bounds("rollout_is_threshold", "0.5_2.0")
-    Bounds(lower=0.5, upper=2.0)
+    (0.5, 2.0)
     """
-    if isinstance(threshold, list | tuple):
-        raise TypeError(f'{name} is a number or text, "lower_upper" for a pair: "0.5_2.0"; got {threshold!r}.')
-    if isinstance(threshold, bool):  # a bool is an int in Python
-        raise TypeError(f"{name} must be a number or text, not a boolean; got {threshold!r}.")
-    if isinstance(threshold, int | float):
-        return Bounds(None, float(threshold))
-    if not isinstance(threshold, str):
-        raise TypeError(f"{name} must be a number or text; got {threshold!r}.")
+    if isinstance(threshold, int | float) and not isinstance(threshold, bool):
+        return None, float(threshold)
+    *lower, upper = str(threshold).split("_")
     try:
-        numbers = [float(part) for part in threshold.split("_", 1)]
-    except ValueError as error:
-        raise ValueError(
-            f'{name} must be a number or "lower_upper" with one "_", as in "0.5_2.0"; got {threshold!r}.'
-        ) from error
-    return Bounds(numbers[0] if len(numbers) == 2 else None, numbers[-1])
+        if isinstance(threshold, str) and len(lower) < 2:
+            return (float(lower[0]) if lower else None), float(upper)
+    except ValueError:
+        pass
+    raise UsageError(f'{name} must be a number or "lower_upper" with one "_", as in "0.5_2.0"; got {threshold!r}.')
 
 
-def parse_options(rollout_rs: Any) -> list[str]:
-    """Return the names in rollout_rs, each once. Raises ValueError if there is none."""
-    return list(dict.fromkeys(_split("rollout_rs", rollout_rs)))
+def of_weights(bounds: Bounds) -> dict[str, Any]:
+    """Return the fields of our configuration: a pair masks weights, one number truncates them."""
+    lower, upper = bounds
+    mode = "truncate" if lower is None else "mask"
+    return {"rollout_is_threshold": upper, "rollout_is_threshold_lower": lower, "rollout_is_mode": mode}
 
 
-def parse_rule_bounds(rollout_rs: Any, options: list[str], threshold: Any) -> list[tuple[str, Bounds]]:
-    """Return (name of our rule, its bounds) for each option; bounds of k1 are on r.
+def parse_rules(rollout_rs: Any, threshold: Any) -> tuple[RejectionRule, ...]:
+    """Return our rule for each option of rollout_rs, each once; bounds of k1 are on r.
 
-    A single threshold is shared by all options. Raises ValueError for a missing threshold, another number of
-    thresholds, and bounds that verl cannot use.
+    A single threshold is shared by all options. Raises `UsageError` for an unknown option, a missing threshold, another
+    number of thresholds, and bounds that verl cannot use.
     """
+    options = list(dict.fromkeys(_split("rollout_rs", rollout_rs)))
+    for option in options:
+        if option in RETIRED_RULES:
+            raise UsageError(
+                f"rollout_rs={option!r} is a name of verl 0.7, with bounds on r; now write {RETIRED_RULES[option]}, "
+                f"whose bounds are on 1/r."
+            )
+        if option not in RULES:
+            raise unknown("rollout_rs of verl", option, RULES)
     if threshold is None:
-        raise ValueError(f"rollout_rs={rollout_rs!r} needs rollout_rs_threshold; got none.")
+        raise UsageError(f"rollout_rs={rollout_rs!r} needs rollout_rs_threshold; got none.")
     specs = _split("rollout_rs_threshold", threshold) if isinstance(threshold, str) else [threshold]
     specs = specs * len(options) if len(specs) == 1 else specs
-    if len(specs) == 2 and len(options) == 1:
-        raise ValueError(
-            f'a pair is written "lower_upper": rollout_rs_threshold: "{"_".join(specs)}"; got {threshold!r}.'
-        )
     if len(specs) != len(options):
-        raise ValueError(f"rollout_rs_threshold must hold 1 or {len(options)} thresholds; got {threshold!r}.")
-    return [(RULES[option], _rule_bounds(option, spec)) for option, spec in zip(options, specs, strict=True)]
+        raise UsageError(
+            f"{len(specs)} thresholds for {len(options)} rules; give one, or one per rule, and a pair as one text, as "
+            f'in rollout_rs_threshold: "0.5_2.0"; got {threshold!r}.'
+        )
+    return tuple(_rule(option, spec) for option, spec in zip(options, specs, strict=True))
 
 
-def _rule_bounds(option: str, spec: Any) -> Bounds:
+def _rule(option: str, spec: Any) -> RejectionRule:
     name = f"rollout_rs_threshold of {option}"
-    bounds = parse_bounds(name, spec)
+    lower, upper = parse_bounds(name, spec)
     if not option.endswith("_k1"):
-        if bounds.lower is not None:
-            raise ValueError(f"{name} must be one upper bound, without '_'; got {spec!r}.")
-        return bounds
-    lower, upper = bounds.lower, bounds.upper
+        if lower is not None:
+            raise UsageError(f"{name} must be one upper bound, without '_'; got {spec!r}.")
+        return RejectionRule.named(RULES[option], upper=upper)
     if lower is None:
         if not 1 <= upper < math.inf:
-            raise ValueError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
+            raise UsageError(f"{name}: one number u means 1/u to u, so it must be finite and ≥ 1; got {upper:g}.")
         lower = inverse(upper)
     if not 0 < lower <= upper or lower == math.inf:
-        raise ValueError(f"{name} must be lower_upper with 0 < lower ≤ upper; got {spec!r}.")
+        raise UsageError(f"{name} must be lower_upper with 0 < lower ≤ upper; got {spec!r}.")
     # verl compares −log r with the logarithms of its bounds, so it keeps 1/upper ≤ r ≤ 1/lower.
-    return Bounds(None if upper == math.inf else inverse(upper), inverse(lower))
+    least = None if upper == math.inf else inverse(upper)
+    return RejectionRule.named(RULES[option], lower=least, upper=inverse(lower))
 
 
 def _split(name: str, text: Any) -> list[str]:
-    if not isinstance(text, str):
-        raise ValueError(f"{name} must be text, comma-separated; got {text!r}.")
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else []
     if not parts:
-        raise ValueError(f"{name} is empty; got {text!r}.")
+        raise UsageError(f"{name} must be text, comma-separated; got {text!r}.")
     return parts
 
 
@@ -127,46 +113,6 @@ def inverse(x: float) -> float:
     """
     candidates = (float(f"{1 / x:.{digits}g}") for digits in range(1, 18))
     return next((y for y in candidates if y and 1 / y == x), 1 / x)
-
-
-# --- the helper's options, with verl's exceptions ---
-
-SUPPORTED_ROLLOUT_RS_OPTIONS: set[str] = set(RULES) - {"binary_kl"}
-"""The options of verl 0.9.1. It does not have binary_kl, which pull request 6800 adds."""
-NO_BOUND = 1e300
-"""A bound that rejects nothing. It replaces infinity, which verl accepts as a bound on k2 and k3; our rules do not."""
-
-
-def weights_config(rollout_is: Any, threshold: Any) -> CorrectionConfig:
-    """Return the weights' settings, without batch normalisation. Raises ValueError and TypeError as verl does."""
-    if rollout_is not in ("token", "sequence"):
-        raise ValueError(f"Invalid rollout_is: {rollout_is}. Must be 'token' or 'sequence'.")
-    bounds = parse_bounds("rollout_is_threshold", threshold)
-    _check_order("rollout_is_threshold", bounds, threshold)
-    return CorrectionConfig(rollout_is=rollout_is, **bounds.of_weights())
-
-
-def rejection_rules(rollout_rs: Any, threshold: Any) -> tuple[RejectionRule, ...]:
-    """Return the rules, with k1 bounds on r. Raises ValueError and TypeError as verl does."""
-    options = parse_options(rollout_rs)
-    for option in options:
-        if option not in SUPPORTED_ROLLOUT_RS_OPTIONS:
-            allowed = sorted(SUPPORTED_ROLLOUT_RS_OPTIONS)
-            raise ValueError(f"Invalid rollout_rs option: {option}. Must be one of {allowed}.")
-    # verl reads a boolean as the text "True", and raises ValueError.
-    threshold = str(threshold) if isinstance(threshold, bool) else threshold
-    parsed = parse_rule_bounds(rollout_rs, options, threshold)
-    for name, bounds in parsed:
-        _check_order(f"rollout_rs_threshold of {name}", bounds, threshold)
-    return tuple(
-        RejectionRule.named(name, lower=bounds.lower, upper=min(bounds.upper, NO_BOUND)) for name, bounds in parsed
-    )
-
-
-def _check_order(name: str, bounds: Bounds, threshold: Any) -> None:
-    lower = bounds.upper if bounds.lower is None else bounds.lower
-    if not 0 < lower <= bounds.upper:  # also refuses NaN
-        raise ValueError(f"{name} must be positive, the lower bound first; got {threshold!r}.")
 
 
 # --- write ---
