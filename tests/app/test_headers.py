@@ -25,13 +25,13 @@ def client(*hosts: str) -> TestClient:
     return TestClient(Starlette(routes=routes, middleware=[Middleware(own_pages, hosts=hosts)]))
 
 
-@pytest.mark.parametrize(
-    ("origin", "expected"),
-    [
-        (None, 200), ("http://testserver", 200), ("https://testserver:8443", 200), ("https://class.example", 200),
-        ("https://evil.example", 403), ("null", 403), ("", 403),
-    ],
-)  # fmt: skip
+ORIGINS = [
+    (None, 200), ("http://testserver", 200), ("https://testserver:8443", 200), ("https://class.example", 200),
+    ("https://evil.example", 403), ("null", 403), ("", 403),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("origin", "expected"), ORIGINS)
 def test_only_pages_of_this_server_may_ask(origin: str | None, expected: int) -> None:
     asking, headers = client("class.example"), {} if origin is None else {"origin": origin}
     assert asking.get("/", headers=headers).status_code == expected

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -68,6 +69,25 @@ def _open(at: AppTest, query: dict[str, Any]) -> AppTest:
     at.run()
     assert not at.exception
     return at
+
+
+class Address(dict[str, list[str]]):
+    """What Streamlit's `query_params` is to app/state.py."""
+
+    def get_all(self, key: str) -> list[str]:
+        return self[key]
+
+    from_dict = dict.update
+
+
+def notices_of(query: dict[str, list[str]]) -> list[str]:
+    """Return what the app finds wrong with an address, without drawing the page."""
+    import state
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "st", SimpleNamespace(session_state={}, query_params=Address(query)))
+        state.begin()
+        return state.notices()
 
 
 def open_view(at: AppTest, view: str, **query: str) -> AppTest:
