@@ -31,20 +31,6 @@ def test_a_rule_that_needs_advantages_says_so_where_a_step_has_none(root: Path) 
     assert "seq_mean_k1_negative asks for the sign of the advantage; the batch has no advantages." in text
 
 
-def test_numbers_counted_with_numpy(root: Path) -> None:
-    run = make_run(root, "alpha", steps=1)
-    batch = runs.read_step(run, 0).batch
-    assert batch.old_log_probs is not None
-    mask = batch.response_mask.numpy()
-    d = (batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]
-    w = np.minimum(np.exp(d), 1.1)
-    numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
-    assert numbers["ESS of the kept"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
-    assert numbers["Mean weight"] == f"{w.mean():.4g}"
-    assert numbers["Weights clipped"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
-    assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
-
-
 def test_choices_come_from_the_url(root: Path) -> None:
     """Sequence weights masked beyond 3, and a rule that the preset does not have, with its own bound."""
     run = make_run(root, "alpha", steps=1)
@@ -64,18 +50,6 @@ def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
     at = open_app(BENCH, preset="bypass_ppo_clip", level="token")
     assert "Showing the preset itself." in said(at)
     assert preset("bypass_ppo_clip").explain() in said(at)
-
-
-def test_a_choice_on_the_page(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
-    widget(at.selectbox, "level").set_value("sequence").run()
-    assert "product of its sequence's ratios" in said(at)
-    assert "a weight above 3 becomes 3" in said(at)
-    widget(at.selectbox, "level").set_value("none").run()
-    assert not at.exception
-    widget(at.multiselect, "rules").set_value(["seq_max_k2"]).run()
-    assert "Largest k2 in an answer (seq_max_k2)" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
 
 
 def test_a_budget_sets_the_bound(root: Path) -> None:

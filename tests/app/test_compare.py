@@ -5,7 +5,6 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from app_pages import (
     chosen,
     committed,
@@ -22,7 +21,7 @@ from app_pages import (
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import RejectionRule, evaluate, preset
+from rlcorr import evaluate, preset
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.records import runs
@@ -155,14 +154,6 @@ def test_swap(root: Path) -> None:
     assert shown(at) == before
 
 
-def test_choices_of_b(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(VIEW, preset_b="decoupled_token_is", **{"b.rules": "token_k3", "b.token_k3_upper": "0.02"})
-    rule = RejectionRule.named("token_k3", upper=0.02)
-    assert replace(preset("decoupled_token_is"), rollout_rs=(rule,)).explain() in said(at)
-    assert preset("decoupled_token_is").explain() in said(at)
-
-
 def test_as_fields_are_those_of_the_bench(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW, **{"is_upper": "3", "preset_b": "decoupled_seq_is", "b.is_upper": "7"})
@@ -241,12 +232,3 @@ def test_a_damaged_step_and_a_run_without_steps(root: Path) -> None:
     assert f"{runs.step_path(broken, 1)}: cannot be read" in said(at)
     assert "Run B has no step yet." in said(open_app(VIEW, compare=RUNS, run="alpha", run_b="gamma"))
     assert "no step yet" in said(open_app(VIEW, run="gamma"))
-
-
-def test_a_batch_without_tokens(root: Path) -> None:
-    run = make_run(root, "alpha", steps=0, status="running")
-    record = make_record(0)
-    empty = torch.zeros_like(record.batch.response_mask)
-    add_step(run, replace(record, batch=record.batch.replace(response_mask=empty)))
-    assert shown(open_app(VIEW))["Jaccard"] == "1"
-    assert "a mismatch needs tokens" in said(open_app(VIEW, compare=RUNS))

@@ -93,19 +93,6 @@ def test_the_pages_and_the_files_of_their_live_pictures_are_served_and_nothing_b
         assert client.get(outside).status_code == 404
 
 
-def test_a_lesson_names_the_ones_before_it(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from data import lessons as lesson_index
-
-    entry = 'title = "T"\nclaim = "<b>C</b>"\nminutes = 5\nlevel = "expert"\nhardware = "any"\n'
-    (tmp_path / "index.toml").write_text(
-        f'[00_a]\n{entry}prerequisites = []\n[03_b]\n{entry}prerequisites = ["00_a", "01_c"]\n', encoding="utf-8"
-    )
-    monkeypatch.setattr(lesson_index, "LESSONS", tmp_path)
-    text = said(open_app(VIEW))
-    assert "5 minutes · expert · no other lesson before it · any" in text
-    assert "5 minutes · expert · after 00, 01 · any" in text
-
-
 def test_the_glossary_says_what_the_library_says(root: Path) -> None:
     at = open_app(VIEW, learn="Glossary")
     page = unescape(html(at))

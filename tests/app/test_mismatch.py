@@ -9,7 +9,6 @@ import pytest
 import torch
 from app_pages import committed, links, one_scan, open_app, root, said, shown, widget
 from app_runs import add_step, make_record, make_run
-from causes import draw, small, unfilled
 
 from rlcorr import TokenBatch, preset
 from rlcorr.analysis.discarding import discarded
@@ -67,15 +66,6 @@ def test_a_gap_with_a_third_policy_is_shown_in_two_parts(root: Path) -> None:
     }
     assert cells["whole gap"] == cells["age"]
     assert cells["sampler"][:4] == ["0", "0", "0", "1"]
-
-
-def test_other_findings_stand_below_the_headline(root: Path) -> None:
-    run = make_run(root, "alpha", steps=0, status="running")
-    findings = triage(with_pairs(run, unfilled(draw(small(), temperature=0.7))))
-    text = said(open_app(VIEW)).replace("\n", " ")
-    assert [finding.pattern for finding in findings] == ["temperature", "padding"]
-    assert f"##### {in_words(findings[0])}" in text
-    assert f"Also: {in_words(findings[1])}" in text
 
 
 @pytest.mark.usefixtures("committed")

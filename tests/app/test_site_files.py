@@ -3,7 +3,6 @@
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -11,12 +10,9 @@ from app_runs import PROJECT
 
 from rlcorr import PRESETS, evaluate
 from rlcorr.bounds import BoundId, at_threshold
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
-from rlcorr.records.study import Endpoint
-from rlcorr.records.study_comparisons import Comparison
 from rlcorr.strips.packing import Package, pack
 
 RUN = runs.ROOT / "smol_stale_6"
@@ -64,23 +60,6 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(fil
         packages["seq_mean_k1_lower"]
         .about["rows"][0][0]["caption"]
         .startswith("The whole correction at every value of “Smallest mean ratio (seq_mean_k1)”")
-    )
-
-
-def test_a_planned_comparison_is_a_sentence(files: ModuleType) -> None:
-    from text import training
-
-    pair = Comparison("token_cap", "none", 3, Interval(0.1, 0.05, 0.15), 0.01)
-    assert training.planned(pair, Endpoint(6, 0.03), str) == (
-        "Planned before training: the gain in reward of “token\\_cap” minus that of “none” is +0.100 [+0.050, +0.150] "
-        "(95 %, 3 seeds). The difference is significant."
-    )
-    of_zero = replace(pair, difference=Interval(0.1, -0.05, 0.25))
-    assert "the accuracy of the last weights of" in training.planned(of_zero, Endpoint(0, 0.05), str)
-    assert training.planned(of_zero, Endpoint(0, 0.05), str).endswith("The difference is not significant.")
-    assert training.planned_heading([of_zero], Endpoint(6, 0.03), str) == (
-        "By the gain in reward, no comparison that was planned before training shows a significant difference "
-        "(1 planned)."
     )
 
 

@@ -191,15 +191,6 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
     assert rows[1]["prompt"] == "\\u202egnorw\\x00"
 
 
-def test_a_preset_that_needs_advantages_says_so_where_a_step_has_none(root: Path) -> None:
-    run = make_run(root, "alpha", steps=0, status="running")
-    record = make_record(0)
-    add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
-    assert "the batch has no advantages" in said(open_app(TOKENS, preset="trl_opsm"))
-    at = open_app(TOKENS, preset="decoupled_geo_rs")
-    assert not any(line.startswith("c = ") for line in at.code[0].value.splitlines())
-
-
 def test_a_token_that_the_trainer_rules_out(root: Path) -> None:
     record = make_record(0)
     assert record.batch.old_log_probs is not None

@@ -34,25 +34,6 @@ from rlcorr.records.held_out import HeldOutAnswer, append_answers
 __all__ = ["one_scan", "root"]  # fixtures
 
 VIEW = "views/training.py"
-DECIDING = """
-[shared]
-options = ""
-sketches = ""
-
-[shared.arm_title]
-product_cap = "Cap each response's weight"
-
-[shared.by_chance]
-token_band_50 = "random_token_50"
-
-[small]
-title = "Weights that are old"
-story = "Weights that are old."
-look = "Look at the reward."
-arms = ["none", "product_cap", "token_band_50", "random_token_50"]
-seeds = [0, 1, 2]
-options = "--steps 4"
-"""
 INDEX = """
 [shared]
 seeds = [0, 1]
@@ -180,38 +161,6 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     assert page.index(rows[0]) < page.index(rows[1])  # the higher reward first
     assert "<div>0.65<small>0.60 to 0.70</small></div>" in page
     assert "2 seeds, 4 steps; vllm, 1 CPU threads." in said(at)
-
-
-def test_what_a_study_decides(studies: Path) -> None:
-    """Four arms on three seeds, always 0.4 above or 0.1 below `none`: differences without any scatter. The rewards at
-    the end are 0.55, 0.15, 0.05 and 0.15, with ranks 4, 2.5, 1, 2.5; η of three arms has the same order."""
-    index = studies / "index.toml"
-    index.write_text(DECIDING)
-    lifts = {"none": 0.0, "product_cap": 0.4, "token_band_50": 0.0, "random_token_50": -0.1}
-    rows = [
-        study_row(arm, seed, step, 0.05 + 0.1 * seed + lift)
-        for arm, lift in lifts.items()
-        for seed in (0, 1, 2)
-        for step in (1, 2, 3, 4)
-    ]
-    eta = {"product_cap": [0.9, 0.8, 1.0], "token_band_50": [0.2, 0.1, 0.3], "none": [0.1, 0.0, 0.2]}
-    facts = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
-    facts["progress"] = {"none_0": {"10": eta}}
-    write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
-    at = open_app(VIEW, part="Study")
-    assert "Significantly better than no correction (95 %, all 3 together): Cap each response's weight." in said(at)
-    assert "Significantly worse than no correction (95 %, all 3 together): random_token_50." in said(at)
-    assert "1 of 3 do not differ significantly from no correction on 3 seeds." in said(at)
-    drawn = pictures(at)
-    (chance,) = drawn["… minus reward with as much random rejection"]["data"]
-    assert (chance["y"], chance["x"]) == (["token_band_50"], pytest.approx([0.1]))
-    (points,) = drawn["Does η predict the reward?"]["data"]
-    assert dict(zip(points["text"], points["y"], strict=True)) == pytest.approx(
-        {"Cap each response's weight": 0.55, "token_band_50": 0.15, "none": 0.15}
-    )
-    # Ranks of η 3, 2, 1 and of the reward 3, 1.5, 1.5: correlation 0.866.
-    assert "η of each correction at step 10 of `none_0`" in said(at)
-    assert "Rank correlation 0.87 [" in said(at)
 
 
 def test_a_study_that_is_missing_or_damaged_says_how_to_make_it(studies: Path) -> None:

@@ -128,17 +128,6 @@ def test_a_file_that_fails_leaves_nothing(root: Path) -> None:
     assert set(Path(uploads.folder().name).iterdir()) == before
 
 
-def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    hostile = "<script>alert(1)</script> [x](javascript:y)"
-    slug = chosen(drop(open_app(BOX), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile)), "run")
-    at = open_app("views/training.py", run=slug)
-    page = "".join(str(element.proto) for element in at.get("html"))
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-    assert "<script>" not in "".join(m.value for m in at.markdown)
-
-
 REFUSED = [
     ("pairs.npz", b"PK\x03\x04 cut off", "pairs.npz"),
     ("pairs.json", b"\x80\x04}q\x00.", "pickle"),
@@ -180,25 +169,6 @@ def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
     text = said(at)
     assert "Read 1 responses with 1 tokens" in text
     assert "policy_versions is left out" in text.replace("\\", "")
-
-
-def test_versions_turns_and_top_lists_that_cannot_be_are_left_out_and_named(root: Path) -> None:
-    """Check a version that falls, a turn that goes on after the next one began, and two lengths of top-k lists."""
-    make_run(root, "alpha", steps=1)
-    wrong: dict[str, tuple[object, str]] = {
-        "policy_versions": ([5, 4, 4], "policy_versions is left out: row 0 (from 0): policy_versions falls within the "
-                            "response, from 5 to 4; a response is only continued with newer weights"),
-        "turn_ids": ([0, 1, 0], "turn_ids falls within the response, from 1 to 0; a turn ends before the next one"),
-        "top_ids": ([[1, 2], [1, 2], [1]], "token 2 (from 0) of top_ids in line 1 has 1 numbers, token 0 has 2"),
-    }  # fmt: skip
-    row = {"old_log_probs": OLD[0], "rollout_log_probs": ROLLOUT[0]}
-    for name, (values, why) in wrong.items():
-        content = json.dumps({**row, name: values, "rollout_top_log_probs": [[-1.0, -2.0]] * 3}).encode()
-        if name != "top_ids":
-            content = json.dumps({**row, name: values}).encode()
-        at = drop(open_app(BOX), "pairs.jsonl", content)
-        assert not at.error, name
-        assert why in said(at).replace("\\", ""), name
 
 
 def files_of(at: AppTest) -> str:
