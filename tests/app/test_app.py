@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import chosen, committed, line_and_state, one_scan, open_app, root, said, shown, widget
+from app_pages import chosen, committed, html_of, line_and_state, one_scan, open_app, root, said, shown, widget
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
@@ -261,7 +261,7 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
     texts = ["<script>alert(1)</script> [link](javascript:alert(1)) $x^2$ `code`"]
     make_run(root, "alpha", steps=1, texts=texts, story="**loud** :red[x] $x$ [y](javascript:z)")
     at = open_app()
-    page = "".join(str(e.proto) for e in at.get("html"))
+    page = html_of(at)
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert r"\*\*loud\*\* \:red\[x\] \$x\$ \[y\]\(javascript\:z\)" in "".join(m.value for m in at.markdown)

@@ -1,6 +1,5 @@
 """The Compare view's script: both configurations come from the URL, swap, and show what the library says of them."""
 
-import math
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from app_pages import (
     root,
     said,
     shown,
+    two_digits,
     widget,
 )
 from app_runs import add_step, make_record, make_run
@@ -109,25 +109,19 @@ def test_gradients_are_the_librarys(committed: None) -> None:
     gradients = compare_gradients(batch, sketch, a, b, batch_sizes=[8192])
     at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs", answers="8192")
     numbers = shown(at)
-    assert numbers["Cosine, A with B"] == text(gradients.between.value)
+    assert numbers["Cosine, A with B"] == two_digits(gradients.between.value)
     assert numbers["B makes more progress in"] == f"{100 * gradients.b_is_better[0]:.2f} %"
     assert row(at, "Noise")[2] == difference(gradients.noise[0])
     assert row(at, "Progress (η)")[2] == difference(gradients.progress[0])
     assert row(at, "Bias")[2] == difference(gradients.bias)
     assert row(at, "Cosine")[2] == difference(gradients.cosine)
     progress = gradients.b.progress[0]
-    assert row(at, "Progress (η)")[1] == f"{text(progress.value)} [{text(progress.low)},\u00a0{text(progress.high)}]"
-
-
-def text(value: float) -> str:
-    """As the page writes it: two digits after the point, or two that are not 0."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+    value, low, high = map(two_digits, (progress.value, progress.low, progress.high))
+    assert row(at, "Progress (η)")[1] == f"{value} [{low},\u00a0{high}]"
 
 
 def difference(of: Interval) -> str:
-    value, low, high = (end if end.startswith("-") or end == "–" else f"+{end}" for end in map(text, astuple(of)))
+    value, low, high = (end if end.startswith("-") or end == "–" else f"+{end}" for end in map(two_digits, astuple(of)))
     return f"{value} [{low},\u00a0{high}]"
 
 

@@ -4,11 +4,10 @@ The full product of views, presets and runs is about 4,000 pages. Opened are abo
 and each kind of preset on one run. What only one preset does on one run is left to chance.
 """
 
-import math
 import re
 
 import pytest
-from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown, widget
+from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown, two_digits, widget
 from app_runs import PROJECT, last_batch
 from streamlit.testing.v1 import AppTest
 
@@ -129,18 +128,11 @@ def expected_headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
         "Progress (η)": reported.progress[0], "Bias": reported.relative_bias, "Noise": reported.noise[0],
         "Cosine": reported.cosine, "Step length": reported.scale, "Sequence ESS": reported.ess,
     }  # fmt: skip
-    texts = {label: [written(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
+    texts = {label: [two_digits(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {
         label: (value, "unknown from these data" if value == "–" else f"{low} to {high}")
         for label, (value, low, high) in texts.items()
     }
-
-
-def written(value: float) -> str:
-    """Two digits after the point, or two that are not 0."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
 
 
 @pytest.mark.parametrize("names", [("decoupled_seq_is", "decoupled_k3_rs"), ("trl_opsm", "slime_mis")])

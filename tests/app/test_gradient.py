@@ -1,7 +1,6 @@
 """The gradient view: its numbers are the library's, and what it cannot show it says."""
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,19 @@ from typing import Any
 import app_pages
 import pytest
 import torch
-from app_pages import committed, line_and_state, live_parts, one_scan, open_app, open_view, root, said, shown, widget
+from app_pages import (
+    committed,
+    line_and_state,
+    live_parts,
+    one_scan,
+    open_app,
+    open_view,
+    root,
+    said,
+    shown,
+    two_digits,
+    widget,
+)
 from app_runs import make_run, write_sketch
 from streamlit.testing.v1 import AppTest
 
@@ -86,13 +97,6 @@ def pictures(at: AppTest) -> dict[str, Any]:
     return {picture["title"]: json.loads(picture["figure"]) for picture in app_pages.pictures(at)}
 
 
-def text(value: float) -> str:
-    """As the page writes it: two digits after the point, or two that are not 0."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
-
-
 @pytest.mark.parametrize(("covered", "warned"), [(0.98, True), (0.995, False)])
 def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -> None:
     make_exact(root, covered)
@@ -110,8 +114,8 @@ def test_the_answers_in_a_batch_move_numbers_and_pictures(exact: tuple[TokenBatc
     usual, drawn = shown(at), pictures(at)
     at = open_app(GRADIENT, answers="65536")
     large = shown(at)
-    assert [usual["Progress (η)"], large["Progress (η)"]] == [text(eta.value) for eta in expected.progress[1:]]
-    assert [usual["Noise"], large["Noise"]] == [text(noise.value) for noise in expected.noise[1:]]
+    assert [usual["Progress (η)"], large["Progress (η)"]] == [two_digits(eta.value) for eta in expected.progress[1:]]
+    assert [usual["Noise"], large["Noise"]] == [two_digits(noise.value) for noise in expected.noise[1:]]
     assert usual["Progress (η)"] != large["Progress (η)"]
     assert (usual["Bias"], usual["Cosine"]) == (large["Bias"], large["Cosine"])
     moved = {title for title, figure in pictures(at).items() if figure != drawn[title]}
@@ -119,7 +123,7 @@ def test_the_answers_in_a_batch_move_numbers_and_pictures(exact: tuple[TokenBatc
         "Progress of this step at each threshold", "All presets by their progress", "Bias and noise of all presets",
     }  # fmt: skip
     at = open_app(GRADIENT, answers="16", toy="true")
-    assert shown(at)["Progress (η)"] == text(expected.progress[0].value)
+    assert shown(at)["Progress (η)"] == two_digits(expected.progress[0].value)
     assert {trace["name"] for trace in pictures(at)["The toy, exactly"]["data"]} == {"progress", "bias", "noise"}
     assert "batches of 16" in said(at)
     open_view(at, "compare")
@@ -139,7 +143,8 @@ def test_the_sentence_about_the_best_preset(committed: None) -> None:
     assert f"that of the next preset, {names[order[1]]} · " in sentences
     above = choice.over_nothing
     assert above.tells
-    assert f"Its progress is {text(above.value)} [{text(above.low)}, {text(above.high)}] above that of no" in sentences
+    value, low, high = map(two_digits, (above.value, above.low, above.high))
+    assert f"Its progress is {value} [{low}, {high}] above that of no" in sentences
 
 
 def test_a_best_preset_or_threshold_that_the_answers_do_not_tell_is_not_named(exact: tuple[TokenBatch, Sketch]) -> None:

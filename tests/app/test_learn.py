@@ -6,11 +6,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urljoin
 
 import pytest
-from app_pages import committed, components, follow, one_scan, open_app, open_view, root, said, widget
+from app_pages import committed, components, follow, html_of, one_scan, open_app, open_view, root, said, widget
 from app_runs import PROJECT, make_run
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS
 from rlcorr.measuring.metric_definitions import METRICS
@@ -30,16 +29,6 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(lessons, "BUILT", tmp_path / "site" / "lessons")
     return tmp_path / "site" / "lessons"
-
-
-def html(at: AppTest) -> str:
-    return "".join(e.proto.body for e in at.get("html"))
-
-
-def component(at: AppTest, key: str) -> str:
-    """What a component of our own is told."""
-    (component,) = [e.proto for e in at.get("bidi_component") if key in e.proto.id]
-    return str(component)
 
 
 def test_the_lessons_are_those_of_the_index(root: Path) -> None:
@@ -95,15 +84,15 @@ def test_the_pages_and_the_files_of_their_live_pictures_are_served_and_nothing_b
 
 def test_the_glossary_says_what_the_library_says(root: Path) -> None:
     at = open_app(VIEW, learn="Glossary")
-    page = unescape(html(at))
+    page = unescape(html_of(at))
     for word in GLOSSARY:
         assert f"<td>{word}</td>" in page
         assert define(word) in page
     for metric in METRICS:
         assert describe(metric) in page
     widget(at.text_input, "search").set_value("icepop").run()
-    assert "<td>masking</td>" in html(at)
-    assert "<td>staleness</td>" not in html(at)
+    assert "<td>masking</td>" in html_of(at)
+    assert "<td>staleness</td>" not in html_of(at)
     widget(at.text_input, "search").set_value("<img>").run()
     assert "No word and no metric contains <img>." in said(at)
 
@@ -140,7 +129,7 @@ def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> Non
     at = open_app("views/bench.py", preset="decoupled_seq_is", is_upper="3", step="0")
     open_view(at, VIEW, learn="Teaching")
     assert {*sharing.SELECTORS} == set(links_text.HIDEABLE)
-    assert all(f"<td>{name}</td>" in html(at) for name in links_text.HIDEABLE)
+    assert all(f"<td>{name}</td>" in html_of(at) for name in links_text.HIDEABLE)
     widget(at.selectbox, "link_view").set_value("Tokens").run()
     widget(at.multiselect, "link_hide").set_value(["preset", "choices"]).run()
     widget(at.toggle, "link_projector").set_value(True).run()

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from app_pages import committed, links, one_scan, open_app, root, said, shown, widget
+from app_pages import committed, html_of, links, one_scan, open_app, root, said, shown, widget
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import TokenBatch, preset
@@ -117,7 +117,7 @@ def test_the_methods_are_the_usual_ones_until_somebody_chooses(root: Path) -> No
     assert widget(at.multiselect, "methods").value == ["TIS", "IcePop", "KPop", "DPPO"]
     for chosen in (["k3", "roll_ratio_filter"], []):
         widget(at.multiselect, "methods").set_value(chosen).run()
-        explained = "".join(str(e.proto) for e in at.get("html"))
+        explained = html_of(at)
         assert (TOKEN_METHODS["k3"].explain() in explained) == bool(chosen)
         assert (preset("roll_ratio_filter").explain() in explained) == bool(chosen)
         assert "token_binary_kl" not in explained

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app_pages import kinds, notices_of, one_scan, open_app, root, said, widget
+from app_pages import html_of, kinds, notices_of, one_scan, open_app, root, said, widget
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 from token_records import HOSTILE, characters
@@ -56,7 +56,7 @@ def test_the_story_of_a_token_under_every_kind_of_preset(root: Path) -> None:
         widget(at.selectbox, "preset").set_value(name).run()
         story = token_story(batch, result, chosen.config, 3, 2, chosen.loss)
         assert at.code[0].value == "\n".join(formulas(story, chosen.config)), name
-        texts = re.findall("<td>(.*?)</td>", "".join(html.proto.body for html in at.get("html")))
+        texts = re.findall("<td>(.*?)</td>", html_of(at))
         cells = [re.sub("<[^>]*>", "", cell) for cell in texts]
         assert cells[cells.index("rejected by") + 2] == (story.rejected_by or "no rule"), name
         fates = {row["row"]: row["fates"] for row in drawn(at)["responses"]}
@@ -185,7 +185,7 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
     at = open_app(TOKENS, token=f"0.{HOSTILE.index('`')}")
     markdown = "".join(m.value for m in at.markdown)
     assert "“\\`”" in markdown
-    assert "<img" not in "".join(html.proto.body for html in at.get("html"))
+    assert "<img" not in html_of(at)
     rows = {row["row"]: row for row in drawn(at)["responses"]}
     assert rows[0]["texts"] == [*HOSTILE.replace(" ", "␣"), "⏎"]
     assert rows[1]["prompt"] == "\\u202egnorw\\x00"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from app_pages import (
+    html_of,
     links,
     one_scan,
     open_app,
@@ -84,10 +85,6 @@ def pictures(at: AppTest) -> dict[str, dict[str, Any]]:
     return figures
 
 
-def html(at: AppTest) -> str:
-    return "".join(str(element.proto) for element in at.get("html"))
-
-
 # --- curves ---
 
 
@@ -124,8 +121,8 @@ def test_other_runs_from_the_url_lie_in_the_same_pictures(root: Path) -> None:
     expected = [f"{slug}: {metric}" for slug in ("alpha", "gamma", "beta") for metric in ("mean |Δ|", "k3")]
     assert names == [*expected, "recorded"]
     for slug, colour in training.run_colours(["alpha", "gamma", "beta"]).items():
-        assert f"color:{colour}" in html(at)
-        assert slug in html(at)
+        assert f"color:{colour}" in html_of(at)
+        assert slug in html_of(at)
     widget(at.selectbox, "run").set_value("beta").run()
     assert widget(at.multiselect, "with").value == ["gamma"]
     (root / "gamma" / "manifest.json").write_text("{")
@@ -156,7 +153,7 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     lines = {trace["name"]: trace for trace in drawn["Reward"]["data"] if trace["mode"] == "lines"}
     assert lines["disabled"]["y"] == pytest.approx([0.3] * 4)  # 0.2 and 0.4
     assert lines["decoupled_token_is"]["y"] == pytest.approx([0.65] * 4)
-    page = html(at)
+    page = html_of(at)
     rows = [f"<div>{title}<small>{arm}</small></div>" for title, arm in NAMED]
     assert page.index(rows[0]) < page.index(rows[1])  # the higher reward first
     assert "<div>0.65<small>0.60 to 0.70</small></div>" in page

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from app_pages import links, one_scan, open_app, root, said, widget
+from app_pages import html_of, links, one_scan, open_app, root, said, widget
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -193,7 +193,7 @@ def test_a_mask_keeps_only_tokens_with_a_weight(root: Path) -> None:
     assert (row["kept"], row["zeroed"]) == ("90.00 %", "10.00 % bad")  # the glossary's limit is 5 %
     widget(at.selectbox, "system").set_value("slime").run()
     assert "Cap each token's weight at 2" in tables_of(at)[0]
-    page = "".join(element.proto.body for element in at.get("html"))
+    page = html_of(at)
     assert "mean k3 of an answer<small>slime cannot express it</small>" in page
     assert not any("mean k3 of an answer" in label for label in widget(at.selectbox, "take").options)
     assert "--tis-clip 2.0" in at.code[0].value

@@ -3,6 +3,7 @@
 import functools
 import html
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -146,6 +147,18 @@ def said(at: AppTest) -> str:
 def four_digits(value: float) -> str:
     """As a page writes a number: 5.376e-6, where Python has 5.376e-06."""
     return f"{value:.4g}".replace("e-0", "e-")
+
+
+def two_digits(value: float) -> str:
+    """Two digits after the point, or two that are not 0, as a page writes a number with an interval."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def html_of(at: AppTest) -> str:
+    """The HTML of the page: its tables and styles."""
+    return "".join(element.proto.body for element in at.get("html"))
 
 
 def line_and_state(at: AppTest) -> str:
