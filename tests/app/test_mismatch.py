@@ -25,16 +25,6 @@ __all__ = ["committed", "one_scan", "root"]  # fixtures
 VIEW = "views/mismatch.py"
 
 
-def with_pairs(run: Path, batch: TokenBatch, step: int = 1) -> TokenBatch:
-    """One recorded step with these pairs and ids."""
-    record = make_record(step, sequences=len(batch.response_mask), width=batch.response_mask.shape[1])
-    names = ("response_mask", "rollout_log_probs", "old_log_probs", "response_ids")
-    given = {name: batch.tensors()[name] for name in names}
-    whole = record.batch.replace(**given, advantages=torch.zeros(batch.response_mask.shape))
-    add_step(run, replace(record, batch=whole))
-    return runs.read_step(run, step).batch
-
-
 def in_words(symptom: Symptom) -> str:
     """Return its sentence as the page writes it: the library's engine is the sampler there."""
     return symptom.sentence.replace("an engine", "a sampler").replace("engine", "sampler")
