@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,42 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_pages import chosen, committed, kinds, line_and_state, one_scan, open_app, root, said, shown, widget
+from app_pages import chosen, committed, html_of, line_and_state, one_scan, open_app, root, said, shown, widget
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, evaluate, preset
 from rlcorr.records import runs
-from rlcorr.rules import RULE_NAMES
 from rlcorr.systems.export import SYSTEMS
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
-BENCH = "views/bench.py"
-
-
-def test_the_first_page_shows_a_recorded_run(root: Path) -> None:
-    make_run(root, "alpha", steps=2, story="Eleven sums.")
-    at = open_app()
-    assert line_and_state(at) == "alpha · step 1 | 2 steps recorded · complete"
-    text = said(at)
-    assert "Eleven sums." in text
-    assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in text
-
-
-def test_bench_agrees_with_the_library(root: Path) -> None:
-    """In one session, whose preset is changed: opening the app anew takes longer than the page."""
-    batch = runs.read_step(make_run(root, "alpha", steps=1), 0).batch
-    at = open_app(BENCH)
-    for name in kinds():
-        widget(at.selectbox, "preset").set_value(name).run()
-        assert not at.exception, name
-        config, report = preset(name), evaluate(batch, preset(name))[1]
-        numbers = shown(at)
-        assert numbers["Kept tokens"] == f"{100 * report['rollout_corr/kept_fraction']:.2f} %", name
-        assert numbers["Mean weight"] == f"{report['rollout_corr/trained_is_mean']:.4g}", name
-        assert numbers["k3"] == f"{report['rollout_corr/k3_kl']:.4g}", name
-        assert config.explain() in said(at), name
-        assert PRESETS[name].fails_when in said(at), name
+BENCH, RUN = "bench", "training"
 
 
 def test_a_rule_that_needs_advantages_says_so_where_a_step_has_none(root: Path) -> None:
@@ -54,57 +29,6 @@ def test_a_rule_that_needs_advantages_says_so_where_a_step_has_none(root: Path) 
     add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
     text = said(open_app(BENCH, preset="trl_opsm"))
     assert "seq_mean_k1_negative asks for the sign of the advantage; the batch has no advantages." in text
-
-
-def test_numbers_counted_with_numpy(root: Path) -> None:
-    run = make_run(root, "alpha", steps=1)
-    batch = runs.read_step(run, 0).batch
-    assert batch.old_log_probs is not None
-    mask = batch.response_mask.numpy()
-    d = (batch.old_log_probs.numpy().astype(float) - batch.rollout_log_probs.numpy())[mask]
-    w = np.minimum(np.exp(d), 1.1)
-    numbers = shown(open_app(BENCH, preset="decoupled_token_is", is_upper="1.1"))
-    assert numbers["ESS of the kept"] == f"{100 * w.sum() ** 2 / (len(w) * (w**2).sum()):.2f} %"
-    assert numbers["Mean weight"] == f"{w.mean():.4g}"
-    assert numbers["Weights clipped"] == f"{100 * (np.exp(d) > 1.1).mean():.2f} %"
-    assert numbers["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
-
-
-def test_bounds_of_a_rule_come_from_the_url(root: Path) -> None:
-    run = make_run(root, "alpha", steps=1)
-    batch = runs.read_step(run, 0).batch
-    assert batch.old_log_probs is not None
-    mask = batch.response_mask.numpy()
-    d = np.where(mask, batch.old_log_probs.numpy() - batch.rollout_log_probs.numpy(), 0)
-    geometric = np.exp(d.sum(1) / mask.sum(1))
-    kept = (geometric >= 0.98) & (geometric <= 1.03)
-    query = {"seq_mean_k1_lower": "0.98", "seq_mean_k1_upper": "1.03"}
-    numbers = shown(open_app(BENCH, preset="decoupled_geo_rs", **query))
-    assert numbers["Kept tokens"] == f"{100 * mask[kept].sum() / mask.sum():.2f} %"
-    assert numbers["Sequences touched"] == f"{100 * (~kept).mean():.2f} %"
-
-
-def test_another_preset_forgets_what_was_changed(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, is_upper="1.01")
-    assert "a weight above 1.01" in said(at)
-    widget(at.selectbox, "preset").set_value("decoupled_seq_is").run()
-    assert "a weight above 2" in said(at)
-
-
-def test_a_preset_without_choices_is_itself(root: Path) -> None:
-    from data.configuration import choices_of, edited
-
-    for name in PRESETS:
-        choices = choices_of(preset(name))
-        assert all({*c.value} <= {*c.options} if c.several else c.value in c.options for c in choices), name
-        assert edited(preset(name), {c.key: c.value for c in choices}) == preset(name), name
-
-
-def test_every_rule_can_be_added(root: Path) -> None:
-    from data.configuration import usual_rule
-
-    assert [usual_rule(name).name for name in RULE_NAMES] == list(RULE_NAMES)
 
 
 def test_choices_come_from_the_url(root: Path) -> None:
@@ -128,18 +52,6 @@ def test_choices_that_contradict_each_other_are_named(root: Path) -> None:
     assert preset("bypass_ppo_clip").explain() in said(at)
 
 
-def test_a_choice_on_the_page(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, preset="decoupled_token_is", is_upper="3")
-    widget(at.selectbox, "level").set_value("sequence").run()
-    assert "product of its sequence's ratios" in said(at)
-    assert "a weight above 3 becomes 3" in said(at)
-    widget(at.selectbox, "level").set_value("none").run()
-    assert not at.exception
-    widget(at.multiselect, "rules").set_value(["seq_max_k2"]).run()
-    assert "Largest k2 in an answer (seq_max_k2)" in [box.label for box in at.number_input] or "seq_max_k2" in said(at)
-
-
 def test_a_budget_sets_the_bound(root: Path) -> None:
     """The tightest cap that leaves 90 % of the ratios as they are: a quantile of them."""
     run = make_run(root, "alpha", steps=1)
@@ -154,15 +66,6 @@ def test_a_budget_sets_the_bound(root: Path) -> None:
     bound = chosen(at, "is_upper")
     assert bound == pytest.approx(ratios[math.ceil(0.9 * len(ratios)) - 1], rel=5e-3)
     assert f"a weight above {bound:g}" in said(at)
-
-
-def test_a_budget_moves_both_sides_of_a_band(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, preset="decoupled_geo_rs")
-    at.button(key="budget_set").click().run()
-    lower, upper = chosen(at, "seq_mean_k1_lower"), chosen(at, "seq_mean_k1_upper")
-    assert lower == pytest.approx(1 / upper, rel=1e-9)
-    assert float(shown(at)["Kept tokens"].removesuffix(" %")) >= 95
 
 
 def test_m2pos_threshold_sets_the_bound_and_is_what_a_bound_comes_to(root: Path) -> None:
@@ -181,14 +84,6 @@ def test_m2pos_threshold_sets_the_bound_and_is_what_a_bound_comes_to(root: Path)
     assert 0 < kept.sum() < len(kept)
     assert shown(at)["M2 of the kept"] == f"{means[kept][-1]:.4g}"
     assert shown(at)["Kept tokens"] == f"{100 * kept.mean():.2f} %"
-
-
-def test_a_budget_that_cannot_be_met_is_explained(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, preset="decoupled_token_is")
-    widget(at.radio, "budget_of").set_value("effective sample size of the kept tokens")
-    widget(at.number_input, "budget_share").set_value(100.0).run()
-    assert "no threshold has an effective sample size of 1" in said(at)
 
 
 @pytest.mark.parametrize("name", ["decoupled_geo_rs_token_tis", "decoupled_k3_rs_token_tis", "decoupled_token_icepop"])
@@ -210,10 +105,8 @@ def test_a_budget_that_is_not_reached_says_what_each_part_reaches() -> None:
     """Two rules reject: whichever is opened, the other keeps what it kept."""
     rules = {"rules": "seq_mean_k1,token_k1", "token_k1_upper": "1.001"}
     at = open_app(BENCH, run="kv_fp8_e5m2", preset="decoupled_geo_rs", **rules)
-    assert (
-        "No threshold reaches 95.00 %. Mean ratio (seq_mean_k1): no threshold leaves 0.95 of the tokens inside"
-        in said(at)
-    )
+    reached = "No threshold reaches 95.00 %. Mean ratio (seq_mean_k1): no threshold leaves 0.95 of the tokens inside"
+    assert reached in said(at)
     assert "Ratio (token_k1): no threshold leaves 0.95 of the tokens inside" in said(at)
     assert not [button for button in at.button if button.key == "budget_set"]
 
@@ -261,13 +154,9 @@ def test_each_turn_is_corrected_on_its_own(root: Path) -> None:
     widget(at.toggle, "turns").set_value(False).run()
     assert shown(at)["Mean weight"] == f"{whole:.4g}"
     assert at.code
-
-
-def test_a_batch_without_turns_says_so(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, preset="decoupled_seq_is", turns="true")
-    assert "This batch has no turns (turn_ids), so an answer can only be corrected as a whole." in said(at)
-    assert not [toggle for toggle in at.toggle if toggle.key == "turns"]
+    add_step(run, make_record(1))
+    without = open_app(BENCH, preset="decoupled_seq_is", turns="true", step="1")
+    assert "This batch has no turns (turn_ids), so an answer can only be corrected as a whole." in said(without)
 
 
 def test_the_configuration_can_be_copied(root: Path) -> None:
@@ -301,35 +190,6 @@ def test_the_configuration_goes_to_the_system_that_was_chosen_last(root: Path) -
     assert widget(at.selectbox, "system").options[0] == "OpenRLHF"
 
 
-def test_an_unknown_system_in_the_address_is_named(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(BENCH, system="trlx")
-    at.session_state["use_it"] = True
-    assert "system='trlx' is not known. Known: verl, SkyRL" in said(at.run())
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ({"run": "alhpa"}, "unknown run 'alhpa'. Did you mean 'alpha'? Known: alpha, beta. Showing alpha."),
-        ({"step": "99"}, "This run has no step '99' (2 recorded, 0 to 1). Showing the latest."),
-        ({"preset": "icepop"}, "unknown preset 'icepop'."),
-        (
-            {"level": "word"},
-            "level='word' is not known; using 'token'. Known: none, token, sequence, geometric, prefix.",
-        ),
-        ({"rules": "token_k1,k4"}, "rules='token_k1,k4' is not known; using ''."),
-        ({"is_upper": "banana"}, "is_upper='banana' is not a number; using 2."),
-        ({"is_upper": "nan"}, "is_upper=nan is out of range; using 2. Allowed: 1.0001 to 100."),
-        ({"is_upper": "0.2"}, "is_upper=0.2 is out of range; using 2."),
-    ],
-)
-def test_wrong_values_in_the_url_are_named(root: Path, query: dict[str, str], expected: str) -> None:
-    make_run(root, "alpha", steps=2)
-    make_run(root, "beta", steps=1)
-    assert expected in said(open_app(BENCH, **query))
-
-
 @pytest.mark.usefixtures("committed")
 def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
@@ -338,62 +198,50 @@ def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.
     assert "step 40 · Cap each token's weight at 2 | stale_4 · " in sketched
 
 
-def test_the_newest_local_run_is_shown_by_itself(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
+def test_the_page_of_a_run_says_what_it_has_and_follows_the_newest(root: Path) -> None:
+    """Without a run; with one; with a newer one, once it has a step; and when that has gone quiet."""
+    text = said(open_app())
+    assert f"No runs yet in {root}" in text
+    assert "python -m rlcorr train" in text
+    make_run(root, "alpha", steps=2, story="Eleven sums.")
     run = make_run(root / "local", "mine", steps=0, status="running")
-    assert line_and_state(open_app()).startswith("alpha · step 0 | 1 step recorded")
+    at = open_app()
+    assert line_and_state(at) == "alpha · step 1 | 2 steps recorded · complete"
+    assert "Eleven sums." in said(at)
+    assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in said(at)
+    assert "no step yet" in said(open_app(BENCH, run="mine"))
     add_step(run, make_record(0))
     assert line_and_state(open_app()).startswith("mine · step 0 | 1 step recorded · running")
-
-
-def test_a_run_that_went_quiet_has_stopped(root: Path) -> None:
-    run = make_run(root, "alpha", steps=1, status="running")
     long_ago = time.time() - 300
     for path in (run / "manifest.json", run / "metrics.jsonl", run / "steps"):
         os.utime(path, (long_ago, long_ago))
     assert "stopped without finishing" in said(open_app())
 
 
-def test_no_runs(root: Path) -> None:
-    text = said(open_app())
-    assert f"No runs yet in {root}" in text
-    assert "python -m rlcorr train" in text
-
-
-@pytest.mark.parametrize("view", [None, BENCH])
-def test_a_run_without_steps(root: Path, view: str | None) -> None:
-    make_run(root, "alpha", steps=0, status="running")
-    assert "no step yet" in said(open_app(view))
-
-
-@pytest.mark.parametrize("view", [None, BENCH])
-def test_a_truncated_step_is_named_and_the_one_before_it_shown(root: Path, view: str | None) -> None:
+@pytest.mark.parametrize("view", [RUN, BENCH])
+def test_a_damaged_run_is_named_and_the_rest_of_it_is_shown(root: Path, view: str) -> None:
     run = make_run(root, "alpha", steps=3)
     broken = runs.step_path(run, 2)
     broken.write_bytes(broken.read_bytes()[:200])
     text = said(open_app(view))
     assert f"{broken}: cannot be read" in text
     assert "Showing step 1, the newest that can be read." in text
-    chosen = said(open_app(view, step="2"))
-    assert f"{broken}: cannot be read" in chosen
-    assert "Other recorded steps: 0, 1." in chosen
+    assert "Other recorded steps: 0, 1." in said(open_app(view, step="2"))
+    metrics = run / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-40] + b'\n{"step": "x", "reward": []}\n{"step": 7, "reward": NaN}\n')
+    assert view != RUN or "1 line(s) cut off or damaged" in said(open_app(view))
+    for content in ("{", "[]", '{"story": "no slug"}', '{"slug": "alpha", "schema_version": 9}', ""):
+        (run / "manifest.json").write_text(content)
+        at = open_app(view)
+        assert "status unknown" in said(at), content
+        if view == RUN:
+            assert f"{run / 'manifest.json'}:" in said(at), content
+            assert re.search(r"Still readable: \d rows of metrics, 3 step files\.", said(at)), content
+        else:
+            assert shown(at), content
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"story": "no slug"}', '{"slug": "alpha", "schema_version": 9}', ""])
-@pytest.mark.parametrize("view", [None, BENCH])
-def test_a_broken_manifest_is_named_and_the_steps_still_show(root: Path, view: str | None, content: str) -> None:
-    run = make_run(root, "alpha", steps=2)
-    (run / "manifest.json").write_text(content)
-    at = open_app(view)
-    assert "status unknown" in said(at)
-    if view is None:
-        assert f"{run / 'manifest.json'}:" in said(at)
-        assert "Still readable: 2 rows of metrics, 2 step files." in said(at)
-    else:
-        assert shown(at)
-
-
-def test_a_wrong_hash_is_named(root: Path) -> None:
+def test_a_wrong_hash_is_named_and_a_folder_that_is_no_run(root: Path) -> None:
     run = make_run(root, "alpha", steps=2)
     content = json.loads((run / "manifest.json").read_text())
     content["files"]["steps/step_000000.parquet"] = "0" * 64
@@ -402,17 +250,6 @@ def test_a_wrong_hash_is_named(root: Path) -> None:
     text = said(open_app())
     assert f"{runs.step_path(run, 0)}: sha256 is" in text
     assert "Readable: 2 of 2 steps" in text
-
-
-def test_metrics_cut_off_in_the_middle_of_a_line(root: Path) -> None:
-    run = make_run(root, "alpha", steps=2)
-    path = run / "metrics.jsonl"
-    path.write_bytes(path.read_bytes()[:-40] + b'\n{"step": "x", "reward": []}\n{"step": 7, "reward": NaN}\n')
-    assert "1 line(s) cut off or damaged" in said(open_app())
-
-
-def test_a_directory_that_is_not_a_run(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
     (root / "beta" / "steps").mkdir(parents=True)
     (root / "beta" / "steps" / "step_000003.parquet").write_bytes(b"")
     text = said(open_app(run="beta"))
@@ -424,19 +261,24 @@ def test_text_of_a_run_is_never_markup(root: Path) -> None:
     texts = ["<script>alert(1)</script> [link](javascript:alert(1)) $x^2$ `code`"]
     make_run(root, "alpha", steps=1, texts=texts, story="**loud** :red[x] $x$ [y](javascript:z)")
     at = open_app()
-    page = "".join(str(e.proto) for e in at.get("html"))
+    page = html_of(at)
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert r"\*\*loud\*\* \:red\[x\] \$x\$ \[y\]\(javascript\:z\)" in "".join(m.value for m in at.markdown)
 
 
-def test_a_slider_position_stays_within_what_a_configuration_accepts(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    from data.bounds import bounds_of, with_bounds
+def test_every_bound_has_slider_values_over_its_whole_range_which_a_configuration_accepts(root: Path) -> None:
+    """The preset's own number is one of them; lower bounds, too, open to the right."""
+    from data.bounds import bounds_of, slider_values_of, with_bounds
 
-    for p in PRESETS.values():
-        for bound in bounds_of(p.config):
-            assert bound.low <= bound.value <= bound.high
-            for value in (bound.low, bound.high):
-                with_bounds(p.config, {bound.id: value})
-            assert math.isfinite(bound.low - bound.offset)
+    for name, entry in PRESETS.items():
+        for bound in bounds_of(entry.config):
+            values = slider_values_of(bound, bound.value)
+            assert bound.value in values, (name, bound)
+            assert list(values) == sorted(values, reverse=bound.id.side == "lower"), (name, bound)
+            assert len(values) > 500, (name, bound)
+            for value in (bound.low, *values[:: len(values) - 1], bound.high):
+                assert bound.low <= value <= bound.high, (name, bound)
+                with_bounds(entry.config, {bound.id: value})
+    (bound,) = bounds_of(PRESETS["decoupled_token_is"].config)
+    assert {1.2345678, 2.0} <= set(slider_values_of(bound, 1.2345678))  # a number from the address

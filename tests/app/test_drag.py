@@ -25,10 +25,7 @@ from rlcorr.strips.strip import Cells
 __all__ = ["one_scan", "root"]  # fixtures
 
 VIEWS = {name: f"views/{name}.py" for name in ("bench", "gradient", "compare")}
-KINDS = (
-    "decoupled_token_is", "decoupled_token_icepop", "decoupled_seq_is", "decoupled_geo_rs_token_tis",
-    "decoupled_k3_rs_token_tis", "k3_rs",
-)  # fmt: skip
+KINDS = ("decoupled_token_icepop", "decoupled_seq_is", "decoupled_geo_rs_token_tis", "k3_rs")
 ENDS = ("x0", "x1", "y0", "y1")
 
 
@@ -81,7 +78,7 @@ def let_go(opened: Callable[..., AppTest]) -> Callable[..., AppTest]:
     return open_at
 
 
-@pytest.mark.parametrize("rules", ["token_k2", "token_prefix_gap_outward", "token_k2,token_k3"])
+@pytest.mark.parametrize("rules", ["token_prefix_gap_outward", "token_k2,token_k3"])
 def test_a_strip_has_the_headlines_of_the_page(
     opened: Callable[..., AppTest], let_go: Callable[..., AppTest], rules: str
 ) -> None:
@@ -91,7 +88,7 @@ def test_a_strip_has_the_headlines_of_the_page(
     bound = slider(at)
     told = unpack(bytes(ask(bound["strip"]).body)).about["numbers"]
     assert ("M2 of the kept" in told) == ("token_k2" in rules)
-    for place in (5, 60, 150):
+    for place in (5, 150):
         shown = headlines(let_go(bound, place, "bench", **query))
         assert {label: texts[place] for label, texts in told.items()} == {k: x[0] for k, x in shown.items()}
 
@@ -105,17 +102,17 @@ def test_a_strip_of_the_bench_is_what_the_page_shows(
     bound = slider(at)
     package = unpack(bytes(ask(bound["strip"]).body))
     about = package.about
-    for place in (60, len(bound["values"]) - 1):
-        page = let_go(bound, place, "bench", preset=preset)
-        assert {label: (texts[place], None) for label, texts in about["numbers"].items()} == headlines(page)
-        assert {name: texts[place] for name, texts in about["texts"].items()} == live_parts(page)[0]["texts"]
-        for key, moves in about["pictures"].items():
-            traces = {trace.get("name"): trace for trace in json.loads(figures(page)[key])["data"]}
-            for name, array in moves["bars"].items():
-                assert package.arrays[array][place].tolist() == list_of(traces[name]["y"])
-            if moves["cells"]:
-                drawn = next(trace for trace in traces.values() if trace["type"] == "heatmap")
-                assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["z"]["bdata"])
+    place = 60
+    page = let_go(bound, place, "bench", preset=preset)
+    assert {label: (texts[place], None) for label, texts in about["numbers"].items()} == headlines(page)
+    assert {name: texts[place] for name, texts in about["texts"].items()} == live_parts(page)[0]["texts"]
+    for key, moves in about["pictures"].items():
+        traces = {trace.get("name"): trace for trace in json.loads(figures(page)[key])["data"]}
+        for name, array in moves["bars"].items():
+            assert package.arrays[array][place].tolist() == list_of(traces[name]["y"])
+        if moves["cells"]:
+            drawn = next(trace for trace in traces.values() if trace["type"] == "heatmap")
+            assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["z"]["bdata"])
 
 
 def list_of(numbers: list[float] | dict[str, str]) -> list[float]:
@@ -125,7 +122,7 @@ def list_of(numbers: list[float] | dict[str, str]) -> list[float]:
     return np.frombuffer(base64.b64decode(numbers["bdata"]), numbers["dtype"]).tolist()
 
 
-@pytest.mark.parametrize(("preset", "slider_number"), [*((kind, 0) for kind in KINDS), ("decoupled_token_is", -1)])
+@pytest.mark.parametrize(("preset", "slider_number"), [("decoupled_geo_rs_token_tis", 0), ("decoupled_token_is", -1)])
 def test_a_strip_of_the_gradient_is_what_the_page_shows(
     opened: Callable[..., AppTest], let_go: Callable[..., AppTest], preset: str, slider_number: int
 ) -> None:
@@ -153,7 +150,7 @@ def test_a_strip_of_the_gradient_is_what_the_page_shows(
     assert set(about["pictures"]) == drawn  # without the best threshold, which these data do not show
 
 
-@pytest.mark.parametrize("preset", KINDS)
+@pytest.mark.parametrize("preset", ["decoupled_token_icepop", "decoupled_k3_rs_token_tis"])
 @pytest.mark.parametrize("query", [{"preset_b": "decoupled_token_icepop"}, {"compare": "two runs"}])
 def test_a_strip_of_two_corrections_is_what_the_page_shows(
     opened: Callable[..., AppTest], let_go: Callable[..., AppTest], preset: str, query: dict[str, str]
@@ -165,18 +162,18 @@ def test_a_strip_of_two_corrections_is_what_the_page_shows(
     for moved in sliders:
         package = unpack(bytes(ask(moved["strip"]).body))
         about = package.about
-        for place in (3, len(moved["values"]) // 2):
-            page = let_go(moved, place, "compare", preset=preset, **query)
-            shown = live_parts(page)[0]
-            assert {label: (texts[place], None) for label, texts in about["numbers"].items()} == headlines(page)
-            looked_up, answered = metrics(about["tables"]["headlines"][place]), metrics(shown["tables"]["headlines"])
-            assert looked_up.keys() == answered.keys()
-            for name, cells in answered.items():  # the last digit of a small difference may be another one
-                assert looked_up[name] == pytest.approx(cells, rel=1e-3, nan_ok=True)
-            assert {name: texts[place] for name, texts in about["texts"].items()}.items() <= shown["texts"].items()
-            if "shared" in figures(page):
-                drawn = json.loads(figures(page)["shared"])["data"][0]["z"]
-                assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["bdata"])
+        place = len(moved["values"]) // 3
+        page = let_go(moved, place, "compare", preset=preset, **query)
+        shown = live_parts(page)[0]
+        assert {label: (texts[place], None) for label, texts in about["numbers"].items()} == headlines(page)
+        looked_up, answered = metrics(about["tables"]["headlines"][place]), metrics(shown["tables"]["headlines"])
+        assert looked_up.keys() == answered.keys()
+        for name, cells in answered.items():  # the last digit of a small difference may be another one
+            assert looked_up[name] == pytest.approx(cells, rel=1e-3, nan_ok=True)
+        assert {name: texts[place] for name, texts in about["texts"].items()}.items() <= shown["texts"].items()
+        if "shared" in figures(page):
+            drawn = json.loads(figures(page)["shared"])["data"][0]["z"]
+            assert cells_of(package.arrays).at(place).tobytes() == base64.b64decode(drawn["bdata"])
 
 
 def metrics(table: str) -> dict[str, list[float]]:
@@ -212,18 +209,14 @@ def test_every_bound_has_a_slider_with_a_strip(
         assert {label: texts[place] for label, texts in about["numbers"].items()} == {k: x[0] for k, x in shown.items()}
 
 
-def test_an_offer_ends_with_its_session(opened: Callable[..., AppTest]) -> None:
+def test_an_offer_ends_with_its_session_and_another_visitor_has_another_address(opened: Callable[..., AppTest]) -> None:
     at = opened("bench")
     address = slider(at)["strip"]
+    assert slider(opened("bench"))["strip"] != address
+    assert ask("strips/guessed").status_code == 404
     assert ask(address).status_code == 200
     at.run()
     assert slider(at)["strip"] == address
     del at
     gc.collect()
     assert ask(address).status_code == 404
-
-
-def test_two_visitors_have_two_addresses(opened: Callable[..., AppTest]) -> None:
-    first, second = opened("bench"), opened("bench")
-    assert slider(first)["strip"] != slider(second)["strip"]
-    assert ask("strips/guessed").status_code == 404

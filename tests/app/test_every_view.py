@@ -1,20 +1,17 @@
-"""Every view, every preset and every committed run: nothing raises, and the headline numbers are the library's.
+"""Every view, every run and every kind of preset: nothing raises, and the headline numbers are the library's.
 
-The full product of views, presets and runs is about 4,000 pages. Opened are about 250: every preset in every view, on
-another run in each, and every run in every view; one run of each kind in the two views that take seconds. What only one
-preset does on one run is left to chance.
+The full product of views, presets and runs is about 4,000 pages. Opened are about 100: each committed run in one view,
+and each kind of preset on one run. What only one preset does on one run is left to chance.
 """
 
-import math
 import re
-from itertools import zip_longest
 
 import pytest
-from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown, widget
-from app_runs import PROJECT
+from app_pages import committed, four_digits, headlines, kinds, one_scan, open_app, said, shown, two_digits, widget
+from app_runs import PROJECT, last_batch
 from streamlit.testing.v1 import AppTest
 
-from rlcorr import PRESETS, correct, evaluate, preset
+from rlcorr import correct, evaluate, preset
 from rlcorr.gradients.report import GradientReport, report
 from rlcorr.records import runs
 from rlcorr.records.recipes import sketched_runs
@@ -35,31 +32,15 @@ SKETCHED = [
 """One run of each kind that has a score sketch: what the gradient view depends on."""
 OF_EACH_KIND = [*SKETCHED, "async", "both_bf16", "long_bf16"]  # several versions, no sketch, a longer task
 PAGES = (PROJECT / "app" / "text" / "pages.py").read_text(encoding="utf-8")
-VIEWS = [f"views/{name}.py" for name in re.findall(r'"(\w+)": PageWords', PAGES)]
-BENCH, TOKENS, COMPARE, GRADIENT = (f"views/{name}.py" for name in ("bench", "tokens", "compare", "gradient"))
-WITH_PRESETS = (BENCH, TOKENS, COMPARE, GRADIENT)
-WITHOUT_RUN = ("views/start.py", "views/learn.py")
-YOURS = "views/yours.py"
+VIEWS = re.findall(r'"(\w+)": PageWords', PAGES)
+PARTS = [
+    ("gradient", {"toy": "true"}), ("compare", {"compare": "two runs"}), ("training", {"part": "Study"}),
+    ("training", {"part": "Train"}), ("learn", {"learn": "Glossary"}), ("learn", {"learn": "Cheat sheet"}),
+    ("learn", {"learn": "Teaching"}),
+]  # fmt: skip
+"""Views with something else chosen than what they open with."""
 PATIENCE = 300.0
 """Seconds for one page, which takes half a one: on a busy machine it waits for others."""
-
-
-def presets_of(view: str, slug: str) -> list[str]:
-    """Return the presets that are opened in this view on this run. A gradient page costs as much as four others, and
-    shows what depends on the configuration alone: there, one preset of each kind is enough."""
-    names, opened = (kinds(), SKETCHED) if view == GRADIENT else (list(PRESETS), RUNS)
-    return names[(opened.index(slug) + WITH_PRESETS.index(view)) % len(opened) :: len(opened)]
-
-
-def test_every_preset_and_every_run_is_opened_in_every_view() -> None:
-    for view in WITH_PRESETS:
-        names, slugs = (kinds(), SKETCHED) if view == GRADIENT else (list(PRESETS), RUNS)
-        opened = [presets_of(view, slug) for slug in slugs]
-        assert sorted(name for of_run in opened for name in of_run) == sorted(names), view
-        assert all(opened), view
-    assert {*WITH_PRESETS} <= {*VIEWS}
-    assert {*SKETCHED} <= {*sketched_runs()}
-    assert {*OF_EACH_KIND} <= {*RUNS}
 
 
 def choose(at: AppTest, key: str, name: str) -> None:
@@ -71,22 +52,35 @@ def quiet(at: AppTest) -> bool:
     return not at.exception and not at.error
 
 
-@pytest.mark.parametrize("view", [view for view in VIEWS if view not in WITH_PRESETS])
-def test_a_view_without_presets_opens_on_every_run(view: str) -> None:
-    """Those that show no run, on one; the one that reads every step of a run, on a run of each kind."""
-    at = open_app(view, run=RUNS[0])
-    assert "preset" not in [box.key for box in at.selectbox], "this view belongs to those with presets, above"
-    for slug in RUNS[:1] if view in WITHOUT_RUN else OF_EACH_KIND if view == YOURS else RUNS:
-        opened = open_app(view, run=slug)
-        assert quiet(opened), slug
+def test_the_runs_of_each_kind_are_committed() -> None:
+    assert {*SKETCHED} <= {*sketched_runs()}
+    assert {*OF_EACH_KIND} <= {*RUNS}
 
 
-@pytest.mark.parametrize("slug", RUNS)
-def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
-    run = runs.ROOT / slug
-    batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
-    at = open_app(BENCH, run=slug)
-    for name in presets_of(BENCH, slug):
+@pytest.mark.parametrize("number", range(len(VIEWS)), ids=VIEWS)
+def test_every_run_opens(number: int) -> None:
+    """Each in one view. No widget shows another value than its field, or each request would look like a choice."""
+    view = VIEWS[number]
+    for slug in RUNS[number :: len(VIEWS)]:
+        at = open_app(view, run=slug)
+        assert quiet(at), slug
+        before = dict(at.session_state["visit"].values)
+        at.run(timeout=PATIENCE)
+        assert at.session_state["visit"].values == before, slug
+        assert not at.session_state["visit"].notices, slug
+    for _, query in (part for part in PARTS if part[0] == view):
+        at = open_app(view, **query)
+        assert quiet(at), query
+        before = dict(at.session_state["visit"].values)
+        assert at.run(timeout=PATIENCE).session_state["visit"].values == before, query
+
+
+@pytest.mark.parametrize("number", range(len(OF_EACH_KIND)), ids=OF_EACH_KIND)
+def test_the_bench_shows_the_librarys_numbers(number: int) -> None:
+    """Each kind of preset on one run."""
+    slug = OF_EACH_KIND[number]
+    batch, at = last_batch(slug), open_app("bench", run=slug)
+    for name in kinds()[number :: len(OF_EACH_KIND)]:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
@@ -103,6 +97,7 @@ def test_the_bench_shows_the_librarys_numbers(slug: str) -> None:
         assert (numbers["Weights clipped"] == "–") == (clipped is None), name
         if clipped is not None:
             assert read_percent(numbers["Weights clipped"]) == pytest.approx(clipped, abs=1e-4), name
+        assert preset(name).explain() in said(at), name
 
 
 def read_percent(text: str) -> float:
@@ -110,13 +105,13 @@ def read_percent(text: str) -> float:
     return float(text.strip("<> %")) / 100
 
 
-@pytest.mark.parametrize("slug", SKETCHED)
-def test_the_gradient_view_shows_the_librarys_numbers(slug: str) -> None:
-    run = runs.ROOT / slug
-    step = last_sketch(run)
-    batch, sketch = read_gradients(run, step)
-    at = open_app(GRADIENT, run=slug, step=str(step))
-    for name in presets_of(GRADIENT, slug):
+@pytest.mark.parametrize("number", range(len(SKETCHED)), ids=SKETCHED)
+def test_the_gradient_view_shows_the_librarys_numbers(number: int) -> None:
+    slug = SKETCHED[number]
+    step = last_sketch(runs.ROOT / slug)
+    batch, sketch = read_gradients(runs.ROOT / slug, step)
+    at = open_app("gradient", run=slug, step=str(step))
+    for name in kinds()[number :: 3 * len(SKETCHED)]:
         choose(at, "preset", name)
         at.run(timeout=PATIENCE)
         assert quiet(at), name
@@ -133,49 +128,20 @@ def expected_headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
         "Progress (η)": reported.progress[0], "Bias": reported.relative_bias, "Noise": reported.noise[0],
         "Cosine": reported.cosine, "Step length": reported.scale, "Sequence ESS": reported.ess,
     }  # fmt: skip
-    texts = {label: [written(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
+    texts = {label: [two_digits(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {
         label: (value, "unknown from these data" if value == "–" else f"{low} to {high}")
         for label, (value, low, high) in texts.items()
     }
 
 
-def written(value: float) -> str:
-    """Two digits after the point, or two that are not 0."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
-
-
-@pytest.mark.parametrize("slug", RUNS)
-def test_the_microscope_opens(slug: str) -> None:
-    at = open_app(TOKENS, run=slug)
-    for name in presets_of(TOKENS, slug):
-        choose(at, "preset", name)
-        at.run(timeout=PATIENCE)
-        assert quiet(at), name
-        assert preset(name).explain() in said(at)
-
-
-@pytest.mark.parametrize("slug", RUNS)
-def test_two_presets_are_compared(slug: str) -> None:
-    """Two at a time; what one of them alone trains on agrees with their masks and weights."""
-    run = runs.ROOT / slug
-    batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
-    at, names = open_app(COMPARE, run=slug), presets_of(COMPARE, slug)
-    for a, b in zip_longest(names[::2], names[1::2], fillvalue=names[0]):
-        choose(at, "preset", a)
-        choose(at, "preset_b", b)
-        at.run(timeout=PATIENCE)
-        assert quiet(at), (a, b)
-        by_a, by_b = ((result.weights * result.keep_mask) > 0 for result in (correct(batch, preset(n)) for n in (a, b)))
-        numbers = shown(at)
-        assert numbers["Only A"] == f"{int((by_a & ~by_b).sum()):,}", (a, b)
-        assert numbers["Only B"] == f"{int((by_b & ~by_a).sum()):,}", (a, b)
-
-
-@pytest.mark.parametrize("slug", RUNS)
-def test_every_run_is_compared_with_another(slug: str) -> None:
-    at = open_app(COMPARE, run=slug, compare="two runs")
-    assert quiet(at)
-    assert f"{slug}, step" in said(at)  # after the title, if the run has one
+@pytest.mark.parametrize("names", [("decoupled_seq_is", "decoupled_k3_rs"), ("trl_opsm", "slime_mis")])
+def test_two_presets_are_compared(names: tuple[str, str]) -> None:
+    """What one of them alone trains on agrees with their masks and weights."""
+    for slug in OF_EACH_KIND[::4]:
+        at = open_app("compare", run=slug, preset=names[0], preset_b=names[1])
+        assert quiet(at), slug
+        results = [correct(last_batch(slug), preset(name)) for name in names]
+        by_a, by_b = ((result.weights * result.keep_mask) > 0 for result in results)
+        assert shown(at)["Only A"] == f"{int((by_a & ~by_b).sum()):,}", slug
+        assert shown(at)["Only B"] == f"{int((by_b & ~by_a).sum()):,}", slug

@@ -6,11 +6,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urljoin
 
 import pytest
-from app_pages import committed, components, follow, one_scan, open_app, open_view, root, said, widget
+from app_pages import committed, components, follow, html_of, one_scan, open_app, open_view, root, said, widget
 from app_runs import PROJECT, make_run
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS
 from rlcorr.measuring.metric_definitions import METRICS
@@ -32,16 +31,6 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "site" / "lessons"
 
 
-def html(at: AppTest) -> str:
-    return "".join(e.proto.body for e in at.get("html"))
-
-
-def component(at: AppTest, key: str) -> str:
-    """What a component of our own is told."""
-    (component,) = [e.proto for e in at.get("bidi_component") if key in e.proto.id]
-    return str(component)
-
-
 def test_the_lessons_are_those_of_the_index(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app(VIEW)
@@ -55,33 +44,25 @@ def test_the_lessons_are_those_of_the_index(root: Path) -> None:
     assert not at.get("iframe")
 
 
-@pytest.mark.parametrize(("query", "name"), [({}, "index"), ({"lesson": "05_truncation"}, "05_truncation")])
-def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path, query: dict[str, str], name: str) -> None:
+def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path) -> None:
+    """Without any run. An unknown lesson is no part of an address, whatever it holds."""
     built.mkdir(parents=True)
     (built / "index.html").write_text("", encoding="utf-8")
-    at = open_app(VIEW, **query)
-    assert [frame.proto.src for frame in at.get("iframe")] == [f"/site/lessons/{name}.html"]
-    assert "make site" not in said(at)
+    for lesson, name in {"": "index", "05_truncation": "05_truncation", "../../secret": "index"}.items():
+        at = open_app(VIEW, lesson=lesson)
+        assert [frame.proto.src for frame in at.get("iframe")] == [f"/site/lessons/{name}.html"]
+        assert "make site" not in said(at)
 
 
-def test_an_unknown_lesson_is_told(root: Path, built: Path) -> None:
-    """It is no part of an address either, whatever it holds."""
-    built.mkdir(parents=True)
-    (built / "index.html").write_text("", encoding="utf-8")
-    at = open_app(VIEW, lesson="../../secret")
-    assert "unknown lesson '../../secret'" in said(at)
-    assert [frame.proto.src for frame in at.get("iframe")] == ["/site/lessons/index.html"]
-
-
-@pytest.mark.parametrize("asked", ["view=bench&run=bf16", "run=bf16", "view=//evil.example", "compare=two%20runs"])
-def test_a_link_of_a_lesson_opens_its_view(root: Path, asked: str) -> None:
+def test_a_link_of_a_lesson_opens_its_view(root: Path) -> None:
     """The pages link to the page beside them; in the app that is a view."""
     from controls import lesson_pages
 
     client = TestClient(Starlette(routes=lesson_pages.ROUTES), follow_redirects=False)
-    answer = client.get(f"/site/index.html?{asked}")
-    assert answer.status_code == 307
-    assert urljoin("/site/index.html", answer.headers["location"]) == f"/?{asked}"
+    for asked in ("view=bench&run=bf16", "run=bf16", "view=//evil.example", "compare=two%20runs"):
+        answer = client.get(f"/site/index.html?{asked}")
+        assert answer.status_code == 307
+        assert urljoin("/site/index.html", answer.headers["location"]) == f"/?{asked}"
 
 
 def test_the_pages_and_the_files_of_their_live_pictures_are_served_and_nothing_beside_them(
@@ -101,39 +82,17 @@ def test_the_pages_and_the_files_of_their_live_pictures_are_served_and_nothing_b
         assert client.get(outside).status_code == 404
 
 
-def test_a_lesson_names_the_ones_before_it(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from data import lessons as lesson_index
-
-    entry = 'title = "T"\nclaim = "<b>C</b>"\nminutes = 5\nlevel = "expert"\nhardware = "any"\n'
-    (tmp_path / "index.toml").write_text(
-        f'[00_a]\n{entry}prerequisites = []\n[03_b]\n{entry}prerequisites = ["00_a", "01_c"]\n', encoding="utf-8"
-    )
-    monkeypatch.setattr(lesson_index, "LESSONS", tmp_path)
-    text = said(open_app(VIEW))
-    assert "5 minutes · expert · no other lesson before it · any" in text
-    assert "5 minutes · expert · after 00, 01 · any" in text
-
-
-def test_it_opens_without_any_run(root: Path) -> None:
-    at = open_app(VIEW)
-    assert "No runs yet" in said(at)
-    assert "##### 00 ·" in said(at)
-
-
 def test_the_glossary_says_what_the_library_says(root: Path) -> None:
-    page = unescape(html(open_app(VIEW, learn="Glossary")))
+    at = open_app(VIEW, learn="Glossary")
+    page = unescape(html_of(at))
     for word in GLOSSARY:
         assert f"<td>{word}</td>" in page
         assert define(word) in page
     for metric in METRICS:
         assert describe(metric) in page
-
-
-def test_the_glossary_can_be_searched(root: Path) -> None:
-    at = open_app(VIEW, learn="Glossary")
     widget(at.text_input, "search").set_value("icepop").run()
-    assert "<td>masking</td>" in html(at)
-    assert "<td>staleness</td>" not in html(at)
+    assert "<td>masking</td>" in html_of(at)
+    assert "<td>staleness</td>" not in html_of(at)
     widget(at.text_input, "search").set_value("<img>").run()
     assert "No word and no metric contains <img>." in said(at)
 
@@ -163,9 +122,14 @@ def test_a_preset_is_looked_up_and_opened(root: Path) -> None:
 
 
 def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> None:
+    from controls import sharing
+    from text import pages as links_text
+
     make_run(root, "alpha", steps=2)
     at = open_app("views/bench.py", preset="decoupled_seq_is", is_upper="3", step="0")
     open_view(at, VIEW, learn="Teaching")
+    assert {*sharing.SELECTORS} == set(links_text.HIDEABLE)
+    assert all(f"<td>{name}</td>" in html_of(at) for name in links_text.HIDEABLE)
     widget(at.selectbox, "link_view").set_value("Tokens").run()
     widget(at.multiselect, "link_hide").set_value(["preset", "choices"]).run()
     widget(at.toggle, "link_projector").set_value(True).run()
@@ -174,30 +138,3 @@ def test_a_link_for_a_class_holds_the_state_and_what_it_hides(root: Path) -> Non
         "view": "tokens", "preset": "decoupled_seq_is", "is_upper": "3", "hide": "preset,choices", "projector": "1",
         "run": "alpha", "step": "0",
     }  # fmt: skip
-
-
-def test_what_can_be_hidden_is_listed_and_is_where_it_is_said_to_be(root: Path) -> None:
-    from controls import sharing
-    from text import pages as links_text
-
-    assert {*sharing.SELECTORS} == set(links_text.HIDEABLE)
-    page = html(open_app(VIEW, learn="Teaching"))
-    for name in links_text.HIDEABLE:
-        assert f"<td>{name}</td>" in page
-
-
-def test_a_wrong_name_to_hide_is_named(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app("views/bench.py", hide="pre-set,budget", projector="yes")
-    assert "unknown control in hide= 'pre-set'. Did you mean 'preset'?" in said(at)
-    assert "projector='yes' is not known; using 0. Known: 0, 1." in said(at)
-    styles = [e.proto.body for e in at.get("html") if "display: none" in e.proto.body]
-    assert any(".st-key-budget { display: none }" in style for style in styles)
-    assert not widget(at.toggle, "projector").value
-
-
-def test_a_wrong_part_in_the_url_falls_back(root: Path) -> None:
-    text = said(open_app(VIEW, learn="Sheet"))
-    assert "##### 00 ·" in text
-    assert "unknown part 'Sheet'." in text
-    assert "Showing Lessons." in text

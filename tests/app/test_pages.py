@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import open_app, root, widget
+from app_pages import open_app, root
 from app_runs import PROJECT, make_run
 from streamlit.testing.v1.element_tree import Block
 
@@ -22,20 +22,6 @@ def titles(root: Path) -> dict[str, str]:
 
 def test_every_page_has_its_file(titles: dict[str, str]) -> None:
     assert {path.stem for path in (APP / "views").glob("*.py")} == set(titles)
-
-
-def test_a_title_of_two_words_stands_once(titles: dict[str, str]) -> None:
-    """A title of one word is a word of its own, too."""
-    sources = "".join(path.read_text(encoding="utf-8") for path in APP.rglob("*.py"))
-    assert sources.count(titles["bench"]) == 1
-
-
-def test_the_heading_is_the_question_and_the_ways_to_a_page_are_its_title(titles: dict[str, str]) -> None:
-    from text.pages import PAGES
-
-    at = open_app("views/learn.py", learn="Teaching")
-    assert f"#### {PAGES['learn'].question}" in [element.value for element in at.markdown]
-    assert widget(at.selectbox, "link_view").options == list(titles.values())
 
 
 @pytest.mark.page

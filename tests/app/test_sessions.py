@@ -12,15 +12,6 @@ from visitor import one_answer, problem_of_log, visiting
 pytestmark = pytest.mark.slow
 
 
-def test_a_class_opens_a_server_that_has_just_started(tmp_path: Path) -> None:
-    """Every page is drawn and answers, though their threads import and fill the caches at the same time."""
-    make_run(tmp_path, "alpha", steps=1)
-    with serve(tmp_path) as url:
-        times = asyncio.run(together(url, 6, 1.0))
-    assert len(times.strips) == 6
-    assert len(times.runs) == 6
-
-
 async def dropped_at_once(url: str, *names: str) -> list[set[bytes]]:
     """Let a session for each name drop the same bytes at the same moment, and return which runs each got to know.
 
@@ -45,16 +36,15 @@ async def cut_in_the_middle_of_a_file(url: str) -> None:
         await another.socket.close()
 
 
-def test_a_session_that_is_cut_off_is_no_error_of_the_server(tmp_path: Path) -> None:
+def test_a_class_opens_a_server_that_has_just_started_and_drops_files(tmp_path: Path) -> None:
+    """Every page is drawn and answers, though their threads import and fill the caches at the same time. A session that
+    is cut off in the middle of a file is no error of the server, and those that drop the same file have a run each."""
     make_run(tmp_path, "alpha", steps=1)
     with serve(tmp_path) as url:
+        times = asyncio.run(together(url, 6, 1.0))
         asyncio.run(cut_in_the_middle_of_a_file(url))
-    assert problem_of_log(tmp_path) is None
-
-
-def test_sessions_that_drop_the_same_file_at_once_have_a_run_each(tmp_path: Path) -> None:
-    make_run(tmp_path, "alpha", steps=1)
-    with serve(tmp_path) as url:
         slugs = asyncio.run(dropped_at_once(url, "a.jsonl", "a.jsonl", "b.jsonl"))
+    assert (len(times.strips), len(times.runs)) == (6, 6)
     assert [len(of_session) for of_session in slugs] == [1, 1, 1]
     assert len(set.union(*slugs)) == 3
+    assert problem_of_log(tmp_path) is None

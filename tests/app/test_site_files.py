@@ -3,8 +3,6 @@
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,12 +10,9 @@ from app_runs import PROJECT
 
 from rlcorr import PRESETS, evaluate
 from rlcorr.bounds import BoundId, at_threshold
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
-from rlcorr.records.study import Endpoint
-from rlcorr.records.study_comparisons import Comparison
 from rlcorr.strips.packing import Package, pack
 
 RUN = runs.ROOT / "smol_stale_6"
@@ -68,34 +63,6 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(fil
     )
 
 
-def test_the_text_to_export_has_a_line_for_every_value_of_every_bound(files: ModuleType) -> None:
-    about = files.preset_package(SEVERAL, SEVERAL).about
-    for b, values in files.all_values(PRESETS[SEVERAL].config):
-        lines = about["systems"][b.key]["verl"]
-        changing = [line for line in lines if isinstance(line, list)]
-        assert changing, b.key
-        assert {len(line) for line in changing} == {len(values)}
-        assert len(about["explained"][b.key]) == len(values)
-    assert about["explained"]["is_upper"] != about["explained"]["seq_mean_k1_upper"]
-
-
-def test_a_planned_comparison_is_a_sentence(files: ModuleType) -> None:
-    from text import training
-
-    pair = Comparison("token_cap", "none", 3, Interval(0.1, 0.05, 0.15), 0.01)
-    assert training.planned(pair, Endpoint(6, 0.03), str) == (
-        "Planned before training: the gain in reward of “token\\_cap” minus that of “none” is +0.100 [+0.050, +0.150] "
-        "(95 %, 3 seeds). The difference is significant."
-    )
-    of_zero = replace(pair, difference=Interval(0.1, -0.05, 0.25))
-    assert "the accuracy of the last weights of" in training.planned(of_zero, Endpoint(0, 0.05), str)
-    assert training.planned(of_zero, Endpoint(0, 0.05), str).endswith("The difference is not significant.")
-    assert training.planned_heading([of_zero], Endpoint(6, 0.03), str) == (
-        "By the gain in reward, no comparison that was planned before training shows a significant difference "
-        "(1 planned)."
-    )
-
-
 def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(files: ModuleType) -> None:
     """smol_last_weights planned three comparisons, and its arm `fresh` has no old weights."""
     about = files.study_package("smol_last_weights").about
@@ -107,30 +74,6 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(files: Mo
     )
     (reward, *_) = about["part"]["rows"][0]
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
-
-
-def test_a_study_without_a_reference_claims_no_difference(files: ModuleType) -> None:
-    """smol_pilot has three learning rates and no arm without a correction; stale_0 is one control."""
-    assert files.study_package("smol_pilot").about["heading"].startswith("No arm of this study is a control")
-    assert files.study_package("stale_0").about["heading"].startswith("One control without a mismatch")
-
-
-def test_the_first_picture_rejects_everything_at_one_end_and_nothing_at_the_other(files: ModuleType) -> None:
-    run: Path = runs.ROOT / "smol_kv_fp8_e5m2"
-    said = files.start_package(run, runs.list_steps(run)[-1]).about["texts"]["answer"]
-    assert said[0] == "128 of 128 answers are thrown away. The rest has 0.00 % of the tokens."
-    assert said[-1] == "0 of 128 answers are thrown away. The rest has 100.00 % of the tokens."
-
-
-def test_compare_says_how_runs_with_two_kinds_of_corrections_ended_and_links_to_the_study(files: ModuleType) -> None:
-    """A run without a mismatch that a study has gets no sentence."""
-    package = files.ends_package(RUN, PRESETS)
-    assert package is not None
-    about = package.about
-    pair = f"{about['kinds']['decoupled_token_is']}|{about['kinds'][SEVERAL]}"
-    assert "a cap on token weights (A) ended at" in about["pairs"][pair]
-    assert '(<a href="#view=study&amp;study=stale_8">Study <code>stale_8</code></a>.)' in about["pairs"][pair]
-    assert files.ends_package(runs.ROOT / "bf16", PRESETS) is None
 
 
 def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(files: ModuleType) -> None:

@@ -36,15 +36,6 @@ def test_curves_of_one_run_name_its_metrics(root: Path) -> None:
     assert {source for _, source in stamps} == {f"alpha · seed 0 · {digest(run / 'metrics.jsonl')}"}
 
 
-def test_curves_of_several_runs_name_the_first(root: Path) -> None:
-    for slug in ("alpha", "beta", "delta", "gamma"):
-        make_run(root, slug, steps=1)
-    stamps = sources(open_app(TRAINING, run="beta", **{"with": "alpha"}))
-    assert {source for _, source in stamps} == {"beta, alpha"}
-    stamps = sources(open_app(TRAINING, run="beta", **{"with": "alpha,delta,gamma"}))
-    assert {source for _, source in stamps} == {"beta, alpha, delta and 1 more"}
-
-
 def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     study.FOLDER.mkdir()

@@ -2,15 +2,13 @@
 
 import html
 import re
-from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
 from app_pages import committed, line_and_state, live_parts, one_scan, open_app, root, said
-from app_runs import make_run
 
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study_ends import StudyEnds, study_ends
+from rlcorr.records.study_ends import StudyEnds
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -62,15 +60,6 @@ def test_two_kinds(committed: None) -> None:
     assert "(A)" not in say.of_two(ends(2), "sequences", "sequences", None)
 
 
-def test_gradient_says_how_such_training_runs_ended(committed: None) -> None:
-    """A cap on token weights and old weights: the study of the real model; its accuracies are in the sentence."""
-    real = study_ends("smol_last_weights")
-    texts = said(open_app(VIEWS[0], run="stale_4"))
-    cap, nothing, fresh = (real.lowest(kind) for kind in ("token cap", "nothing", "fresh"))
-    assert "In 24 training steps of SmolLM2 on weights six updates old, a cap on token weights ended at a" in texts
-    assert f"accuracy of {cap:.2f}, above no correction ({nothing:.2f}; {fresh:.2f} with fresh weights)" in texts
-
-
 def test_compare_says_that_a_study_contradicts_it(committed: None) -> None:
     """The page opens with this run, a cap (A) and a rule that rejects most answers (B), whose one step is better."""
     at = open_app(VIEWS[1])
@@ -89,9 +78,3 @@ def test_the_sentence_links_to_its_study(committed: None) -> None:
     assert "(Study" not in part["said"]
     text = said(open_app("views/training.py", **{key: text for key, text in linked.items() if key != "view"}))
     assert "each batch sampled by weights that are eight steps old" in text
-
-
-def test_a_run_without_a_mismatch_of_a_study_has_no_such_sentence(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    (part,) = live_parts(open_app(VIEWS[1]))
-    assert part["said"] == ""

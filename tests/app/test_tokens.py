@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app_pages import kinds, one_scan, open_app, root, said, widget
+from app_pages import html_of, kinds, notices_of, one_scan, open_app, root, said, widget
 from app_runs import add_step, make_record, make_run
 from streamlit.testing.v1 import AppTest
 from token_records import HOSTILE, characters
@@ -47,18 +47,22 @@ def make_characters(root: Path, texts: list[str], prompts: list[str] | None = No
     return run
 
 
-@pytest.mark.parametrize("name", kinds())
-def test_the_story_of_a_token_under_every_kind_of_preset(root: Path, name: str) -> None:
-    run = make_run(root, "alpha", steps=1)
-    batch, chosen = read(run), PRESETS[name]
-    result = correct(batch, chosen.config)
-    at = open_app(TOKENS, preset=name, token="3.2")
-    story = token_story(batch, result, chosen.config, 3, 2, chosen.loss)
-    assert at.code[0].value == "\n".join(formulas(story, chosen.config))
-    assert "**Token 2 of response 3: “#2”**" in said(at)
-    texts = re.findall("<td>(.*?)</td>", "".join(html.proto.body for html in at.get("html")))
-    cells = [re.sub("<[^>]*>", "", cell) for cell in texts]
+def test_the_story_of_a_token_under_every_kind_of_preset(root: Path) -> None:
+    batch = read(make_run(root, "alpha", steps=1))
     assert batch.old_log_probs is not None
+    at = open_app(TOKENS, token="3.2")
+    for name in kinds():
+        chosen, result = PRESETS[name], correct(batch, PRESETS[name].config)
+        widget(at.selectbox, "preset").set_value(name).run()
+        story = token_story(batch, result, chosen.config, 3, 2, chosen.loss)
+        assert at.code[0].value == "\n".join(formulas(story, chosen.config)), name
+        texts = re.findall("<td>(.*?)</td>", html_of(at))
+        cells = [re.sub("<[^>]*>", "", cell) for cell in texts]
+        assert cells[cells.index("rejected by") + 2] == (story.rejected_by or "no rule"), name
+        fates = {row["row"]: row["fates"] for row in drawn(at)["responses"]}
+        assert all((fate == 4) == (not result.keep_mask[row, t]) for row in fates for t, fate in enumerate(fates[row]))
+    assert "**Token 2 of response 3: “#2”**" in said(at)
+    assert "Tokens are shown by their ids" in said(at)
     for label, log_probs in (
         ("π_old, the trainer", batch.old_log_probs),
         ("π_rollout, the sampler", batch.rollout_log_probs),
@@ -66,9 +70,6 @@ def test_the_story_of_a_token_under_every_kind_of_preset(root: Path, name: str) 
         where, log_prob = cells.index(label), float(log_probs[3, 2])
         shown_log, shown = (float(cell.replace("−", "-")) for cell in cells[where + 1 : where + 3])
         assert (shown_log, shown) == pytest.approx((log_prob, math.exp(log_prob)), rel=5e-4)
-    assert cells[cells.index("rejected by") + 2] == (story.rejected_by or "no rule")
-    fates = {row["row"]: row["fates"] for row in drawn(at)["responses"]}
-    assert all((fate == 4) == (not result.keep_mask[row, t]) for row in fates for t, fate in enumerate(fates[row]))
 
 
 def test_the_text_is_drawn_token_by_token(root: Path) -> None:
@@ -81,13 +82,6 @@ def test_the_text_is_drawn_token_by_token(root: Path) -> None:
     assert all(
         len(row["shades"]) == len(row["ratios"]) == len(row["fates"]) == len(row["texts"]) for row in rows.values()
     )
-
-
-def test_tokens_of_an_unknown_tokenizer_are_shown_by_their_ids(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(TOKENS)
-    assert "Tokens are shown by their ids" in said(at)
-    assert all(text.startswith("#") for row in drawn(at)["responses"] for text in row["texts"])
 
 
 def test_tokens_of_a_file_that_does_not_say(root: Path) -> None:
@@ -119,45 +113,36 @@ def test_colours_and_ratios(root: Path) -> None:
     )
 
 
-def test_without_a_token_in_the_url_the_furthest_of_the_page_is_open(root: Path) -> None:
-    batch = read(make_run(root, "alpha", steps=1, sequences=12))
+WRONG = {
+    "9.99": "token=9.99 is not in this step: it has 24 responses; response 9 has {nine} tokens, all counted from 0.",
+    "24.0": "token=24.0 is not in this step: it has 24 responses, all counted from 0.",
+    "banana": "token=banana is not a token: it must be ROW.COLUMN, such as 3.0.",
+    "-1.0": "token=-1.0 is not a token",
+    "1.2.3": "token=1.2.3 is not a token",
+    "٣.١": "token=٣.١ is not a token",
+    "99999999999999999999.0": "is not a token",
+    "<b>[x](javascript:y)": "token=<b>[x](javascript:y) is not a token",
+}
+
+
+def test_a_wrong_token_in_the_url_is_named_and_the_furthest_is_open(root: Path) -> None:
+    batch = read(make_run(root, "alpha", steps=1))
     assert batch.old_log_probs is not None
     d = np.where(batch.response_mask, batch.old_log_probs - batch.rollout_log_probs, 0)
     row, column = np.unravel_index(np.abs(d).argmax(), d.shape)
-    at = open_app(TOKENS)
+    for token, expected in WRONG.items():
+        (notice,) = notices_of({"view": ["tokens"], "token": [token]})
+        assert expected.format(nine=int(batch.response_mask[9].sum())) in notice, token
+        assert "Showing the one whose ratio is furthest from 1." in notice, token
+    at = open_app(TOKENS, token="<b>[x](javascript:y)")
+    assert "token=<b>[x](javascript:y) is not a token" in said(at)
     assert opened(at) == f"{row}.{column}"
-    assert "token" not in at.query_params
-
-
-@pytest.mark.parametrize(
-    ("token", "expected"),
-    [
-        (
-            "9.99",
-            "token=9.99 is not in this step: it has 24 responses; response 9 has {nine} tokens, all counted from 0.",
-        ),
-        ("24.0", "token=24.0 is not in this step: it has 24 responses, all counted from 0."),
-        ("banana", "token=banana is not a token: it must be ROW.COLUMN, such as 3.0."),
-        ("-1.0", "token=-1.0 is not a token"),
-        ("1.2.3", "token=1.2.3 is not a token"),
-        ("٣.١", "token=٣.١ is not a token"),
-        ("99999999999999999999.0", "is not a token"),
-        ("<b>[x](javascript:y)", "token=<b>[x](javascript:y) is not a token"),
-    ],
-)
-def test_a_wrong_token_in_the_url_is_named(root: Path, token: str, expected: str) -> None:
-    batch = read(make_run(root, "alpha", steps=1))
-    at = open_app(TOKENS, token=token)
-    text = said(at)
-    assert expected.format(nine=int(batch.response_mask[9].sum())) in text
-    assert "Showing the one whose ratio is furthest from 1." in text
-    assert len(at.code) == 1
     at.button(key="tokens_next" if not at.button(key="tokens_next").disabled else "tokens_previous").click().run()
     assert "Showing the one whose ratio" not in said(at)
 
 
-def test_the_neighbours_of_a_token(root: Path) -> None:
-    make_characters(root, ["12", "345"])
+def test_the_neighbours_of_a_token_and_another_step(root: Path) -> None:
+    run = make_characters(root, ["12", "345"])
     at = open_app(TOKENS, token="1.0")
     assert at.button(key="tokens_previous").disabled
     for column in (1, 2, 3):
@@ -167,12 +152,8 @@ def test_the_neighbours_of_a_token(root: Path) -> None:
     assert at.button(key="tokens_next").disabled
     at.button(key="tokens_previous").click().run()
     assert opened(at) == "1.2"
-
-
-def test_another_step_closes_the_token(root: Path) -> None:
-    make_run(root, "alpha", steps=2)
-    at = open_app(TOKENS, step="0", token="3.1")
-    assert opened(at) == "3.1"
+    add_step(run, make_record(1))
+    at.run()
     widget(at.selectbox, "step").set_value("1").run()
     assert "token" not in at.query_params
     assert not at.warning
@@ -199,46 +180,15 @@ def test_the_page_of_a_token_and_the_orders(root: Path) -> None:
     assert [row["row"] for row in drawn(at)["responses"]] == list(range(20))
 
 
-def test_a_shorter_step_has_fewer_pages(root: Path) -> None:
-    run = make_run(root, "alpha", steps=1, sequences=45)
-    add_step(run, make_record(1, sequences=3))
-    at = open_app(TOKENS, step="0")
-    widget(at.number_input, "tokens_page").set_value(3).run()
-    widget(at.selectbox, "step").set_value("1").run()
-    assert not at.exception
-    assert widget(at.number_input, "tokens_page").value == 1
-    assert len(drawn(at)["responses"]) == 3
-
-
-def test_a_bound_in_the_url_moves_the_story(root: Path) -> None:
-    batch = read(make_run(root, "alpha", steps=1))
-    assert batch.old_log_probs is not None
-    d = np.where(batch.response_mask, batch.old_log_probs - batch.rollout_log_probs, 0)
-    row, column = np.unravel_index(d.argmax(), d.shape)
-    at = open_app(TOKENS, preset="decoupled_token_is", is_upper="1.01", token=f"{row}.{column}")
-    shown = {r["row"]: r for r in drawn(at)["responses"]}
-    assert shown[row]["fates"][column] == 3
-    assert f"w = min({np.exp(d[row, column]):.4g}, 1.01) = 1.01" in at.code[0].value.splitlines()
-
-
 def test_text_of_a_run_is_never_markup(root: Path) -> None:
     make_characters(root, [HOSTILE, "</span><script>"], [HOSTILE, "‮gnorw\0"])
     at = open_app(TOKENS, token=f"0.{HOSTILE.index('`')}")
     markdown = "".join(m.value for m in at.markdown)
     assert "“\\`”" in markdown
-    assert "<img" not in "".join(html.proto.body for html in at.get("html"))
+    assert "<img" not in html_of(at)
     rows = {row["row"]: row for row in drawn(at)["responses"]}
     assert rows[0]["texts"] == [*HOSTILE.replace(" ", "␣"), "⏎"]
     assert rows[1]["prompt"] == "\\u202egnorw\\x00"
-
-
-def test_a_preset_that_needs_advantages_says_so_where_a_step_has_none(root: Path) -> None:
-    run = make_run(root, "alpha", steps=0, status="running")
-    record = make_record(0)
-    add_step(run, replace(record, batch=record.batch.replace(advantages=None)))
-    assert "the batch has no advantages" in said(open_app(TOKENS, preset="trl_opsm"))
-    at = open_app(TOKENS, preset="decoupled_geo_rs")
-    assert not any(line.startswith("c = ") for line in at.code[0].value.splitlines())
 
 
 def test_a_token_that_the_trainer_rules_out(root: Path) -> None:
@@ -253,40 +203,3 @@ def test_a_token_that_the_trainer_rules_out(root: Path) -> None:
     at = open_app(TOKENS, preset="decoupled_k3_rs_token_tis")
     assert opened(at) == "2.1"
     assert " = exp(−20) = 2.061e−9" in at.code[0].value
-
-
-def test_responses_without_tokens(root: Path) -> None:
-    run = make_run(root, "alpha", steps=0, status="running")
-    record = make_record(0, sequences=2)
-    batch = record.batch.replace(response_mask=torch.zeros_like(record.batch.response_mask))
-    add_step(run, replace(record, batch=batch))
-    assert "The responses of this step have no tokens." in said(open_app(TOKENS))
-
-
-def test_a_run_without_steps(root: Path) -> None:
-    make_run(root, "alpha", steps=0, status="running")
-    assert "no step yet" in said(open_app(TOKENS))
-
-
-@pytest.mark.parametrize(
-    ("rows", "lengths", "pages"),
-    [
-        ([], [], []),
-        (list(range(45)), [1] * 45, [list(range(20)), list(range(20, 40)), list(range(40, 45))]),
-        ([2, 0, 1], [2000, 5000, 2000], [[2, 0], [1]]),
-        ([0, 1, 2], [9000, 1, 9000], [[0], [1], [2]]),
-    ],
-)
-def test_pages(root: Path, rows: list[int], lengths: list[int], pages: list[list[int]]) -> None:
-    from components.token_text import pages_of
-
-    assert pages_of(rows, lengths) == pages
-
-
-def test_ticks_of_the_legend(root: Path) -> None:
-    """Half of full colour is a quarter of the span: e^0.175 and e^0.7."""
-    from components.token_text import ticks
-
-    assert ticks(0.7) == ["0.5", "0.84", "1", "1.19", "2"]
-    assert ticks(0.004) == ["0.996", "0.999", "1", "1.001", "1.004"]  # e^−0.001 = 0.9990005
-    assert ticks(0.0) == ["1"] * 5

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from app_pages import (
+    html_of,
     links,
     one_scan,
     open_app,
-    open_view,
     root,
     said,
     shown,
@@ -35,25 +35,6 @@ from rlcorr.records.held_out import HeldOutAnswer, append_answers
 __all__ = ["one_scan", "root"]  # fixtures
 
 VIEW = "views/training.py"
-DECIDING = """
-[shared]
-options = ""
-sketches = ""
-
-[shared.arm_title]
-product_cap = "Cap each response's weight"
-
-[shared.by_chance]
-token_band_50 = "random_token_50"
-
-[small]
-title = "Weights that are old"
-story = "Weights that are old."
-look = "Look at the reward."
-arms = ["none", "product_cap", "token_band_50", "random_token_50"]
-seeds = [0, 1, 2]
-options = "--steps 4"
-"""
 INDEX = """
 [shared]
 seeds = [0, 1]
@@ -104,10 +85,6 @@ def pictures(at: AppTest) -> dict[str, dict[str, Any]]:
     return figures
 
 
-def html(at: AppTest) -> str:
-    return "".join(str(element.proto) for element in at.get("html"))
-
-
 # --- curves ---
 
 
@@ -127,9 +104,15 @@ def test_a_lone_run_has_a_picture_of_every_metric(root: Path) -> None:
     assert [trace["name"] for trace in reward] == ["reward", "recorded"]
     assert reward[0]["y"] == rewards
     assert drawn["Reward"]["layout"]["shapes"][0]["x0"] == 2  # the latest step
+    row = runs.read_metrics(run)[0]
+    at = open_app(VIEW, step="0")
+    assert shown(at)["Reward"] == f"{row['reward']:.4g}"
+    assert shown(at)["k3"] == f"{row['rollout_corr/k3_kl']:.4g}"
+    assert [link["label"] for link in links(at)] == ["Mismatch", "Correction bench", "Gradient", "Tokens"]
 
 
 def test_other_runs_from_the_url_lie_in_the_same_pictures(root: Path) -> None:
+    """A damaged one is left out; the one that is shown is not compared with itself."""
     for slug in ("alpha", "beta", "gamma"):
         make_run(root, slug, steps=2)
     at = open_app(VIEW, run="alpha", **{"with": "gamma,beta"})
@@ -138,75 +121,17 @@ def test_other_runs_from_the_url_lie_in_the_same_pictures(root: Path) -> None:
     expected = [f"{slug}: {metric}" for slug in ("alpha", "gamma", "beta") for metric in ("mean |Δ|", "k3")]
     assert names == [*expected, "recorded"]
     for slug, colour in training.run_colours(["alpha", "gamma", "beta"]).items():
-        assert f"color:{colour}" in html(at)
-        assert slug in html(at)
-
-
-def test_a_wrong_name_in_a_comparison_is_named_and_left_out(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    make_run(root, "beta", steps=1)
-    at = open_app(VIEW, run="alpha", **{"with": "beta,<b>nobody</b>,alpha"})
-    assert widget(at.multiselect, "with").value == ["beta"]
-    assert "unknown run '<b>nobody</b>'. Known: beta. Drawn without it." in said(at)
-    assert "<b>nobody" not in "".join(box.value for box in at.warning)
-    widget(at.multiselect, "with").set_value([]).run()
-    assert "nobody" not in said(at)
-
-
-def test_more_runs_than_colours_are_left_out(root: Path) -> None:
-    slugs = [f"run_{number:02d}" for number in range(training.MOST_RUNS + 3)]
-    for slug in slugs:
-        make_run(root, slug, steps=1)
-    at = open_app(VIEW, run=slugs[0], **{"with": ",".join(slugs[1:])})
-    assert widget(at.multiselect, "with").value == slugs[1 : training.MOST_RUNS]
-    assert "Only 10 runs fit into one picture" in said(at)
-
-
-def test_the_run_that_is_shown_is_not_compared_with_itself(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    make_run(root, "beta", steps=1)
-    at = open_app(VIEW, run="alpha", **{"with": "beta"})
+        assert f"color:{colour}" in html_of(at)
+        assert slug in html_of(at)
     widget(at.selectbox, "run").set_value("beta").run()
-    assert not at.exception
-    assert widget(at.multiselect, "with").value == []
-    assert widget(at.multiselect, "with").options == ["alpha"]
-
-
-def test_another_run_may_be_damaged(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    broken = make_run(root, "beta", steps=1)
-    (broken / "manifest.json").write_text("{")
-    (broken / "metrics.jsonl").write_bytes(b'\x00{"step": "x"}\n{"step": 1, "reward": [1]}\n')
-    assert pictures(open_app(VIEW, run="alpha", **{"with": "beta"}))["Reward"]["data"][0]["name"] == "alpha: reward"
+    assert widget(at.multiselect, "with").value == ["gamma"]
+    (root / "gamma" / "manifest.json").write_text("{")
+    (root / "gamma" / "metrics.jsonl").write_bytes(b'\x00{"step": "x"}\n{"step": 1, "reward": [1]}\n')
+    damaged = pictures(open_app(VIEW, run="alpha", **{"with": "gamma"}))
+    assert damaged["Reward"]["data"][0]["name"] == "alpha: reward"
 
 
 # --- a step ---
-
-
-def test_a_click_opens_the_nearest_recorded_step(root: Path) -> None:
-    """What the browser sends is a place on the axis of steps; the browser has its own test."""
-    run = make_run(root, "alpha", steps=0, status="running")
-    for step in (3, 10):
-        add_step(run, make_record(step))
-    at = open_app(VIEW)
-    assert "##### Step 10" in said(at)
-    assert "##### Step 3" in said(open_view(at, VIEW, step=str(training.nearest((3, 10), 5.5))))
-
-
-def test_the_step_in_short(root: Path) -> None:
-    run = make_run(root, "alpha", steps=2)
-    row = runs.read_metrics(run)[0]
-    at = open_app(VIEW, step="0")
-    assert shown(at)["Reward"] == f"{row['reward']:.4g}"
-    assert shown(at)["k3"] == f"{row['rollout_corr/k3_kl']:.4g}"
-    assert [link["label"] for link in links(at)] == ["Mismatch", "Correction bench", "Gradient", "Tokens"]
-
-
-def test_a_wrong_part_in_the_url_is_named(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(VIEW, part="Studdy")
-    assert "unknown part 'Studdy'. Did you mean 'Study'? Known: Runs, Study, Train. Showing Runs." in said(at)
-    assert "##### Step 0" in said(at)
 
 
 # --- the study ---
@@ -228,49 +153,11 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     lines = {trace["name"]: trace for trace in drawn["Reward"]["data"] if trace["mode"] == "lines"}
     assert lines["disabled"]["y"] == pytest.approx([0.3] * 4)  # 0.2 and 0.4
     assert lines["decoupled_token_is"]["y"] == pytest.approx([0.65] * 4)
-    page = html(at)
+    page = html_of(at)
     rows = [f"<div>{title}<small>{arm}</small></div>" for title, arm in NAMED]
     assert page.index(rows[0]) < page.index(rows[1])  # the higher reward first
     assert "<div>0.65<small>0.60 to 0.70</small></div>" in page
     assert "2 seeds, 4 steps; vllm, 1 CPU threads." in said(at)
-
-
-def test_what_a_study_decides(studies: Path) -> None:
-    """Four arms on three seeds, always 0.4 above or 0.1 below `none`: differences without any scatter. The rewards at
-    the end are 0.55, 0.15, 0.05 and 0.15, with ranks 4, 2.5, 1, 2.5; η of three arms has the same order."""
-    index = studies / "index.toml"
-    index.write_text(DECIDING)
-    lifts = {"none": 0.0, "product_cap": 0.4, "token_band_50": 0.0, "random_token_50": -0.1}
-    rows = [
-        study_row(arm, seed, step, 0.05 + 0.1 * seed + lift)
-        for arm, lift in lifts.items()
-        for seed in (0, 1, 2)
-        for step in (1, 2, 3, 4)
-    ]
-    eta = {"product_cap": [0.9, 0.8, 1.0], "token_band_50": [0.2, 0.1, 0.3], "none": [0.1, 0.0, 0.2]}
-    facts = {"engine": "vllm", "hardware": "1 CPU threads", "engine_settings": {}, "versions": {}, "git_commits": ["c"]}
-    facts["progress"] = {"none_0": {"10": eta}}
-    write_whole(study.study_path("small"), step_files.from_rows(rows, facts))
-    at = open_app(VIEW, part="Study")
-    assert "Significantly better than no correction (95 %, all 3 together): Cap each response's weight." in said(at)
-    assert "Significantly worse than no correction (95 %, all 3 together): random_token_50." in said(at)
-    assert "1 of 3 do not differ significantly from no correction on 3 seeds." in said(at)
-    drawn = pictures(at)
-    (chance,) = drawn["… minus reward with as much random rejection"]["data"]
-    assert (chance["y"], chance["x"]) == (["token_band_50"], pytest.approx([0.1]))
-    (points,) = drawn["Does η predict the reward?"]["data"]
-    assert dict(zip(points["text"], points["y"], strict=True)) == pytest.approx(
-        {"Cap each response's weight": 0.55, "token_band_50": 0.15, "none": 0.15}
-    )
-    # Ranks of η 3, 2, 1 and of the reward 3, 1.5, 1.5: correlation 0.866.
-    assert "η of each correction at step 10 of `none_0`" in said(at)
-    assert "Rank correlation 0.87 [" in said(at)
-
-
-def test_presets_of_the_study_can_be_left_out(studies: Path) -> None:
-    at = open_app(VIEW, part="Study", presets=["disabled", "icepop"])
-    assert [trace["name"] for trace in pictures(at)["k3"]["data"] if trace["mode"] == "lines"] == ["disabled"]
-    assert "unknown preset 'icepop'" in said(at)
 
 
 def test_a_study_that_is_missing_or_damaged_says_how_to_make_it(studies: Path) -> None:
@@ -282,11 +169,6 @@ def test_a_study_that_is_missing_or_damaged_says_how_to_make_it(studies: Path) -
     assert "small.parquet: cannot be read" in text
     assert "python -m rlcorr study small --train" in text
     assert "unknown study 'big'" in said(open_app(VIEW, part="Study", study="big"))
-
-
-def test_no_index_of_studies(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    assert "There is no index of studies" in said(open_app(VIEW, part="Study"))
 
 
 # --- a training beside the app ---
@@ -326,6 +208,7 @@ def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytes
     widget(at.selectbox, "train_task").set_value("running_sum")
     widget(at.number_input, "train_steps").set_value(7)
     widget(at.number_input, "train_temperature").set_value(0.5).run()
+    assert "Cap each token's weight at 2 · verl · decoupled_token_is" in widget(at.selectbox, "train_preset").options
     options = dict(zip(OPTIONS.values(), OPTIONS, strict=True))
     command = at.code[0].value
     assert command.endswith("--run running_sum_1")
@@ -338,6 +221,10 @@ def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytes
     [(started, task)] = asked
     assert task == "running_sum"
     assert " ".join(started) in command
+    widget(at.selectbox, "train_engine").set_value("transformers")
+    widget(at.selectbox, "train_kv_cache_dtype").set_value("fp8").run()
+    assert "kv_cache_dtype 'fp8' needs the vllm engine" in said(at)
+    assert [button.key for button in at.button if button.key == "train_start"] == []
 
 
 @pytest.mark.parametrize(
@@ -365,7 +252,10 @@ def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: N
     make_run(root, "alpha", steps=1)
     run = make_run(root / "local", "mine", steps=0, status="running")
     describe("mine")
-    assert "The first step is not done yet." in said(open_app(VIEW, part="Train"))
+    at = open_app(VIEW, part="Train")
+    assert "The first step is not done yet." in said(at)
+    assert "A training run is in progress. You can start another one when it has ended." in said(at)
+    assert all(button.key != "train_start" for button in at.button)
     add_step(run, make_record(1))
     append_answers(
         run, [HeldOutAnswer(0, "Compute 3 + 4.", "<b>no</b>", 0.0), HeldOutAnswer(0, "Compute 1 + 1.", "2", 1)]
@@ -377,23 +267,6 @@ def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: N
     assert "<th>Step</th><th>Compute 3 + 4.</th><th>Compute 1 + 1.</th>" in table
     assert "<td>0</td><td>&lt;b&gt;no&lt;/b&gt;  (0)</td><td>2  (1)</td>" in table
     assert f"<td>5</td><td>{'7 ' * 80} …  (1)</td><td></td>" in table
-
-
-def test_fields_that_do_not_go_together_are_named_and_cannot_be_started(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = open_app(VIEW, part="Train")
-    widget(at.selectbox, "train_engine").set_value("transformers")
-    widget(at.selectbox, "train_kv_cache_dtype").set_value("fp8").run()
-    assert "kv_cache_dtype 'fp8' needs the vllm engine" in said(at)
-    assert [button.key for button in at.button if button.key == "train_start"] == []
-
-
-def test_a_start_that_is_refused_says_why(root: Path, held: None) -> None:
-    make_run(root, "alpha", steps=1)
-    describe("mine")
-    at = open_app(VIEW, part="Train")
-    assert "A training run is in progress. You can start another one when it has ended." in said(at)
-    assert all(button.key != "train_start" for button in at.button)
 
 
 def test_progress_of_a_training_and_its_last_batch(root: Path, held: None) -> None:
@@ -415,25 +288,7 @@ def test_progress_of_a_training_and_its_last_batch(root: Path, held: None) -> No
     assert buttons(at) == {"show": "Show its last batch", "stop": "Stop"}
 
 
-def test_the_form_has_the_titles_of_presets_and_no_picker_of_a_run(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    hidden = ".st-key-pickers:not(:has(.st-key-preset)), .st-key-run, .st-key-step"
-    assert hidden not in html(open_app(VIEW))
-    at = open_app(VIEW, part="Train")
-    assert "Cap each token's weight at 2 · verl · decoupled_token_is" in widget(at.selectbox, "train_preset").options
-    assert hidden in html(at)
-    assert at.button(key="train_start").label == "Train the small model"
-
-
-def test_its_last_batch_opens_where_runs_are_shown(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    make_run(runs.LOCAL, "mine", steps=2)
-    describe("mine")
-    at = open_app(VIEW, part="Train", run="alpha")
-    assert buttons(at) == {"show": "Show its last batch", "hide": "Hide this"}
-
-
-def test_a_training_that_failed_shows_the_end_of_its_log(root: Path) -> None:
+def test_how_a_training_ended(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     describe("mine")
     (runs.LOCAL / "mine").mkdir()
@@ -442,16 +297,13 @@ def test_a_training_that_failed_shows_the_end_of_its_log(root: Path) -> None:
     assert "mine ended before its last step. The end of its log:" in said(at)
     assert "loading\nrlcorr: <b>no</b> such model" in said(at)
     assert buttons(at) == {"hide": "Hide this"}
-
-
-@pytest.mark.parametrize(
-    ("status", "stop_asked", "expected"),
-    [("complete", 0.0, "mine is complete."), ("interrupted", 5.0, "mine was stopped.")],
-)
-def test_how_a_training_ended(root: Path, status: str, stop_asked: float, expected: str) -> None:
-    make_run(root / "local", "mine", steps=1, status=status)
-    describe("mine", stop_asked=stop_asked)
-    assert expected in said(open_app(VIEW))
+    make_run(runs.LOCAL, "mine", steps=1)
+    at = open_app(VIEW, part="Train", run="alpha")
+    assert "mine is complete." in said(at)
+    assert buttons(at) == {"show": "Show its last batch", "hide": "Hide this"}
+    make_run(runs.LOCAL, "other", steps=1, status="interrupted")
+    describe("other", stop_asked=5.0)
+    assert "other was stopped." in said(open_app(VIEW))
 
 
 def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.MonkeyPatch) -> None:

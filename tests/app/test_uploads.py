@@ -14,7 +14,7 @@ __all__ = ["one_scan", "root"]  # fixtures
 
 OLD, ROLLOUT = [[-1.0, -2.0, -0.5], [-0.25]], [[-1.5, -2.0, -0.25], [-1.0]]
 BOX = "views/yours.py"
-VIEWS = ("views/training.py", "views/bench.py", "views/gradient.py", "views/tokens.py")
+VIEWS = ("training", "bench", "gradient", "tokens")
 
 
 def npz() -> bytes:
@@ -37,9 +37,8 @@ def drop(at: AppTest, name: str, content: bytes) -> AppTest:
     return at
 
 
-@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize(("name", "content"), [("pairs.npz", npz()), ("pairs.jsonl", jsonl())])
-def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, content: bytes) -> None:
+def test_every_view_shows_a_dropped_file(root: Path, name: str, content: bytes) -> None:
     make_run(root, "alpha", steps=1)
     at = drop(open_app(BOX), name, content)
     text = said(at)
@@ -47,22 +46,18 @@ def test_every_view_shows_a_dropped_file(root: Path, view: str, name: str, conte
     assert "advantages (rules for one sign of the advantage" in text
     slug = chosen(at, "run")
     assert slug.startswith("upload_")
-    at = open_app(view, run=slug)
-    line, state = line_and_state(at).split(" | ")
-    assert line.startswith(f"{name} · step 1")
-    assert state == "1 step recorded · complete"  # the name of the file is in the line already
-    if view == "views/bench.py":
-        d = np.array([0.5, 0.0, -0.25, 0.75])
-        assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
-        assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
-
-
-def test_a_link_to_a_dropped_file_opens_it_again(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    slug = chosen(drop(open_app(BOX), "pairs.npz", npz()), "run")
-    again = open_app("views/bench.py", run=slug)
-    assert chosen(again, "run") == slug
-    assert line_and_state(again).startswith("pairs.npz · step 1")
+    for view in VIEWS:
+        at = open_app(view, run=slug)
+        line, state = line_and_state(at).split(" | ")
+        assert line.startswith(f"{name} · step 1"), view
+        assert state == "1 step recorded · complete", view  # the name of the file is in the line already
+        if view == "bench":
+            d = np.array([0.5, 0.0, -0.25, 0.75])
+            assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
+            assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
+        if view == "gradient":
+            assert "Log-probs alone do not give one." in said(at)
+            assert "config.yaml" not in said(at)
 
 
 def test_a_file_counts_more_than_an_address_that_comes_with_it(root: Path) -> None:
@@ -87,13 +82,6 @@ def drop_all(at: AppTest, *files: tuple[str, bytes]) -> AppTest:
 def step_of(number: int) -> bytes:
     """One response of one token, whose ratio says which file it was."""
     return json.dumps({"old_log_probs": [-1.0], "rollout_log_probs": [-1.0 - number], "step": number}).encode()
-
-
-def test_two_files_of_one_name_are_refused(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = drop_all(open_app(BOX), ("batch.jsonl", step_of(1)), ("batch.jsonl", step_of(2)))
-    sentence = "\n".join(error.value for error in at.error).replace("\\", "")
-    assert "two files are named 'batch.jsonl': rename one" in sentence
 
 
 def test_a_run_belongs_to_its_session(root: Path) -> None:
@@ -140,46 +128,33 @@ def test_a_file_that_fails_leaves_nothing(root: Path) -> None:
     assert set(Path(uploads.folder().name).iterdir()) == before
 
 
-@pytest.mark.parametrize("slug", ["upload_../../alpha", "upload_0000000000000000", "upload_"])
-def test_a_link_to_no_file_falls_back(root: Path, slug: str) -> None:
+REFUSED = [
+    ("pairs.npz", b"PK\x03\x04 cut off", "pairs.npz"),
+    ("pairs.json", b"\x80\x04}q\x00.", "pickle"),
+    ("pairs.jsonl", b'{"old_log_probs": [-1.0]}', "rollout_log_probs"),
+    ("pairs.jsonl", b'{"old_log_probs": [NaN], "rollout_log_probs": [-1.0]}', "row 0, token 0"),
+    ("pairs.npz", b"", "is empty"),
+    ("pairs.zip", b"PK\x03\x04", "this one ends in '.zip'. Unpack it"),
+    ("pairs.csv", b"old,rollout", "this one ends in '.csv'. A cell of such a table holds no list"),
+    ("pairs.txt", b"-1", "this one ends in '.txt'. If each line is a JSON object"),
+    ("pairs", b"-1", "this one ends in ''"),
+]
+
+
+def test_a_file_that_cannot_be_read_says_why(root: Path) -> None:
+    """In one session, one after the other; last a wrong file among others, and two files of one name."""
     make_run(root, "alpha", steps=1)
-    at = open_app("views/bench.py", run=slug)
-    assert f"unknown run '{slug}'" in said(at)
-    assert line_and_state(at).startswith("alpha · step 0")
-
-
-def test_text_of_a_dropped_file_is_never_markup(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    hostile = "<script>alert(1)</script> [x](javascript:y)"
-    slug = chosen(drop(open_app(BOX), f"{hostile}.jsonl", jsonl(response=hostile, prompt=hostile)), "run")
-    at = open_app("views/training.py", run=slug)
-    page = "".join(str(element.proto) for element in at.get("html"))
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-    assert "<script>" not in "".join(m.value for m in at.markdown)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("pairs.npz", b"PK\x03\x04 cut off", "pairs.npz"),
-        ("pairs.json", b"\x80\x04}q\x00.", "pickle"),
-        ("pairs.jsonl", b'{"old_log_probs": [-1.0]}', "rollout_log_probs"),
-        ("pairs.jsonl", b'{"old_log_probs": [NaN], "rollout_log_probs": [-1.0]}', "row 0, token 0"),
-        ("pairs.npz", b"", "is empty"),
-        ("pairs.zip", b"PK\x03\x04", "this one ends in '.zip'. Unpack it"),
-        ("pairs.csv", b"old,rollout", "this one ends in '.csv'. A cell of such a table holds no list"),
-        ("pairs.txt", b"-1", "this one ends in '.txt'. If each line is a JSON object"),
-        ("pairs", b"-1", "this one ends in ''"),
-    ],
-)
-def test_a_file_that_cannot_be_read_says_why(root: Path, name: str, content: bytes, expected: str) -> None:
-    make_run(root, "alpha", steps=1)
-    at = drop(open_app(BOX), name, content)
-    assert expected in "\n".join(error.value for error in at.error).replace("\\", "")
-    assert chosen(at, "run") == "newest"
-    assert "The page shows nothing, because the files could not be read." in said(at)
-    assert not at.code
+    at = open_app(BOX)
+    for name, content, expected in REFUSED:
+        drop(at, name, content)
+        assert expected in "\n".join(error.value for error in at.error).replace("\\", ""), name
+        assert chosen(at, "run") == "newest", name
+        assert "The page shows nothing, because the files could not be read." in said(at), name
+        assert not at.code, name
+    drop_all(at, ("a.jsonl", step_of(1)), ("b.csv", b"1"))
+    assert "'b.csv': files that end in" in said(at)
+    drop_all(at, ("batch.jsonl", step_of(1)), ("batch.jsonl", step_of(2)))
+    assert "two files are named 'batch.jsonl': rename one" in said(at)
 
 
 def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
@@ -213,25 +188,6 @@ def test_rows_without_log_probs_and_shards_of_a_step_are_read_if_their_boxes_are
     assert "1 of 5 responses has no log-prob" in text.replace("\\", "")
 
 
-def test_versions_turns_and_top_lists_that_cannot_be_are_left_out_and_named(root: Path) -> None:
-    """Check a version that falls, a turn that goes on after the next one began, and two lengths of top-k lists."""
-    make_run(root, "alpha", steps=1)
-    wrong: dict[str, tuple[object, str]] = {
-        "policy_versions": ([5, 4, 4], "policy_versions is left out: row 0 (from 0): policy_versions falls within the "
-                            "response, from 5 to 4; a response is only continued with newer weights"),
-        "turn_ids": ([0, 1, 0], "turn_ids falls within the response, from 1 to 0; a turn ends before the next one"),
-        "top_ids": ([[1, 2], [1, 2], [1]], "token 2 (from 0) of top_ids in line 1 has 1 numbers, token 0 has 2"),
-    }  # fmt: skip
-    row = {"old_log_probs": OLD[0], "rollout_log_probs": ROLLOUT[0]}
-    for name, (values, why) in wrong.items():
-        content = json.dumps({**row, name: values, "rollout_top_log_probs": [[-1.0, -2.0]] * 3}).encode()
-        if name != "top_ids":
-            content = json.dumps({**row, name: values}).encode()
-        at = drop(open_app(BOX), "pairs.jsonl", content)
-        assert not at.error, name
-        assert why in said(at).replace("\\", ""), name
-
-
 def files_of(at: AppTest) -> str:
     """Return the line to which the box folds, or its title."""
     return at.expander[0].label.replace("\\", "")
@@ -248,6 +204,10 @@ def test_what_a_reload_shows_again_stays_in_the_list(root: Path) -> None:
     at = drop(open_app(BOX, run=first), "second.npz", npz())
     assert chosen(at, "run") != first
     open_view(at, BOX, run=chosen(at, "run"))
+    several = drop_all(open_app(BOX), ("b.jsonl", step_of(2)), ("a.jsonl", step_of(1)))
+    from data import uploads
+
+    assert uploads.shown_name(chosen(several, "run")) == "a.jsonl and 1 more"
     assert any("first.jsonl" in option for option in widget(at.selectbox, "run").options)
 
 
@@ -275,26 +235,3 @@ def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
     assert chosen(at, "run") not in ("alpha", first)
     assert files_of(at) == "second.npz: 2 sequences, 4 tokens"
     assert at.code
-
-
-def test_a_wrong_file_among_others_is_what_the_message_is_about(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = drop_all(open_app(BOX), ("a.jsonl", step_of(1)), ("b.csv", b"1"))
-    assert "'b.csv': files that end in" in said(at)
-
-
-def test_a_run_is_named_by_its_files(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    at = drop_all(open_app(BOX), ("b.jsonl", step_of(2)), ("a.jsonl", step_of(1)))
-    from data import uploads
-
-    assert uploads.shown_name(chosen(at, "run")) == "a.jsonl and 1 more"
-    assert uploads.shown_name("alpha") == "alpha"
-
-
-def test_no_command_names_the_file_of_an_upload(root: Path) -> None:
-    make_run(root, "alpha", steps=1)
-    slug = chosen(drop(open_app(BOX), "pairs.npz", npz()), "run")
-    text = said(open_app("views/gradient.py", run=slug))
-    assert "Log-probs alone do not give one." in text
-    assert "config.yaml" not in text

@@ -54,12 +54,6 @@ def learning(estimator: str, *algorithm: str) -> None:
         )
 
 
-def float32() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        rows = trained(Path(folder), "r", "--steps", "50", "--rollout.dtype", "float32")
-    print(f"float32 engine, {len(rows)} steps: largest k3 {max(row['rollout_corr/k3_kl'] for row in rows):.1e}")
-
-
 def play() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder, log = Path(scratch), Path(scratch) / "log"
@@ -115,7 +109,6 @@ PARTS: dict[str, tuple[Callable[[], None], str]] = {
     ),
     "grpo": (partial(learning, "grpo", *GROUPS), "the same with GRPO"),
     "rloo": (partial(learning, "rloo", *GROUPS), "the same with RLOO"),
-    "float32": (float32, "fifty steps with a float32 engine: the largest k3 between engine and trainer"),
     "play": (play, "a warm start of `make play`: seconds to the page, and to the first live step"),
     "smol_runs": (smol_runs, "what became of the recorded runs of SmolLM2-135M; seconds"),
     "picture": (picture, "the picture of the README"),

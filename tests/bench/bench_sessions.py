@@ -45,13 +45,13 @@ def cpu_seconds(pattern: str) -> float:
 async def held(url: str, sessions: int, port: str) -> float:
     """CPU seconds of the server per second while so many hold their thumbs, and everything has come."""
     async with AsyncClient(timeout=PATIENCE) as http:
-        pages = await asyncio.gather(*(opened(url) for _ in range(sessions)))
-        await asyncio.gather(*(strip_of(http, page) for page in pages))
+        pages = await asyncio.gather(*(opened(url, http) for _ in range(sessions)))
+        await asyncio.gather(*(strip_of(page) for page in pages))
         await asyncio.sleep(PULL)
         before = cpu_seconds(port)
         await asyncio.sleep(HELD)
         used = cpu_seconds(port) - before
-    await asyncio.gather(*(page.socket.close() for page in pages))
+        await asyncio.gather(*(page.socket.close() for page in pages))
     return used / HELD
 
 

@@ -30,9 +30,7 @@ SHOWN = r"""async (key) => {
 
 
 STRIPS = {
-    "decoupled_token_is": ("weights", "mask"),
     "decoupled_geo_rs_token_tis": ("weights", "statistic", "mask"),
-    "decoupled_k3_rs": ("statistic", "mask"),
     "trl_opsm": ("statistic", "mask"),  # its only bound is a lower one
 }
 """Preset whose strip is dragged → the pictures that move."""
@@ -118,7 +116,6 @@ def test_the_gradient_follows_the_thumb_and_the_batch_size_which_stays_in_the_li
     another_batch_size_stays(page)
     strip_is_there(page)  # of the new size
     follows_the_thumb(page)
-    follows_the_batch_size(page)
 
 
 def another_batch_size_stays(page: Page) -> None:
@@ -151,32 +148,6 @@ def follows_the_thumb(page: Page) -> None:
     page.wait_for_url("**is_upper=**")
     settled(page)
     assert values.all_inner_texts() == held
-
-
-def follows_the_batch_size(page: Page) -> None:
-    """Hold that thumb; the page runs, and the link changes, once it is let go."""
-    page.wait_for_selector("[data-picture=ranking] .main-svg")
-    strip_is_there(page)
-    before, ranked, address = by_label(page), page.evaluate(SHOWN, "ranking")["bars"], page.url
-    assert "answers=512" in address
-    slider = page.get_by_role("slider", name="Answers in a batch (B)")
-    slider.scroll_into_view_if_needed()
-    box = slider.bounding_box()
-    assert box is not None
-    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(*middle)
-    page.mouse.down()
-    page.mouse.move(middle[0] + 200, middle[1], steps=8)
-    quiet(page)
-    held = by_label(page)
-    assert held["Progress (η)"] != before["Progress (η)"]
-    assert (held["Bias"], held["Cosine"]) == (before["Bias"], before["Cosine"])
-    assert page.evaluate(SHOWN, "ranking")["bars"] != ranked
-    assert page.url == address, "nothing is written before the slider is let go"
-    page.mouse.up()
-    page.wait_for_url(lambda now: "answers=" in now and "answers=512" not in now)
-    settled(page)
-    assert by_label(page) == held
 
 
 def by_label(page: Page) -> dict[str, list[str]]:

@@ -17,10 +17,6 @@ PLACES = """(all) => all.map((one) => {
   const { left, top, bottom } = one.getBoundingClientRect()
   return [left, top, bottom]
 })"""
-PLACE_OF_ONE = """(one) => {
-  const { left, width } = one.getBoundingClientRect()
-  return [left, width]
-}"""
 # The buttons that save a picture, with what they cover.
 COVERED = """() => [...document.querySelectorAll(".rl-save")].flatMap((buttons) => {
   const own = buttons.getBoundingClientRect()
@@ -39,33 +35,56 @@ FILLED = """() => {
   const input = document.querySelector(".rl-slider input"), share = input.style.getPropertyValue("--rl-filled")
   return [Number(share), Number(input.value) / Number(input.max)]
 }"""
+CUT = """() => [...document.querySelectorAll(".rl-picture")].map((box) => {
+  const source = [...box.querySelectorAll(".annotation-text")].at(-1)
+  const text = source.getBoundingClientRect(), frame = box.getBoundingClientRect()
+  return [source.textContent, text.left - frame.left, frame.right - text.right]
+}).filter(([, left, right]) => left < 0 || right < 0 || right > 16)"""
 
 
-@pytest.mark.parametrize("view", ["gradient", "compare", "bench"])
-def test_slider_sentence_numbers_and_two_pictures_are_visible_together(page: Page, url: str, view: str) -> None:
-    """At 1280×720, the size of a projector, the pictures with the titles of their axes."""
+def test_slider_sentence_numbers_and_two_pictures_are_visible_together(page: Page, url: str) -> None:
+    """At 1280×720, the size of a projector, the pictures with the titles of their axes. A reset moves nothing."""
     page.set_viewport_size(PROJECTOR)
-    visit(page, f"{url}/{view}?run=sketched")
-    for part in (LINE, ".rl-slider", ".rl-answer", ".rl-numbers"):
-        box = page.locator(part).first.bounding_box()
-        assert box is not None
-        assert box["y"] + box["height"] < 450, part
-    first, second, *_ = page.locator(".rl-row:first-child .rl-picture").evaluate_all(PLACES)
-    assert first[0] < second[0], "side by side"
-    assert all(bottom <= 720 for *_, bottom in (first, second)), (first, second)
+    for view in ("gradient", "compare", "bench"):
+        visit(page, f"{url}/{view}?run=sketched&preset=decoupled_token_is")
+        for part in (LINE, ".rl-slider", ".rl-answer", ".rl-numbers"):
+            box = page.locator(part).first.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < 450, (view, part)
+        first, second, *_ = page.locator(".rl-row:first-child .rl-picture").evaluate_all(PLACES)
+        assert first[0] < second[0], f"side by side: {view}"
+        assert all(bottom <= 720 for *_, bottom in (first, second)), (view, first, second)
+    strip_is_there(page)
+    before = ends_of_parts(page)
+    assert before[1] - before[0] < 12, "nothing is between a slider and its answer"
+    hold(page, 0.3)
+    quiet(page)
+    filled, share = page.evaluate(FILLED)
+    assert filled == pytest.approx(share), "the filled part of the track ends at the thumb"
+    page.mouse.up()
+    expect(page.get_by_role("button", name="Reset to the preset's numbers")).to_be_visible()
+    assert ends_of_parts(page) == before
+
+
+def ends_of_parts(page: Page) -> tuple[float, float, float]:
+    """Return where the sliders end and where the answer and the numbers begin."""
+    boxes = [page.locator(part).first.bounding_box() for part in (".rl-sliders", ".rl-answer", ".rl-numbers")]
+    sliders, answer, numbers = (box for box in boxes if box is not None)
+    return sliders["y"] + sliders["height"], answer["y"], numbers["y"]
 
 
 @pytest.fixture
 def study(root: Path) -> Iterator[str]:
     """A recorded study among the runs that the server shows."""
     (root / "study").mkdir()
-    for name in ("index.toml", "decide_stale.parquet", "stale_8.parquet"):
+    for name in ("index.toml", "decide_stale.parquet"):
         shutil.copy(runs.ROOT / "study" / name, root / "study")
     yield "decide_stale"
     shutil.rmtree(root / "study")
 
 
 def test_a_studys_sentence_and_two_pictures_are_visible_together(page: Page, url: str, study: str) -> None:
+    """On a phone no source of a picture is cut, although the names of lines take a third of the width there."""
     page.set_viewport_size(PROJECTOR)
     page.goto(f"{url}/training?part=Study&study={study}")
     page.wait_for_selector(".st-key-study_chance .main-svg")
@@ -74,50 +93,19 @@ def test_a_studys_sentence_and_two_pictures_are_visible_together(page: Page, url
     nothing, chance = page.locator(".st-key-study_nothing, .st-key-study_chance").evaluate_all(PLACES)
     assert nothing[0] < chance[0], "side by side"
     assert all((top + bottom) / 2 < 720 for _, top, bottom in (nothing, chance)), "at least half of each"
-
-
-@pytest.mark.usefixtures("study")
-def test_a_studys_sentence_its_only_picture_and_all_its_numbers_are_visible_together(page: Page, url: str) -> None:
-    page.set_viewport_size(PROJECTOR)
-    page.goto(f"{url}/training?part=Study&study=stale_8")
-    page.wait_for_selector(".st-key-study_nothing .main-svg")
-    settled(page)
-    for part in (".st-key-study_nothing .main-svg", ".rl-outcomes table"):
-        expect(page.locator(part).first).to_be_in_viewport(ratio=1)
-    expect(page.get_by_role("heading", name="no correction").first).to_be_in_viewport(ratio=1)
-    expect(page.locator(".rl-outcomes tbody tr")).to_have_count(10)
-
-
-CUT = """() => [...document.querySelectorAll(".rl-picture")].map((box) => {
-  const source = [...box.querySelectorAll(".annotation-text")].at(-1)
-  const text = source.getBoundingClientRect(), frame = box.getBoundingClientRect()
-  return [source.textContent, text.left - frame.left, frame.right - text.right]
-}).filter(([, left, right]) => left < 0 || right < 0 || right > 16)"""
-
-
-def test_on_a_phone_no_source_of_a_picture_is_cut(page: Page, url: str, study: str) -> None:
-    """It ends at the edge: names of lines, to the right of the axes, take a third of the width there."""
     page.set_viewport_size(PHONE)
-    page.goto(f"{url}/training?part=Study&study={study}")
-    page.wait_for_selector(".st-key-study_kept_fraction .main-svg")
-    settled(page)
+    page.wait_for_function(f"({CUT})().length === 0")
     assert page.evaluate("document.querySelectorAll('.rl-picture .main-svg').length") >= 5
-    assert page.evaluate(CUT) == []
-
-
-def test_hidden_controls_leave_no_empty_column(page: Page, url: str) -> None:
-    page.set_viewport_size(PROJECTOR)
-    visit(page, f"{url}/bench?run=sketched")
-    beside = page.locator(".rl-live").evaluate(PLACE_OF_ONE)
-    visit(page, f"{url}/bench?run=sketched&hide=preset,choices,budget")
-    alone, main = (page.locator(css).evaluate(PLACE_OF_ONE) for css in (".rl-live", ".stMainBlockContainer"))
-    assert alone[1] > beside[1] * 1.2
-    assert alone[1] > 0.8 * main[1]
 
 
 def test_on_a_phone_the_sentence_and_the_numbers_stay_with_the_slider(phone: Page, url: str) -> None:
-    """And leave at least half of the screen to the pictures."""
+    """And leave at least half of the screen to the pictures, none of which a legend or a button covers. Every view is
+    reached by the row at the top."""
     visit(phone, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
+    legend = phone.locator("[data-picture=mask] .rl-legend span")
+    expect(legend).to_have_text(["kept", "above threshold", "rejected"])
+    assert phone.evaluate(OVERLAPS) == 0
+    expect(phone.locator("[data-picture=weights] .rl-save")).not_to_have_css("opacity", "0")
     phone.locator("[data-picture=mask]").evaluate("e => e.scrollIntoView()")
     phone.wait_for_function("document.querySelector('[data-picture=mask]').getBoundingClientRect().top < 844 / 2")
     for part in (".rl-slider", ".rl-answer"):
@@ -125,53 +113,8 @@ def test_on_a_phone_the_sentence_and_the_numbers_stay_with_the_slider(phone: Pag
     bottom = phone.locator(".rl-top").evaluate("e => e.getBoundingClientRect().bottom")
     assert bottom < 844 / 2 + 60  # Streamlit's own bar has 60 pixels
     assert phone.evaluate(COVERED) == []
-
-
-def test_on_a_phone_every_view_is_reached_by_the_row_at_the_top(phone: Page, url: str) -> None:
-    visit(phone, f"{url}/bench?run=sketched")
     last = phone.get_by_role("link", name="Learn", exact=True)
     last.scroll_into_view_if_needed()
     expect(last).to_be_in_viewport()
     last.tap()
     phone.wait_for_url("**view=learn**")
-
-
-def test_a_legend_covers_no_picture_and_names_only_what_can_happen(page: Page, url: str) -> None:
-    """Nor when a rule comes in, nor on a phone, where it takes several lines."""
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    legend = page.locator("[data-picture=mask] .rl-legend span")
-    expect(legend).to_have_text(["kept", "above threshold"])
-    assert page.evaluate(OVERLAPS) == 0
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_geo_rs_token_tis")
-    expect(legend).to_have_text(["kept", "above threshold", "rejected"])
-    page.set_viewport_size(PHONE)
-    page.wait_for_function("document.querySelector('.rl-picture').clientWidth < 390")
-    assert page.evaluate(OVERLAPS) == 0
-
-
-def test_the_filled_part_of_a_track_ends_at_the_thumb(page: Page, url: str) -> None:
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    strip_is_there(page)
-    for _ in range(2):
-        filled, share = page.evaluate(FILLED)
-        assert filled == pytest.approx(share)
-        hold(page, 0.3)
-        quiet(page)
-
-
-def test_nothing_is_between_a_slider_and_its_answer(page: Page, url: str) -> None:
-    """A hole of 60 pixels once held the place of a button, which is beside the answer now and moves nothing."""
-    visit(page, f"{url}/bench?run=sketched&preset=decoupled_token_is")
-    strip_is_there(page)
-
-    def places() -> tuple[float, float, float]:
-        boxes = [page.locator(part).first.bounding_box() for part in (".rl-sliders", ".rl-answer", ".rl-numbers")]
-        sliders, answer, numbers = (box for box in boxes if box is not None)
-        return sliders["y"] + sliders["height"], answer["y"], numbers["y"]
-
-    before = places()
-    assert before[1] - before[0] < 12
-    hold(page, 0.3)
-    page.mouse.up()
-    expect(page.get_by_role("button", name="Reset to the preset's numbers")).to_be_visible()
-    assert places() == before

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the systems that we compare with: verl for tests/peers/peers.py, TRL for tests/bench/bench_trainer.py as well,
+# Install the systems that we compare with: verl for tests/peers/peers.py, TRL for tests/peers/trl_recorded.py,
 # and SkyRL. RLCORR_PEERS names another folder than .venv for them. No package may bring
 # its dependencies (ray, wandb, another torch): requirements/peers/*.txt name only what the compared modules import and
 # .venv lacks, so both sides run on one torch and one transformers. Ray is not among them; tests/peers/verl_peer.py

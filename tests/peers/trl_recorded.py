@@ -52,7 +52,7 @@ def log_probs(model: Any, prompt: list[int], completion: list[int]) -> list[floa
 def trained(output: str, callbacks: list[Any], seen: list[dict[str, Any]]) -> list[float]:
     """Some weights after four optimizer steps; `seen` takes what TRL made of each generation."""
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
-    warm_start = importlib.import_module("bench_trainer").WARM_START
+    warm_start = runs.ROOT / "warm_start" / "checkpoint"
     task = get_task("running_sum")
     prompts = [{"prompt": f"{BOS}{example.prompt}"} for example in itertools.islice(examples(task, 0), 16)]
     settings = {

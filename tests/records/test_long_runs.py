@@ -1,4 +1,4 @@
-"""The committed runs with answers of hundreds of tokens: checks of what `make bench ARGS=long` and the lessons need."""
+"""The committed runs with answers of hundreds of tokens: checks of what the lessons need."""
 
 import pytest
 import torch

@@ -3,9 +3,11 @@
 import functools
 import html
 import json
+import math
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -70,6 +72,25 @@ def _open(at: AppTest, query: dict[str, Any]) -> AppTest:
     return at
 
 
+class Address(dict[str, list[str]]):
+    """What Streamlit's `query_params` is to app/state.py."""
+
+    def get_all(self, key: str) -> list[str]:
+        return self[key]
+
+    from_dict = dict.update
+
+
+def notices_of(query: dict[str, list[str]]) -> list[str]:
+    """Return what the app finds wrong with an address, without drawing the page."""
+    import state
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "st", SimpleNamespace(session_state={}, query_params=Address(query)))
+        state.begin()
+        return state.notices()
+
+
 def open_view(at: AppTest, view: str, **query: str) -> AppTest:
     """Open another view in the same session as a link does: what the query does not name stays as it is."""
     (link,) = [link for link in _rows_of_links(at)[0] if link["to"]["view"] == _name(view)]
@@ -126,6 +147,18 @@ def said(at: AppTest) -> str:
 def four_digits(value: float) -> str:
     """As a page writes a number: 5.376e-6, where Python has 5.376e-06."""
     return f"{value:.4g}".replace("e-0", "e-")
+
+
+def two_digits(value: float) -> str:
+    """Two digits after the point, or two that are not 0, as a page writes a number with an interval."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def html_of(at: AppTest) -> str:
+    """The HTML of the page: its tables and styles."""
+    return "".join(element.proto.body for element in at.get("html"))
 
 
 def line_and_state(at: AppTest) -> str:

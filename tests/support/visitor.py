@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragging import received
 from httpx import AsyncClient
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
@@ -19,6 +18,15 @@ XSRF = "_streamlit_xsrf"
 SLUG = re.compile(rb"upload_[0-9a-f]{24}")
 BOX = "yours"
 """The page with the box for files."""
+
+
+def received(raw: str | bytes) -> ForwardMsg:
+    """Raises RuntimeError for what the page would show as an exception."""
+    assert isinstance(raw, bytes)
+    got = ForwardMsg.FromString(raw)
+    if got.HasField("delta") and got.delta.new_element.HasField("exception"):
+        raise RuntimeError(got.delta.new_element.exception.message)
+    return got
 
 
 @dataclass
@@ -32,17 +40,17 @@ class Visitor:
     page: str = ""
     box: str = ""
     """Id of the box for files."""
+    live: str = ""
+    """Id of the part of the page that moves with a slider."""
+    slider: dict[str, Any] = field(default_factory=dict)
+    """Its first slider: values, generation, and the address of its strip."""
     said: list[str] = field(default_factory=list)
     """What the last run of the page says in its notes and errors."""
     captions: list[str] = field(default_factory=list)
     """Its other texts: the box says in a caption what it has read."""
-    raw: bytes = b""
+    slugs: set[bytes] = field(default_factory=set)
+    """The uploads that the server has named to this visitor."""
     query: str = ""
-
-    @property
-    def slugs(self) -> set[bytes]:
-        """The uploads that the server has named to this visitor."""
-        return set(SLUG.findall(self.raw))
 
     async def ask(self, message: BackMsg) -> None:
         await self.socket.send(message.SerializeToString())
@@ -52,7 +60,7 @@ class Visitor:
         exception on the page."""
         async for raw in self.socket:
             got = received(raw)
-            self.raw += got.SerializeToString()
+            self.slugs.update(SLUG.findall(got.SerializeToString()))
             self._take(got)
             if got.HasField("script_finished") and got.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 return
@@ -72,6 +80,9 @@ class Visitor:
                 self.said.append(element.alert.body)
             if element.HasField("markdown"):
                 self.captions.append(element.markdown.body)
+            if element.HasField("bidi_component") and element.bidi_component.component_name == "rlcorr_live_part":
+                self.live = element.bidi_component.id
+                self.slider = next(iter(json.loads(element.bidi_component.json)["sliders"]), {})
 
     async def file_places(self, names: list[str]) -> list[Any]:
         """Return where files of these names may be put, and their ids."""

@@ -28,9 +28,9 @@ SMOLLM2 = TrainConfig(
 )
 """Settings of `--model smollm2`, unless an option says otherwise. Its learning rate is smaller than the tiny models'.
 
-A training run takes 5.5 GB, and a step 31 s on two cores (`make bench ARGS=real`). With 768 tokens per micro-batch it
-was 6.1 GB and 29 s, with 384 tokens 5.6 GB and 32 s. Before answers shared their prompt, 2,048 tokens took 39 s and
-7.5 GB, with recomputed layers besides 44 s and 5.6 GB.
+A training run takes 5.5 GB, and a step 31 s on two cores (`bench_real` of commit `dc1e367`). With 768 tokens per
+micro-batch it was 6.1 GB and 29 s, with 384 tokens 5.6 GB and 32 s. Before answers shared their prompt, 2,048 tokens
+took 39 s and 7.5 GB, with recomputed layers besides 44 s and 5.6 GB.
 """
 
 
