@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.score import corrected
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.batch_queue import BatchQueue, BatchRequest
-from rlcorr.train.rollout.collect import Collected
 from rlcorr.train.rollout.engine import Samples
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
@@ -166,57 +164,6 @@ def test_ctrl_c_ends_an_asynchronous_run_tidily(tiny_model: Path, tmp_path: Path
     report = verify(run)
     assert (report.status, report.problems) == ("interrupted", [])
     assert report.readable_steps >= 4
-
-
-# --- the queue ---
-
-
-def batch_of_step(request: BatchRequest) -> Collected:
-    return Collected([], Samples([], []), [], [], [], [], [], version=request.step, seconds={})
-
-
-def requests(*steps: int) -> Iterator[BatchRequest]:
-    return (BatchRequest(step, 0, []) for step in steps)
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_batches_are_taken_in_the_order_of_the_requests(asynchronous: bool) -> None:
-    made: list[int] = []
-
-    def make(request: BatchRequest) -> Collected:
-        made.append(request.step)
-        return batch_of_step(request)
-
-    queue = BatchQueue(make, asynchronous=asynchronous)
-    for request in requests(1, 2, 3):
-        queue.put(request)
-    assert [request.step for request in queue.requests] == [1, 2, 3]
-    request, batch = queue.get()
-    assert (request.step, batch.version) == (1, 1)
-    assert [request.step for request in queue.requests] == [2, 3]
-    assert queue.run_exclusive(made.copy) == [1, 2, 3]  # an evaluation finds the engine idle
-    assert [(request.step, batch.version) for request, batch in (queue.get(), queue.get())] == [(2, 2), (3, 3)]
-    assert queue.requests == []
-    queue.close()
-
-
-def test_closing_waits_for_the_batch_in_work_and_forgets_the_others() -> None:
-    begun, goes_on, made = threading.Event(), threading.Event(), []
-
-    def make(request: BatchRequest) -> Collected:
-        begun.set()
-        assert goes_on.wait(PATIENCE)
-        made.append(request.step)
-        return batch_of_step(request)
-
-    queue = BatchQueue(make, asynchronous=True)
-    for request in requests(1, 2, 3):
-        queue.put(request)
-    assert begun.wait(PATIENCE)
-    threading.Timer(0.05, goes_on.set).start()
-    queue.close()
-    assert made == [1]
-    assert rollout_threads() == []
 
 
 # --- answers that are continued with newer weights ---

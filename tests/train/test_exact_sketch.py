@@ -1,7 +1,6 @@
 """Exact sketches of the trainer: every likely answer by a plain loop, and a forward and backward pass per prefix."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +187,9 @@ def test_a_mixture_is_scored_with_the_engines_experts(tiny_model: Path) -> None:
             )
         torch.testing.assert_close(along, expected[0], rtol=2e-3, atol=1e-3 * float(got.abs().max()))
     assert (plain(lm, PROMPTS[0])[tree.tokens[0]] - tree.rollout_log_probs[0]).abs() > 1e-3
+    worker.task = replace(worker.task, reward=lambda *_: 1 / 0)
+    with pytest.raises(UsageError, match="reward function raised on a likely answer, or returned None for it"):
+        _as_sampled(session, answers, [Example("1+1=", "2")] * 3, PROMPTS, experts)
 
 
 # --- advantages ---
@@ -343,35 +345,9 @@ def test_raw_log_probs_are_not_what_is_drawn_from(tiny_model: Path, local_runs: 
     assert "tree_sampled_log_probs" in read_tensors(sketch_path(run, 2))[0]
 
 
-def test_tokens_that_sampling_cuts_off(tiny_model: Path, local_runs: Path) -> None:
-    """The trainer still likes them: they are in the tree, and are never drawn."""
-    cut = RolloutConfig(engine="transformers", dtype="float32", top_p=0.5)
-    sketch = read_exact(loop.train(tiny_config(tiny_model, rollout=cut, sketch=FEW)), 2)
-    assert sketch is not None
-    assert (sketch.tree.rollout_log_probs == -math.inf).any()
-    assert (sketch.answers.sampled == 0).any()
-    got = report(sketch.answers.batch, sketch, preset("decoupled_token_is"))
-    assert all(math.isfinite(share.value) for share in got.progress)
-
-
-def unforeseen(response: str) -> float:
-    raise ValueError("an answer like this was not foreseen")
-
-
 def test_what_ends_a_run(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More prompts than the task has, a reward that raises on an answer that only the sketch meets, several ranks."""
     with pytest.raises(UsageError, match=r"sketch.exact_prompts is 8, but the task has only 7 prompts"):
         loop.train(tiny_config(tiny_model, sketch=FEW, train_prompts=7))
-    true_sketch: Callable[..., Any] = loop.exact_sketch
-
-    def exact_sketch(session: Any, weights: Any) -> ExactSketch:
-        task = replace(session.worker.task, reward=lambda _, response: unforeseen(response))
-        return true_sketch(replace(session, worker=replace(session.worker, task=task)), weights)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "exact_sketch", exact_sketch)
-        with pytest.raises(UsageError, match="reward function raised on a likely answer, or returned None for it"):
-            loop.train(tiny_config(tiny_model, sketch=FEW, run="raises"))
     monkeypatch.setattr(loop, "start_ranks", lambda: replace(loop.Ranks(0, 2, 0, CPU)))
     monkeypatch.setattr(loop, "stop_ranks", lambda ranks: None)
     with pytest.raises(UsageError, match="sketches are made by one process"):

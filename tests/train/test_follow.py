@@ -1,8 +1,6 @@
 """What a person sees of a run: the bar, and the event files that TensorBoard reads."""
 
 import math
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -84,15 +82,3 @@ def test_the_other_ranks_write_and_show_nothing(tmp_path: Path, capsys: pytest.C
         show(row_of(1, 0.25), 0.0)
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr() == ("", "")
-
-
-LOADED = """
-import sys, rlcorr.train.output.follow
-print([name for name in ("tensorboard", "torch.utils.tensorboard") if name in sys.modules])
-"""
-
-
-@pytest.mark.slow
-def test_what_is_not_asked_for_is_not_imported() -> None:
-    loaded = subprocess.run([sys.executable, "-W", "error", "-c", LOADED], capture_output=True, text=True, check=True)
-    assert loaded.stdout == "[]\n"

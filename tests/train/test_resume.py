@@ -241,22 +241,6 @@ def test_a_run_that_was_killed_before_its_model_was_written_is_completed(
     assert (verify(finished).status, verify(finished).problems) == ("complete", [])
 
 
-def test_play_checks_the_run_as_well(local_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["play", "--resume", "nothing"])
-    assert ended.value.code == 2
-    assert "unknown run 'nothing'. Known: none." in capsys.readouterr().err
-
-
-def test_the_help_says_what_resume_may_change(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--resume" in printed
-    for option in ("steps", "stop-at-accuracy", "eval-every", "record-every", "checkpoint-every", "max-bad-steps"):
-        assert option in printed.split("--resume", 1)[1].split("--run ", 1)[0]
-
-
 # --- killed, as processes ---
 
 
@@ -326,20 +310,3 @@ def test_a_kill_changes_nothing(
     assert ended.value.code == 1
     assert "was killed" in capsys.readouterr().out
     check_resumed_like_uninterrupted(options(ENDLESS, *stale), run, capsys, monkeypatch)
-
-
-def test_a_run_that_is_deleted_while_it_is_written_ends_in_a_sentence(
-    tiny_model: Path, local_runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    true_save = loop.save
-
-    def deleted(session: Any, path: Path, *rest: Any) -> None:
-        true_save(session, path, *rest)
-        shutil.rmtree(path)
-
-    monkeypatch.setattr(loop, "save", deleted)
-    small = ("--model", str(tiny_model), "--rollout.engine", "transformers", "--prompts-per-step", "4")
-    code, error = call(["--run", "r", *small, "--eval-prompts", "4", "--no-tensorboard"], capsys)
-    assert code == 2
-    assert error.splitlines()[-1].endswith("cannot be written: No such file or directory.")
-    assert not (local_runs / "r").exists()

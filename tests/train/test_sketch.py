@@ -82,27 +82,6 @@ def test_scores_are_derivatives_along_the_directions(tiny_model: Path, dense: bo
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
-def test_sketches_have_the_inner_products_of_whole_gradients(tiny_model: Path) -> None:
-    """Mean over 20 seeds of ⟨s, s'⟩ in K = 64 directions, against the whole gradients of nine tokens. An inner product
-    of one seed is off by at most √(8/K) ‖g‖‖g'‖, of a product of two signs; the mean by 0.08 of that. Four times it."""
-    lm, batch = load_lm(tiny_model, CPU), some_batch()
-    log_probs = Policy(lm, False)(batch, 1.0).log_probs[batch.response_mask]
-    whole = torch.stack(
-        [
-            torch.cat([g.flatten() for g in torch.autograd.grad(value, list(lm.parameters()), retain_graph=True)])
-            for value in log_probs
-        ]
-    )
-    scored, config = scored_copy(lm), tiny_config(tiny_model)
-    products = torch.zeros(9, 9)
-    for seed in range(20):
-        scores = token_scores(scored, draw_directions(scored, seed, 64), batch, batch.response_mask, config)
-        products += scores @ scores.T / 20
-    lengths = whole.norm(dim=1)
-    off = (products - whole @ whole.T).abs() / (lengths[:, None] * lengths)
-    assert off.max() < 4 * (8 / 64 / 20) ** 0.5
-
-
 def test_directions_depend_on_the_seed_and_are_signs(tiny_model: Path) -> None:
     lm = load_lm(tiny_model, CPU)
     first, same, other = (draw_directions(lm, seed, 7) for seed in (1, 1, 2))
