@@ -54,23 +54,29 @@ class RolloutEngine(Protocol):
     @property
     def description(self) -> dict[str, Any]:
         """Return name, version and settings, for the manifest."""
+        ...
 
     def generate(
         self, prompts: list[list[int]], *, n: int, max_tokens: int, sampling: Sampling, seed: int = 0
     ) -> Samples:
         """Sample n responses to each prompt. The same weights, prompts and seed give the same responses."""
+        ...
 
     def next_log_probs(self, prompts: list[list[int]], sampling: Sampling) -> NextLogProbs:
         """Return the log-probs of every token that may come next."""
+        ...
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Replace every weight. Shards are gathered one after the other, so every rank must call this."""
+        ...
 
     def fingerprints(self) -> dict[str, Tensor]:
         """Return numbers for each slice of each weight that this rank's engine has, by name, (slices, n) float32."""
+        ...
 
     def close(self) -> None:
         """Release what is shared with other processes, before the process group ends."""
+        ...
 
 
 @contextmanager
