@@ -147,15 +147,6 @@ def check_a_sketch_of_other_weights_is_refused(run: Path) -> None:
         read_sketch(run, 2)
 
 
-def test_next_scores_are_derivatives(tiny_model: Path) -> None:
-    lm, prefix = load_lm(tiny_model, CPU), [5, 6, 7]
-    directions, scored = draw_directions(lm, 3, 4), scored_copy(lm)
-    log_probs, scores = scores_of(scored, directions, lambda: next_log_probs(scored, [prefix], 0.7)[0])
-    plain = (lm(torch.tensor([prefix])).logits[0, -1] / 0.7).log_softmax(-1)
-    torch.testing.assert_close(log_probs, plain.detach(), rtol=0, atol=1e-4)
-    torch.testing.assert_close(scores, by_backward(lm, directions, plain), rtol=1e-3, atol=1e-4)
-
-
 # --- intervals ---
 
 
