@@ -104,7 +104,7 @@ def test_no_flipped_bit_of_a_checkpoint_is_read_as_another_number(tmp_path: Path
 
 def test_what_is_no_checkpoint_is_a_usage_error(tmp_path: Path) -> None:
     """None at all, and one of another version, whose fields had other names: a KeyError would say nothing."""
-    with pytest.raises(UsageError, match="has no checkpoint to resume from"):
+    with pytest.raises(UsageError, match=r"cannot be resumed .*No such file"):
         read_checkpoint(tmp_path, CPU)
     write_checkpoint(tmp_path, example_checkpoint())
     content = torch.load(tmp_path / FILE, weights_only=True)

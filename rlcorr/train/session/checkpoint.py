@@ -50,12 +50,8 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
-    """Read the checkpoint of a run. Raises `UsageError` if there is none, or one of another version of the trainer."""
+    """Read the checkpoint of a run. Raises `UsageError` if it cannot be read, or has another version of the trainer."""
     path = run / FILE
-    if not path.is_file():
-        raise UsageError(
-            f"{run} has no checkpoint to resume from: it was made with checkpoint_every 0, or has not made a step."
-        )
     try:  # torch writes a checksum for each part of the file, and reads past them
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
