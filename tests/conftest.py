@@ -20,7 +20,7 @@ settings.register_profile("quick")  # fewer examples: `make test-fast`
 
 
 IN_A_BROWSER = sorted((Path(__file__).parent / "browser").glob("test_*.py"))
-ENGINES = ("test_vllm.py", "test_vllm_sync.py", "test_vllm_router.py", "test_grid.py", "test_mini_vllm.py")
+ENGINES = ("test_vllm.py", "test_vllm_router.py", "test_grid.py", "test_mini_vllm.py")
 LONG = ("test_study_training.py", "test_every_view.py", "test_resume.py")
 
 

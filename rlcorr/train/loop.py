@@ -31,7 +31,7 @@ from rlcorr.train.learner.ranks import Ranks, full_state, full_tensor, gather, l
 from rlcorr.train.learner.score import corrected, score, score_sampled, whitened
 from rlcorr.train.learner.update import update
 from rlcorr.train.output.config_file import write_config
-from rlcorr.train.output.follow import check_installed, following
+from rlcorr.train.output.follow import following
 from rlcorr.train.output.run_writer import RunWriter, manifest_of
 from rlcorr.train.output.stopwatch import Stopwatch
 from rlcorr.train.rollout.batch_queue import BatchRequest
@@ -88,7 +88,6 @@ def announce(config: TrainConfig, ranks: Ranks) -> None:
     engine = resolve_engine(config.rollout)
     if not ranks.main:
         return
-    check_installed(config)
     if engine == "transformers" and config.rollout.engine == "auto":
         print("vLLM is not installed: the transformers engine samples, which is slower.")
     if config.optim.precision == "bfloat16" and not has_fast_bfloat16():
@@ -114,13 +113,12 @@ def mode_of(correction: CorrectionConfig) -> str:
 def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint | None) -> None:
     """Make all steps from the first one, or from the one after the checkpoint, to the last one."""
     done = state.step if state else 0
-    session = prepare(config, ranks, path, first_step=_first_request(state, done + 1))
+    # The oldest batch that a resumed run had requested is sampled again.
+    first_step = state.requests[0].step if state and state.requests else done + 1
+    session = prepare(config, ranks, path, first_step)
     if ranks.main:
-        probe = session.probe
-        print(
-            f"probe: mean |Δ| {probe.abs_log_ratio:.1e}, k3 {probe.k3:.1e}, {probe.pattern}: {probe.sentence}",
-            flush=True,
-        )
+        gap = session.probe
+        print(f"probe: mean |Δ| {gap.abs_log_ratio:.1e}, k3 {gap.k3:.1e}, {gap.pattern}: {gap.sentence}", flush=True)
     engine = session.worker.engine.description
     manifest = manifest_of(config, engine, ranks, asdict(session.probe), session.model)
     if state:
@@ -151,11 +149,6 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     finally:
         session.queue.close()
         session.worker.engine.close()
-
-
-def _first_request(state: Checkpoint | None, next_step: int) -> int:
-    """Return the first step whose batch must be sampled: the oldest one that a resumed run had requested, if any."""
-    return state.requests[0].step if state and state.requests else next_step
 
 
 def one_step(session: Session, writer: RunWriter, step: int) -> dict[str, Any]:
@@ -233,20 +226,12 @@ def request_batches(session: Session, step: int) -> None:
         # Gather here: collective calls from the engine's thread would mix with those of the trainer.
         weights = [(name, full_tensor(tensor)) for name, tensor in weights]
     if ahead:  # copies: the trainer changes its tensors before the engine or a checkpoint has read them
-        dtype = waiting_dtype(config)
+        # In the engine's format, to which it rounds them anyway, unless the trainer computes with them as well.
+        unrounded = config.sketch.every or config.rollout.score_sampled
+        dtype = torch.float32 if unrounded else getattr(torch, config.rollout.dtype)
         weights = [(name, tensor.to(dtype, copy=True)) for name, tensor in weights]
     for requested in range(first, last + 1):
         queue.put(BatchRequest(requested, step - 1, weights))
-
-
-def waiting_dtype(config: TrainConfig) -> torch.dtype:
-    """Return the number format of weights that wait in the queue.
-
-    It is the engine's format, to which the engine rounds them anyway; float32 if the run makes sketches from them or
-    scores with them.
-    """
-    unrounded = config.sketch.every or config.rollout.score_sampled
-    return torch.float32 if unrounded else getattr(torch, config.rollout.dtype)
 
 
 def held_out_accuracy(session: Session, writer: RunWriter, step: int) -> float:

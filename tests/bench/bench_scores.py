@@ -38,7 +38,8 @@ def of_a_real_model() -> None:
         prompt_mask=torch.ones(MEASURED, PROMPT, dtype=torch.bool), response_ids=ids[:, PROMPT:],
     )  # fmt: skip
     wall, cpu = time.perf_counter(), time.process_time()
-    token_scores(lm, directions, batch, TrainConfig(rollout=RolloutConfig(engine="transformers", dtype="float32")))
+    config = TrainConfig(rollout=RolloutConfig(engine="transformers", dtype="float32"))
+    token_scores(lm, directions, batch, batch.response_mask, config)
     wall, cpu = ((now - then) * ANSWERS / MEASURED for now, then in (
         (time.perf_counter(), wall), (time.process_time(), cpu)
     ))  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import ROOT, rlcorr, running, wait_for
+from processes import ROOT, running, wait_for
 
 from rlcorr.command.cli import main
 from rlcorr.records import runs, step_files
@@ -20,8 +20,8 @@ INDEX = """
 seeds = [0]
 arms = ["disabled", "half"]
 sketches = ""
-options = '''--model {model} --rollout.engine transformers --rollout.dtype float32 --prompts-per-step 8 --steps 30
---eval-prompts 2 --eval-every 30 --no-save-model --checkpoint-every 0 --no-tensorboard --record-every 30'''
+options = '''--model {model} --rollout.engine transformers --rollout.dtype float32 --prompts-per-step 8 --steps 20
+--eval-prompts 2 --eval-every 20 --no-save-model --checkpoint-every 0 --no-tensorboard --record-every 20'''
 
 [shared.arm]
 half = "--preset disabled --budget.rule random_sequence --budget.keep 0.5"
@@ -31,7 +31,7 @@ story = "A random model."
 look = "Nothing."
 options = ""
 """
-NAMES, STEPS = ["disabled_0", "half_0"], 30
+NAMES, STEPS = ["disabled_0", "half_0"], 20
 """Two training runs: each process imports PyTorch and transformers for 6 s, most of the time of the test."""
 
 pytestmark = pytest.mark.slow
@@ -109,44 +109,58 @@ def test_a_killed_training_is_tried_again(by_processes: Path) -> None:
     assert not list((by_processes / "local").glob("study_small_*"))  # of a finished training run only its rows remain
 
 
-def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path, tiny_model: Path, by_processes: Path) -> None:
-    """Interrupt a study: nothing keeps running, finished runs are not repeated, and the results are the same."""
-    folder = study_folder(tmp_path / "runs", tiny_model)
-    log, words = tmp_path / "log", ("study", "small", "--train", "--pool", "processes", "--workers", "1")
-    with running(*words, runs_folder=folder, log=log) as study:
-        wait_for("a finished training", lambda: bool(finished(folder)), log)
-        before = finished(folder)
-        wait_for("the next one", lambda: bool(in_progress(folder)), log)
+@pytest.fixture
+def in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that calls the verb `study` here, in the folder of runs that is given, with its exit code."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # otherwise the verb sets it
+
+    def study(folder: Path, *words: str) -> int:
+        monkeypatch.setenv("RLCORR_RUNS", str(folder))  # for its processes
+        monkeypatch.setattr(studies, "FOLDER", folder / "study")
+        monkeypatch.setattr(runs, "LOCAL", folder / "local")
+        with pytest.raises(SystemExit) as ended:
+            main(["study", "small", "--train", *words])
+        return int(ended.value.code or 0)
+
+    return study
+
+
+IN_PROCESSES = ("--pool", "processes", "--workers", "1")
+
+
+def test_an_interrupted_study_goes_on_where_it_was(
+    tmp_path: Path, by_processes: Path, in_this_process: Callable[..., int]
+) -> None:
+    """Interrupt a study of which one run is finished: nothing keeps running, only the other run is made again, and the
+    results are the same. The files of all arms without the table, from another machine, are gathered untrained."""
+    folder, log = tmp_path / "runs", tmp_path / "log"
+    shutil.copytree(by_processes, folder)
+    (folder / "study" / "small.parquet").unlink()
+    (folder / "local" / "study_small" / "half_0.parquet").unlink()
+    before = finished(folder)
+    with running("study", "small", "--train", *IN_PROCESSES, runs_folder=folder, log=log) as study:
+        wait_for("the other run", lambda: bool(in_progress(folder)), log)
         study.send_signal(signal.SIGINT)
         study.wait(60)
         wait_for("the end of all processes", lambda: not of_session(study.pid), log)
     assert not (folder / "study" / "small.parquet").exists()
-    again = rlcorr(*words, runs_folder=folder)
-    assert again.returncode == 0, again.stderr
-    after = finished(folder)
-    assert {name: after[name] for name in before} == before
-    assert table(folder) == table(by_processes)
+    for _ in ("the other run is made", "nothing is made"):
+        assert in_this_process(folder, *IN_PROCESSES) == 0
+        after = finished(folder)
+        assert {name: after[name] for name in before} == before
+        assert table(folder) == table(by_processes)
+        before = after
+        (folder / "study" / "small.parquet").unlink()
 
 
-def test_arms_that_another_machine_trained_are_gathered(tmp_path: Path, by_processes: Path) -> None:
-    """Copy the files of all arms without the table: nothing is trained, and the table is the same."""
-    folder = tmp_path / "runs"
-    shutil.copytree(by_processes, folder)
-    (folder / "study" / "small.parquet").unlink()
-    before = finished(folder)
-    again = rlcorr("study", "small", "--train", "--pool", "processes", runs_folder=folder)
-    assert again.returncode == 0, again.stderr
-    assert finished(folder) == before
-    assert table(folder) == table(by_processes)
-
-
-def test_a_training_that_fails_ends_the_study(tmp_path: Path, tiny_model: Path) -> None:
-    folder = study_folder(tmp_path, tiny_model)
+def test_a_training_that_fails_ends_the_study(
+    tmp_path: Path, tiny_model: Path, in_this_process: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = study_folder(tmp_path / "runs", tiny_model)
     index = folder / "study" / "index.toml"
     index.write_text(index.read_text().replace(f"--model {tiny_model}", f"--model {tmp_path}/none"))
-    ended = rlcorr("study", "small", "--train", "--pool", "processes", "--workers", "1", runs_folder=folder)
-    assert ended.returncode != 0
-    assert "disabled_0 ended with code 1; see" in ended.stderr
+    assert in_this_process(folder, *IN_PROCESSES) != 0
+    assert "disabled_0 ended with code 1; see" in capsys.readouterr().err
     assert (folder / "local" / "study_small" / "disabled_0.log").read_text()
 
 
@@ -204,20 +218,16 @@ def test_a_killed_node_changes_nothing(cluster: tuple, tmp_path: Path, by_proces
 
 
 def test_an_address_where_no_ray_answers(
-    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_model: Path, in_this_process: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(studies, "FOLDER", study_folder(tmp_path, tiny_model) / "study")
-    monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # otherwise the verb sets it
+    folder = study_folder(tmp_path / "runs", tiny_model)
     for words, refusal in (
         (["--address", "127.0.0.1:9"], "no Ray answers at '127.0.0.1:9'"),
         (["--address", "nonsense"], "no Ray answers at 'nonsense' (Invalid address format: nonsense)"),
         (["--pool", "processes", "--address", "auto"], "goes with Ray, not with --pool processes"),
     ):
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["study", "small", "--train", *words])
+        assert in_this_process(folder, *words) == 2, words
         last = capsys.readouterr().err.strip().splitlines()[-1]
-        assert ended.value.code == 2, words
         assert last.startswith("rlcorr: "), words
         assert refusal in last, words

@@ -32,12 +32,12 @@ def forget_engines() -> None:
         handler.close()
 
 
-def train_alone(arguments: Sequence[str], local: Path) -> Path:
-    """What `rlcorr train` records with these options, its engine gone; the run must be called r."""
+def train_alone(arguments: Sequence[str], local: Path, code: int = 0) -> Path:
+    """What `rlcorr train` records with these options until it exits with this code, its engine gone; the run is r."""
     forget_engines()
     with pytest.raises(SystemExit) as ended:
-        main(["train", "--run", "r", *arguments])
-    assert ended.value.code == 0
+        main(["train", *([] if "--resume" in arguments else ["--run", "r"]), *arguments])
+    assert ended.value.code == code
     forget_engines()
     return local / "r"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlcorr.gradients.answers import AnswerTree, answers_of
+from rlcorr.gradients.answers import answers_of
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientReport, compare
 from rlcorr.gradients.sketch import ExactSketch, SampledSketch
@@ -19,7 +19,6 @@ from rlcorr.presets import preset
 from rlcorr.train.sketches.answer_tree import Distributions, grow
 from rlcorr.train.sketches.sampled import next_log_probs
 from rlcorr.train.sketches.token_scores import Directions, draw_directions
-from rlcorr.train.sketches.tree_scores import node_log_probs, pack_trees
 
 NAMES = ("disabled", "decoupled_token_is", "decoupled_geo_rs", "decoupled_token_icepop")
 SIZES = (64, 1024)
@@ -51,21 +50,15 @@ def task(gap: float = 0.3) -> Task:
         old, rollout = (next_log_probs(model, prefixes, 1.0) for model in (lm, engine))
         return Distributions(old, rollout, rollout)
 
-    tree = grow(PROMPTS, evaluate, eos_ids=[0], max_tokens=3, smallest=1e-12, most_nodes=10**6)
-    old, gradients = torch.zeros(len(tree.nodes)), []
-    for packed in pack_trees(tree, torch.device("cpu")):
-        log_probs = node_log_probs(lm, packed, 1.0)
-        old[packed.nodes] = log_probs.detach()
-        gradients += [
-            torch.cat([g.flatten() for g in torch.autograd.grad(value, list(lm.parameters()), retain_graph=True)])
-            for value in log_probs
-        ]
-    columns = {
-        "prompts": [n.prompt for n in tree.nodes], "parents": [n.parent for n in tree.nodes],
-        "tokens": [n.token for n in tree.nodes], "rollout_log_probs": [n.rollout_log_prob for n in tree.nodes],
-        "sampled_log_probs": [n.sampled_log_prob for n in tree.nodes],
-    }  # fmt: skip
-    nodes = AnswerTree(old_log_probs=old, **{name: torch.tensor(values) for name, values in columns.items()})
+    nodes, _ = grow(PROMPTS, evaluate, eos_ids=[0], max_tokens=3, smallest=1e-12, most_nodes=10**6)
+    gradients, prefixes = [], []
+    for prompt, parent, token in zip(
+        nodes.prompts.tolist(), nodes.parents.tolist(), nodes.tokens.tolist(), strict=True
+    ):
+        before = PROMPTS[prompt] if parent < 0 else prefixes[parent]
+        log_prob = next_log_probs(lm, [before], 1.0)[0, token]
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(log_prob, list(lm.parameters()))]))
+        prefixes.append([*before, token])
     bare = ExactSketch(nodes, torch.zeros(0), torch.stack(gradients), task_prompts=len(PROMPTS))
     mask = answers_of(nodes).batch.response_mask
     generator = torch.Generator().manual_seed(1)

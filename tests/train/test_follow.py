@@ -1,18 +1,15 @@
 """What a person sees of a run: the bar, and the event files that TensorBoard reads."""
 
 import math
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.output.follow import check_installed, following, headline
+from rlcorr.train.output.follow import following, headline
 
 CONFIG = TrainConfig(run="followed", steps=6)
 QUIET = TrainConfig(run="followed", steps=6, tensorboard=False)
@@ -32,59 +29,33 @@ def scalars(run: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_the_headline() -> None:
-    expected = "reward=0.50 accuracy=0.25 k3=1.2e-04 kept=88% bad=3"
-    assert headline(row_of(1, 0.5), accuracy=0.25, bad=3.0) == expected
-
-
 def test_the_headline_of_a_step_that_was_skipped() -> None:
     row = {"step": 1.0, "reward": math.nan, "bad/rewards": 2.0}
     assert headline(row, accuracy=0.25, bad=2.0) == "reward=nan accuracy=0.25 k3=nan kept=nan% bad=2"
 
 
-def test_the_bar_counts_steps_and_bad_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with following(tmp_path, QUIET) as show:
-        for step, bad in ((1, 0), (2, 3), (3, 1)):
-            show(row_of(step, 0.5, bad), 0.25)
-    last = capsys.readouterr().err.split("\r")[-1]
-    assert last.startswith("3/6|")
-    assert " left, reward=0.50 accuracy=0.25 k3=1.2e-04 kept=88% bad=4" in last
-
-
-def test_the_bar_of_a_resumed_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_counts_steps_and_bad_numbers_also_of_a_resumed_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step, bad in ((1, 2), (2, 5)):
         runs.append_metrics(tmp_path, row_of(step, 0.5, bad))
     with following(tmp_path, QUIET, done=2) as show:
         show(row_of(3, 0.5, 1), 0.25)
     last = capsys.readouterr().err.split("\r")[-1]
     assert last.startswith("3/6|")
-    assert "bad=8" in last  # 2 + 5 of the rows before, and 1
+    assert " left, reward=0.50 accuracy=0.25 k3=1.2e-04 kept=88% bad=8" in last  # 2 + 5 of the rows before, and 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "metrics.jsonl"]  # without TensorBoard nothing is written
 
 
-def test_tensorboard_gets_every_metric_of_every_row(tmp_path: Path) -> None:
+def test_tensorboard_gets_every_metric_of_every_row_while_the_run_goes_on(tmp_path: Path) -> None:
     with following(tmp_path, CONFIG) as show:
-        for step in (1, 2, 3):
-            show(row_of(step, step / 4, bad=step), 0.0)
-    assert scalars(tmp_path, "reward") == [(1, 0.25), (2, 0.5), (3, 0.75)]
+        for step, reward in ((1, 0.25), (2, math.inf), (3, 0.75)):
+            show(row_of(step, reward, bad=step), 0.0)
+            assert scalars(tmp_path, "reward")[-1] == (step, reward)
     assert scalars(tmp_path, "bad/rewards") == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert scalars(tmp_path, "rollout_corr/kept_fraction") == [(1, 0.875), (2, 0.875), (3, 0.875)]
     with pytest.raises(KeyError):
         scalars(tmp_path, "step")
-
-
-def test_a_row_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
-    with following(tmp_path, CONFIG) as show:
-        show(row_of(1, 0.25), 0.0)
-        assert scalars(tmp_path, "reward") == [(1, 0.25)]
-
-
-def test_a_number_that_is_not_finite_is_written_as_it_is(tmp_path: Path) -> None:
-    with following(tmp_path, CONFIG) as show:
-        show(row_of(1, math.nan), 0.0)
-        show(row_of(2, math.inf), 0.0)
-    (_, first), (_, second) = scalars(tmp_path, "reward")
-    assert math.isnan(first)
-    assert second == math.inf
 
 
 def interrupted_after_five_steps(run: Path) -> None:
@@ -111,28 +82,3 @@ def test_the_other_ranks_write_and_show_nothing(tmp_path: Path, capsys: pytest.C
         show(row_of(1, 0.25), 0.0)
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr() == ("", "")
-
-
-def test_without_tensorboard_nothing_is_written(tmp_path: Path) -> None:
-    with following(tmp_path, QUIET) as show:
-        show(row_of(1, 0.25), 0.0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_package_is_refused_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)  # makes Python answer as if it were not installed
-    with pytest.raises(UsageError, match=r"tensorboard is not installed: .*pip install tensorboard.*leave.* --"):
-        check_installed(TrainConfig())
-    check_installed(TrainConfig(tensorboard=False))
-
-
-LOADED = """
-import sys, rlcorr.train.output.follow
-print([name for name in ("tensorboard", "torch.utils.tensorboard") if name in sys.modules])
-"""
-
-
-@pytest.mark.slow
-def test_what_is_not_asked_for_is_not_imported() -> None:
-    loaded = subprocess.run([sys.executable, "-W", "error", "-c", LOADED], capture_output=True, text=True, check=True)
-    assert loaded.stdout == "[]\n"

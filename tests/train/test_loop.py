@@ -21,12 +21,11 @@ from rlcorr.records.verify import verify
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.inputs.jsonl_task import jsonl_task
-from rlcorr.train.inputs.tasks import TASKS, Example, is_held_out
+from rlcorr.train.inputs.tasks import TASKS, is_held_out
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.bad_numbers import summary
 from rlcorr.train.loop import train
-from rlcorr.train.rollout.collect import Collected, batch_of, judge, scored
+from rlcorr.train.rollout.collect import Collected, batch_of, scored
 from rlcorr.train.rollout.engine import Samples
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 
@@ -73,8 +72,13 @@ def test_an_existing_run_is_not_overwritten(
 
 
 def test_the_same_held_out_prompts_are_answered_over_the_run(tiny_model: Path, local_runs: Path) -> None:
-    """Before the first update, and at each evaluation; a greedy answer is judged like any other."""
-    answers = read_answers(train(tiny_config(tiny_model, steps=3, eval_every=2)))
+    """Before the first update, and at each evaluation; a greedy answer is judged like any other. A run to be committed
+    has no weights."""
+    changes = {"save_model": False, "checkpoint_every": 0, "tensorboard": False}
+    run = train(tiny_config(tiny_model, steps=3, eval_every=2, **changes))
+    names = ["answers.jsonl", "config.yaml", "manifest.json", "metrics.jsonl", "steps"]
+    assert sorted(path.name for path in run.iterdir()) == names
+    answers = read_answers(run)
     assert [answer.step for answer in answers] == [step for step in (0, 2, 3) for _ in range(3)]
     prompts = [answer.prompt for answer in answers[:3]]
     assert len(set(prompts)) == 3
@@ -83,18 +87,6 @@ def test_the_same_held_out_prompts_are_answered_over_the_run(tiny_model: Path, l
     for answer in answers:
         a, b = answer.prompt.removesuffix("=").split("+")
         assert answer.reward == float(answer.response == str(int(a) + int(b)))
-
-
-@pytest.mark.usefixtures("rewarding")
-def test_recorded_pairs_agree_in_float32(tiny_model: Path, local_runs: Path) -> None:
-    """The engine computes in float32 as the trainer does, so after each sync only summation order is left."""
-    path = train(tiny_config(tiny_model, steps=3, optim=OptimConfig(learning_rate=1e-2)))
-    for step in (1, 2, 3):
-        record = runs.read_step(path, step)
-        mask = record.batch.response_mask
-        d = record.batch.tensors()["old_log_probs"][mask].double() - record.batch.rollout_log_probs[mask].double()
-        assert float((d.exp() - 1 - d).mean()) < 1e-7
-    assert runs.read_metrics(path)[-1]["actor/kl_loss"] > 0  # the weights did move
 
 
 @pytest.mark.usefixtures("rewarding")
@@ -125,17 +117,10 @@ def test_a_sync_that_fails_later_stops_a_float32_run(
             true_sync(*given)
 
     monkeypatch.setattr(TransformersEngine, "sync", sync)
-    with pytest.raises(UsageError, match="did not take the weights of the last step"):
+    with pytest.raises(UsageError, match="did not take the weights of the last sync"):
         train(tiny_config(tiny_model, steps=5, optim=OptimConfig(learning_rate=1e-2)))
     report = verify(local_runs / "tiny")
     assert (report.status, report.readable_steps, report.problems) == ("interrupted", 2, [])
-
-
-def test_a_run_to_be_committed_holds_no_weights(tiny_model: Path, local_runs: Path) -> None:
-    run = train(tiny_config(tiny_model, steps=1, save_model=False, checkpoint_every=0, tensorboard=False))
-    names = ["answers.jsonl", "config.yaml", "manifest.json", "metrics.jsonl", "steps"]
-    assert sorted(path.name for path in run.iterdir()) == names
-    assert verify(run).problems == []
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -148,7 +133,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"preset": "disabled", "batch_normalize": True}, "nothing to normalise"),
     ({"run": "../elsewhere"}, "name of a run must be plain"),
     ({"steps": 0}, "steps must be > 0; got 0"),
-    ({"optim": OptimConfig(minibatches=9)}, "minibatches must be at most"),
     ({"advantage": AdvantageConfig(estimator="grpo"), "samples_per_prompt": 1}, "samples_per_prompt must be at least"),
 ]
 
@@ -160,34 +144,26 @@ def test_wrong_settings_are_refused_at_once(tiny_model: Path) -> None:
     for make, message in (
         (lambda: RolloutConfig(temperature=0), "temperature must be > 0; got 0"),
         (lambda: AdvantageConfig(gae_lambda=1.5), "gae_lambda must be between 0 and 1"),
-        (lambda: RolloutConfig(dtype="int8"), "unknown dtype 'int8'"),  # pyright: ignore[reportArgumentType]
     ):
         with pytest.raises(UsageError, match=message):
             make()
 
 
-def test_a_preset_brings_its_own_numbers(tiny_model: Path) -> None:
+def test_a_preset_brings_its_own_numbers_and_what_is_asked_for_beside_it_changes_nothing_else(tiny_model: Path) -> None:
     """prime-rl holds π_θ near π_rollout by k2 with twice its coefficient; the term to π_ref is the trainer's."""
     loss = tiny_config(tiny_model, preset="prime_rl_dppo").policy_loss
     assert (loss.use_rollout_kl_loss, loss.rollout_kl_loss_coef, loss.use_kl_loss) == (True, 2e-3, True)
-
-
-def test_what_is_asked_for_beside_a_preset_changes_nothing_else(tiny_model: Path) -> None:
     config = tiny_config(tiny_model, preset="decoupled_seq_is", batch_normalize=True, loss_type="kl_cov")
     expected = replace(preset("decoupled_seq_is"), rollout_is_batch_normalize=True, loss_type="kl_cov")
     assert config.correction == expected
+    assert TrainConfig().correction.rollout_is == "token"  # the defaults are a complete configuration
 
 
-@pytest.mark.parametrize("name", ["prime_rl_dppo", "trl_opsm"])
-def test_presets_of_every_kind_train(tiny_model: Path, local_runs: Path, name: str) -> None:
-    """With terms and rules that the cells of test_grid.py have not."""
-    row = runs.read_metrics(train(tiny_config(tiny_model, preset=name, steps=1)))[0]
+def test_a_preset_with_a_term_of_its_own_trains(tiny_model: Path, local_runs: Path) -> None:
+    """With a term that the cells of test_grid.py have not."""
+    row = runs.read_metrics(train(tiny_config(tiny_model, preset="prime_rl_dppo", steps=1)))[0]
     assert all(math.isfinite(value) for value in row.values())
-    assert ("rollout_kl" in row) == (name == "prime_rl_dppo")
-
-
-def test_defaults_are_a_complete_configuration() -> None:
-    assert TrainConfig().correction.rollout_is == "token"
+    assert "rollout_kl" in row
 
 
 # --- answers without a reward are left out of the loss; answers that hit the length limit are counted ---
@@ -234,17 +210,6 @@ def test_what_is_counted() -> None:
     assert (row["bad/no_answers"], row["reward"]) == (1, pytest.approx(0.75))
 
 
-def test_none_is_an_answer_of_a_reward_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "def judge(prompt, text, answer):\n    return {'y': 1}.get(text)\n"
-    (tmp_path / "sparse_judge.py").write_text(lines)
-    monkeypatch.syspath_prepend(tmp_path)
-    lines = "".join(f'{{"prompt": "p{i}", "answer": "a"}}\n' for i in range(40))
-    (tmp_path / "data.jsonl").write_text(lines)
-    task = jsonl_task(tmp_path / "data.jsonl", reward="sparse_judge:judge", max_tokens=4)
-    example = Example("p", "a")
-    assert [judge(task, example, text) for text in ("y", "n")] == [1.0, None]
-
-
 # --- trained ---
 
 
@@ -259,19 +224,7 @@ def small(model: Path, **changes: Any) -> TrainConfig:
 
 
 @pytest.mark.slow  # a training run
-def test_truncated_answers_are_counted(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reward_with(monkeypatch, lambda response: len(response) / 5)
-    run = train(small(tiny_model))
-    for step, row in enumerate(runs.read_metrics(run), 1):
-        batch = runs.read_step(run, step).batch
-        ids, mask = batch.tensors()["response_ids"], batch.response_mask
-        ended = torch.stack([line[real][-1] == EOS_ID for line, real in zip(ids, mask, strict=True)])
-        assert 0 < row["truncated"] == int((~ended).sum()) < 32, step
-        assert row["rollout_corr/tokens"] == int(mask.sum()), step
-
-
-@pytest.mark.slow
-def test_answers_without_a_reward_cost_no_step(
+def test_answers_without_a_reward_cost_no_step_and_truncated_ones_are_counted(
     tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers with a 1 cannot be judged; neither the record nor a reader of it meets them."""
@@ -280,9 +233,15 @@ def test_answers_without_a_reward_cost_no_step(
     assert (verify(run).status, verify(run).problems) == ("complete", [])
     for step, row in enumerate(runs.read_metrics(run), 1):
         record = runs.read_step(run, step)
-        rewards = record.batch.tensors()["rewards"]
+        rewards, ids, mask = (
+            *(record.batch.tensors()[n] for n in ("rewards", "response_ids")),
+            record.batch.response_mask,
+        )
         assert 0 < row["unscored"] == 32 - len(rewards) < 32, step
         assert not any("1" in text for text in record.responses)
+        assert row["rollout_corr/tokens"] == int(mask.sum()), step
+        recorded = sum(int(line[real][-1]) != EOS_ID for line, real in zip(ids, mask, strict=True))
+        assert 0 < recorded <= row["truncated"] < 32, step  # those without a reward are counted as well
         assert bool(rewards.isfinite().all())
         assert row["reward"] == pytest.approx(float(rewards.double().mean())), step
         assert row["grad_norm"] > 0

@@ -161,7 +161,7 @@ def test_a_step_is_checked_only_if_both_sides_are_in_float32() -> None:
     prove_step(1.9e-6, FLOAT32, "float32")  # published for a GPU
     prove_step(1e-3, FLOAT32, "bfloat16")
     prove_step(1e-3, replace(FLOAT32, dtype="bfloat16"), "float32")
-    with pytest.raises(UsageError, match="the engine did not take the weights of the last step"):
+    with pytest.raises(UsageError, match="the engine did not take the weights of the last sync"):
         prove_step(1e-3, FLOAT32, "float32")
 
 

@@ -1,24 +1,20 @@
 """The sampler's likeliest tokens: recorded, scored by the trainer, and used by score centering and support replay."""
 
-import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engines import forget_engines
 from learners import EACH_ROW, ONE_STEP, one_update, rows_alone, scored_batch, small_policy, train_config
 from tiny import CPU, tiny_config
 from torch import Tensor
 
-from rlcorr import CorrectionConfig, TokenBatch, preset
+from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
-from rlcorr.train.config.training import WARM_START
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
@@ -64,16 +60,6 @@ def test_an_update_follows_the_centred_score(monkeypatch: pytest.MonkeyPatch, mi
     (-torch.stack(parts).sum() / batch.response_mask.sum()).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
     torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_micro_batches_change_nothing_with_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = small_policy()
-    batch = whole(scored_batch(policy))
-    weighted = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5, rollout_is_threshold_lower=0.7)
-    config = train_config(monkeypatch, weighted, rollout=ALL, loss=LossConfig(score_centering=True))
-    apart = replace(config, optim=replace(config.optim, microbatch_tokens=EACH_ROW))
-    (one, _), (split, _) = one_update(policy, config, batch), one_update(policy, apart, batch)
-    torch.testing.assert_close(split, one, atol=1e-5, rtol=1e-4)
 
 
 def test_the_policy_scores_all_listed_tokens(tiny_model: Path) -> None:
@@ -138,15 +124,6 @@ def test_replaying_the_support_brings_the_ratios_back_to_1(tiny_model: Path, loc
     torch.testing.assert_close(replayed, torch.ones_like(replayed), atol=1e-4, rtol=0)
 
 
-def test_a_run_with_score_centering_learns_and_records(tiny_model: Path, local_runs: Path) -> None:
-    path = train(tiny_config(tiny_model, rollout=TOP, loss=LossConfig(score_centering=True)))
-    batch = runs.read_step(path, 1).batch
-    lists = batch.tensors()
-    d = (lists["old_top_log_probs"] - lists["rollout_top_log_probs"])[batch.response_mask]
-    assert float(d.abs().max()) < 1e-4
-    assert all(math.isfinite(row["grad_norm"]) for row in runs.read_metrics(path))
-
-
 def test_settings_that_do_not_fit_are_refused(tiny_model: Path) -> None:
     centred = LossConfig(score_centering=True)
     changes: list[tuple[dict[str, Any], str]] = [
@@ -159,43 +136,3 @@ def test_settings_that_do_not_fit_are_refused(tiny_model: Path) -> None:
             tiny_config(tiny_model, **changed)
     with pytest.raises(UsageError, match="every token that the sampler could draw"):
         replace(TOP, support_replay=True, top_k=5)
-
-
-def test_the_preset_of_score_centering_is_that_setting(tiny_model: Path) -> None:
-    config = tiny_config(tiny_model, rollout=TOP, preset="nemo_rl_score_centering")
-    assert config.policy_loss.score_centering
-    assert config.correction == preset("disabled")
-
-
-def test_lists_of_different_lengths_are_refused() -> None:
-    mask, zeros = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2)
-    with pytest.raises(UsageError, match="the same K for all lists"):
-        TokenBatch(
-            mask, zeros, top_ids=torch.zeros(1, 2, 3, dtype=torch.int64), rollout_top_log_probs=torch.zeros(1, 2, 4)
-        )
-    with pytest.raises(UsageError, match="natural logarithms"):
-        TokenBatch(mask, zeros, rollout_top_log_probs=torch.ones(1, 2, 3)).check_values()
-
-
-@pytest.mark.slow
-@pytest.mark.engine
-@pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
-def test_vllm_lists_its_likeliest_tokens_and_their_support_is_replayed(local_runs: Path, tmp_path: Path) -> None:
-    """vLLM adds the sampled token to its lists, which must not stay there; of a cut distribution it lists the cut."""
-    forget_engines()
-    config = RolloutConfig(engine="vllm", dtype="float32", top_logprobs=5)
-    engine = start_engine(config, WARM_START, ALONE, [EOS_ID], tmp_path / "engine.log")
-    policy, prompts = Policy(load_lm(WARM_START, CPU)), [[1, 5, 6, 13], [1, 7, 4, 13]]
-    for sampling, support in ((Sampling(), False), (Sampling(top_p=0.9, top_k=4), True)):
-        samples = engine.generate(prompts, n=16, max_tokens=6, sampling=sampling)
-        batch = to_batch([prompt for prompt in prompts for _ in range(16)], samples, CPU)
-        with torch.no_grad():
-            scores = policy(batch, 1.0, support=support)
-        mask, listed = batch.response_mask, batch.tensors()["rollout_top_log_probs"]
-        torch.testing.assert_close(scores.log_probs[mask], batch.rollout_log_probs[mask], atol=1e-3, rtol=0)
-        drawable = listed[mask] > -torch.inf
-        assert bool(drawable.all()) is not support
-        torch.testing.assert_close(scores.top_log_probs[mask][drawable], listed[mask][drawable], atol=1e-3, rtol=0)
-        assert float(listed[mask].exp().sum(-1).max()) < 1 + 1e-5
-        assert bool((listed[mask].diff(dim=-1)[drawable[:, 1:]] <= 0).all())
-    forget_engines()

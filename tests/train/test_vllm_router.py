@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +15,15 @@ import torch
 from engines import Forgetful, forget_engines, mismatch
 from router_gap import measure
 from tiny import CPU, save_random
+from transformers import PreTrainedModel
 
 from rlcorr.errors import UsageError
-from rlcorr.train.config.pretraining import PretrainConfig
+from rlcorr.records import runs
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.pretrain import new_moe_lm, pretrain
+from rlcorr.train.pretrain import new_lm, new_moe_lm
 from rlcorr.train.rollout import vllm_engine, vllm_router
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
 from rlcorr.train.rollout.start import start_engine
@@ -40,23 +42,21 @@ FEW_BLOCKS = replace(FLOAT32, kv_cache_mib=3, max_model_len=256)
 """Room for eight blocks of 128 tokens: longer sequences preempt one another."""
 
 
+WARM_START_MOE = runs.ROOT / "warm_start_moe" / "checkpoint"
 Start = Callable[[RolloutConfig, Path], RolloutEngine]
 
 
-def save_moe(path: Path, *, tied: bool) -> Path:
-    return save_random(path, new_moe_lm, tied=tied)
-
-
 @pytest.fixture(scope="module")
-def start() -> Iterator[Start]:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """These engines stay to the end."""
     forget_engines()
     alive: list[RolloutEngine] = []
+    log = tmp_path_factory.mktemp("router") / "engine.log"
 
     def begin(config: RolloutConfig, model: Path) -> RolloutEngine:
         for handler in logging.getLogger("vllm").handlers:
             handler.close()  # of the engine before
-        alive.append(start_engine(config, model, ALONE, [EOS_ID], model / "engine.log"))
+        alive.append(start_engine(config, model, ALONE, [EOS_ID], log))
         return alive[-1]
 
     yield begin
@@ -66,7 +66,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_moe(tmp_path_factory.mktemp("tied"), tied=True)
+    return save_random(tmp_path_factory.mktemp("tied"), new_moe_lm, tied=True)
 
 
 @pytest.fixture(scope="module")
@@ -131,16 +131,6 @@ def test_preempted_requests(start: Start, tied: Path, policy: Policy, steps: lis
     assert_the_trainer_routes_alike(policy, asked, got)
 
 
-def test_a_cached_prefix_is_noticed(start: Start, tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokens are never routed, so there is nothing to replay."""
-    settings = vllm_engine._settings
-    monkeypatch.setattr(vllm_engine, "_settings", lambda *given: settings(*given) | {"enable_prefix_caching": True})
-    caching, asked = start(FLOAT32, tied), prompts(1, 300, 300)
-    caching.generate(asked, n=1, max_tokens=2, sampling=Sampling())
-    with pytest.raises(UsageError, match="prefix caching must be off"):
-        caching.generate(asked, n=1, max_tokens=2, sampling=Sampling())
-
-
 def test_a_sync_replaces_every_expert(engine: RolloutEngine, policy: Policy) -> None:
     assert mismatch(engine, policy, prompts(32, 6, 6)) <= FLOAT32_K3
     assert prove_sync(engine, policy, FLOAT32).k3 <= FLOAT32_K3
@@ -154,9 +144,11 @@ def test_a_sync_replaces_every_expert(engine: RolloutEngine, policy: Policy) -> 
             assert sync_proof(Forgetful(engine, policy, {name}), policy).left_behind == [expected]
 
 
-def test_an_untied_head_is_synced_too(start: Start, tmp_path: Path) -> None:
-    model = save_moe(tmp_path / "untied", tied=False)
-    proved = prove_sync(start(FLOAT32, model), Policy(load_lm(model, CPU), False), FLOAT32)
+@pytest.mark.parametrize("new", [new_lm, new_moe_lm])
+def test_an_untied_head_is_synced_too(new: Callable[[int], PreTrainedModel], start: Start, tmp_path: Path) -> None:
+    model = save_random(tmp_path / "untied", new, tied=False)
+    config = replace(FLOAT32, router_replay=new is new_moe_lm)
+    proved = prove_sync(start(config, model), Policy(load_lm(model, CPU), False), config)
     assert proved.left_behind == []
     assert proved.k3 <= FLOAT32_K3
 
@@ -172,15 +164,9 @@ def test_experts_that_stay_unpacked_are_found(
     assert prove_sync(engine, policy, FLOAT32).k3 <= FLOAT32_K3
 
 
-def test_replay_makes_the_mismatch_smaller(start: Start, local_runs: Path) -> None:
-    """The checkpoint of a pretraining, in bfloat16, against the float32 trainer.
-
-    How much smaller depends on the model, and which model 200 steps make depends on the processor: k3 fell to less than
-    one half with AVX-512, and to 77 % without vector instructions.
-    """
-    few = PretrainConfig("moe", max_steps=200, addition_every=1, addition_batch=16, eval_every=1000, eval_prompts=8)
-    model = pretrain(replace(few, architecture="qwen3_moe")) / "checkpoint"
-    engine, policy = start(BFLOAT16, model), Policy(load_lm(model, CPU), False)
+def test_replay_makes_the_mismatch_smaller(start: Start) -> None:
+    """A model that was trained, in bfloat16, against the float32 trainer."""
+    engine, policy = start(BFLOAT16, WARM_START_MOE), Policy(load_lm(WARM_START_MOE, CPU), False)
     without, replayed = measure(engine, policy, prompts(128, 20, 40), max_tokens=60)
     assert without.other_set > 1e-3  # bfloat16 tips some choices
     assert replayed.k3 < without.k3
@@ -188,6 +174,13 @@ def test_replay_makes_the_mismatch_smaller(start: Start, local_runs: Path) -> No
     assert replayed.other_set < without.other_set  # what tipped a router upstream is undone
 
 
-def test_a_dense_engine_has_no_router(start: Start, tiny_model: Path) -> None:
+def test_what_the_tap_cannot_read(engine: Any) -> None:
+    """A dense model has no router, and a token of a cached prefix is never routed, so there is nothing to replay."""
+    runner = SimpleNamespace(get_model=lambda: torch.nn.Linear(1, 1))
     with pytest.raises(UsageError, match="this model has no experts"):
-        start(replace(FLOAT32, max_model_len=128), tiny_model)
+        vllm_router.RouterTap(SimpleNamespace(collective_rpc=lambda _: [runner]))
+    experts = torch.zeros(2, 3, 2, dtype=torch.int16)
+    engine._tap._steps.append(vllm_router.Step([("0", 0)], torch.tensor([2]), torch.tensor([1, 2]), experts))
+    answer = SimpleNamespace(token_ids=[8], index=0)
+    with pytest.raises(UsageError, match="prefix caching must be off"):
+        engine._tap.take([SimpleNamespace(request_id="0", prompt_token_ids=[5, 6, 7], outputs=[answer])])

@@ -1,6 +1,5 @@
 """Progress of a run for people: a progress bar, and event files for TensorBoard."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rlcorr.errors import UsageError
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.train.config.training import TrainConfig
@@ -16,15 +14,6 @@ from rlcorr.train.config.training import TrainConfig
 Write = Callable[[dict[str, float]], object]
 Show = Callable[[dict[str, float], float], None]
 """Takes the row of metrics of a step, and the newest accuracy on held-out prompts."""
-
-
-def check_installed(config: TrainConfig) -> None:
-    """Raise `UsageError` if a package that the configuration needs is missing."""
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise UsageError(
-            "tensorboard is not installed: install it with `pip install tensorboard`, or leave it out with "
-            "--no-tensorboard."
-        )
 
 
 @contextmanager

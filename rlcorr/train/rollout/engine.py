@@ -89,10 +89,8 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def left_padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad ragged ids with 0 on the left; return ids (B, P) and mask (B, P)."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    return ids, torch.arange(width, device=device) >= width - lengths[:, None]
+    ids, mask = right_padded([row[::-1] for row in rows], torch.int64, device)
+    return ids.flip(1), mask.flip(1)
 
 
 def right_padded(rows: list[list[Any]], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

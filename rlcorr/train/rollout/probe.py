@@ -1,7 +1,6 @@
 """Measure the mismatch between engine and trainer on the same weights, before the first step, and name its cause."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,7 +8,6 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcorr.analysis.log_prob_pairs import tokens_of
 from rlcorr.analysis.published import SPREAD, Format, rounding
-from rlcorr.analysis.symptoms import Pattern
 from rlcorr.analysis.triage import ONE_SIDED, top_p_mass
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio
@@ -19,9 +17,6 @@ from rlcorr.train.learner.policy import Policy, first_names
 from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.sync_proof import SYNCED_K3, SyncProof
 from rlcorr.types import TokenBatch
-
-ProbedPattern = Pattern | Literal["routing", "tokenizer", "unexplained"]
-"""Patterns that `triage` finds in pairs alone, and those that only the trainer finds, because it can score again."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,7 @@ class Probe:
     k3: float  # mean of e^d − 1 − d
     left_behind: list[str]  # tensors that stayed old in the engine after a sync (`prove_sync`)
     round_trip: float  # share of the responses whose text is tokenized to the same ids
-    pattern: ProbedPattern
+    pattern: str  # one of the table in `probe`
     sentence: str
 
 
@@ -76,7 +71,7 @@ def probe(
 
 def pattern_of(
     policy: Policy, config: RolloutConfig, batch: TokenBatch, d: Tensor, proof: SyncProof, same_ids: float
-) -> tuple[ProbedPattern, str]:
+) -> tuple[str, str]:
     """Return the first pattern that fits, and a sentence about it."""
     scored, mask = config.scored_temperature, batch.response_mask
     if proof.left_behind:

@@ -33,12 +33,9 @@ def resolve_engine(config: RolloutConfig) -> str:
         name = "vllm" if vllm_installed() else "transformers"
     if name == "vllm" and not vllm_installed():
         raise UsageError("engine vllm is not installed here; use --rollout.engine transformers.")
-    if name == "transformers" and config.kv_cache_dtype != "auto":
-        raise UsageError(f"kv_cache_dtype {config.kv_cache_dtype!r} needs the vllm engine; got transformers.")
-    if name == "transformers" and config.quantization != "none":
-        raise UsageError(f"quantization {config.quantization!r} needs the vllm engine; got transformers.")
-    if name == "transformers" and config.router_replay:
-        raise UsageError("router_replay needs the vllm engine, whose router can be read; got transformers.")
+    for option, off in (("kv_cache_dtype", "auto"), ("quantization", "none"), ("router_replay", False)):
+        if name == "transformers" and getattr(config, option) != off:
+            raise UsageError(f"{option} {getattr(config, option)!r} needs the vllm engine; got transformers.")
     if config.kv_cache_dtype == "fp8_e5m2" and torch.cuda.is_available():
         raise UsageError("kv_cache_dtype 'fp8_e5m2' needs vLLM's CPU engine: FlashAttention on a GPU takes e4m3 only.")
     if config.kv_cache_dtype.startswith("fp8") and not has_caches_in_8_bits():

@@ -6,10 +6,12 @@ again: every tensor, also as a part of a larger one, must have changed. Then it 
 """
 
 import os
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlcorr.errors import UsageError
 from rlcorr.masked import masked_mean
@@ -24,16 +26,20 @@ SYNCED_K3 = 1e-5
 
 It was 3e-13 on the warm start and 4e-11 on SmolLM2, both on CPUs. For Qwen3-8B on a GPU, a root mean square of 0.0019
 is published, which is a k3 of 2e-6."""
-TF32 = "On a GPU, Triton's kernels do unless TRITON_F32_DEFAULT=ieee is set before they are compiled; it is {value}."
 TEXTS, CONTEXT, RESPONSE_TOKENS = 8, 4, 4
 """Number of texts of the comparison, of random tokens in each, and of tokens that the engine adds."""
+PROBES = 8
+"""Number of random vectors with which a matrix is multiplied: no product of a changed row stays within a hundredth of
+its old value eight times."""
+NOT_SENT = re.compile(r"scale(_inv)?$")
+"""Parameters of the engine that no checkpoint contains. Scales of quantised tensors follow from the largest magnitude
+of a tensor, which the proof of a sync keeps; scales of the KV cache are constants."""
 
 
 @dataclass(frozen=True)
 class SyncProof:
     """Result of the proof."""
 
-    tokens: int
     k3: float  # between trainer and engine after the sync, in the trainer's float32
     left_behind: list[str]  # tensors that the engine kept old
 
@@ -53,12 +59,22 @@ def prove_sync(engine: RolloutEngine, policy: Policy, config: RolloutConfig) -> 
         raise UsageError(
             f"the engine did not take all weights that it was sent: it keeps the old {first_names(proof.left_behind)}."
         )
-    if config.exact and not proof.k3 <= SYNCED_K3:
-        raise UsageError(
-            f"after a sync k3 is {proof.k3:.1e}, and float32 leaves at most {SYNCED_K3:.0e}: the engine did not take "
-            f"the weights that it was sent, or it computes in TF32. {_tf32()}"
-        )
+    prove_step(proof.k3, config, "float32")
     return proof
+
+
+def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> None:
+    """Raise `UsageError` if engine and trainer, both in float32, differ by more than rounding on some pairs.
+
+    Coarser formats cannot be checked in this way; for them `prove_sync` reads the weights back.
+    """
+    if precision == "float32" and config.exact and not k3_mean <= SYNCED_K3:
+        raise UsageError(
+            f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
+            f"{SYNCED_K3:.0e}: the engine did not take the weights of the last sync, or it computes in TF32. On a GPU, "
+            "Triton's kernels do unless TRITON_F32_DEFAULT=ieee is set before they are compiled; it is "
+            f"{os.environ.get('TRITON_F32_DEFAULT', 'not set')}."
+        )
 
 
 @torch.no_grad()
@@ -70,9 +86,7 @@ def sync_proof(engine: RolloutEngine, policy: Policy) -> SyncProof:
     engine.sync(weights)
     after = engine.fingerprints()
     # Kernels may add in another order, so the same weights may differ in their last digits.
-    close = {
-        name: torch.isclose(before[name], fingerprint, rtol=0.01, atol=0).all(-1) for name, fingerprint in after.items()
-    }
+    close = {name: torch.isclose(before[name], numbers, rtol=0.01, atol=0).all(-1) for name, numbers in after.items()}
     left_behind = [name for name, slices in close.items() if bool(slices.any())]
     generator = torch.Generator().manual_seed(0)
     texts = torch.randint(policy.lm.config.vocab_size, (TEXTS, CONTEXT), generator=generator).tolist()
@@ -83,7 +97,7 @@ def sync_proof(engine: RolloutEngine, policy: Policy) -> SyncProof:
     mask, d = batch.response_mask, scores.log_probs - batch.rollout_log_probs
     if not bool(d[mask].isfinite().all()):
         raise UsageError("the engine's log-probs are not finite after a sync: its weights or its kernels are broken.")
-    return SyncProof(int(mask.sum()), float(masked_mean(k3(d), mask)), left_behind)
+    return SyncProof(float(masked_mean(k3(d), mask)), left_behind)
 
 
 def opposite(tensor: Tensor) -> Tensor:
@@ -100,17 +114,75 @@ def opposite(tensor: Tensor) -> Tensor:
     return torch.copysign(largest, -tensor)
 
 
-def _tf32() -> str:
-    return TF32.format(value=os.environ.get("TRITON_F32_DEFAULT", "not set"))
+# --- reading back ---
 
 
-def prove_step(k3_mean: float, config: RolloutConfig, precision: Precision) -> None:
-    """Raise `UsageError` if engine and trainer, both in float32, differ by more than rounding on the pairs of a step.
+def fingerprint(weight: Tensor) -> Tensor:
+    """Return a few numbers for each slice of a tensor, (slices, n), float32.
 
-    Coarser formats cannot be checked in this way; for them `prove_sync` reads the weights back.
+    The slices of a vector are its elements, and those of a matrix its rows, so that tensors which an engine has joined
+    have slices of their own. Experts, (E, out, in), also have their columns, because a kernel may want them transposed.
     """
-    if precision == "float32" and config.exact and not k3_mean <= SYNCED_K3:
-        raise UsageError(
-            f"k3 between a float32 engine and the trainer is {k3_mean:.1e}, and rounding explains at most "
-            f"{SYNCED_K3:.0e}: the engine did not take the weights of the last step, or it computes in TF32. {_tf32()}"
-        )
+    weight = weight.detach().float()
+    if weight.dim() < 2:
+        return weight.reshape(-1, 1).to("cpu", copy=True)  # the next sync writes into the weight
+    slices = [weight @ probes(weight.shape[-1], weight)]
+    if weight.dim() > 2:
+        slices.append(weight.mT @ probes(weight.shape[-2], weight))
+    return torch.cat([numbers.flatten(0, -2) for numbers in slices]).cpu()
+
+
+def probes(size: int, like: Tensor) -> Tensor:
+    """Return the random vectors, (size, n), always the same, with the device and the number format of a tensor."""
+    return torch.randn(size, PROBES, generator=torch.Generator().manual_seed(0)).to(like)
+
+
+@torch.no_grad()
+def vllm_fingerprints(worker: Any) -> dict[str, Tensor]:
+    """Return the fingerprint of every weight that a worker of vLLM has. Raises `UsageError` if one cannot be read.
+
+    A linear layer is read by applying it, because kernels keep packed copies of its matrix, or nothing else of it.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    model, read = worker.model_runner.get_model(), {}
+    like = torch.empty(0, dtype=worker.model_config.dtype, device=worker.device)
+    for name, module in model.named_modules():
+        if isinstance(module, LinearBase):
+            read |= _linear(name, module, model.packed_modules_mapping, like)
+            continue
+        if isinstance(module, VocabParallelEmbedding):  # as a table and as an output head
+            rows, table = slice(module.shard_indices.num_org_elements), module.get_parameter("weight")
+            outputs = _applied(module, module.embedding_dim, like)[rows]  # without the rows that pad the vocabulary
+            read[f"{name}.weight"] = torch.cat([fingerprint(table[rows]), outputs])
+            continue
+        for weight, tensor in module.named_parameters(prefix=name, recurse=False):
+            if not tensor.numel():
+                raise UsageError(f"the engine's {weight} cannot be read back: vLLM has moved it elsewhere.")
+            if tensor.is_floating_point() and not NOT_SENT.search(weight):
+                read[weight] = fingerprint(tensor)
+    return read
+
+
+def _linear(name: str, layer: Any, packed: dict[str, list[str]], like: Tensor) -> dict[str, Tensor]:
+    """Return the fingerprints of a linear layer, for each of the tensors that vLLM has joined in it."""
+    from vllm.model_executor.layers.linear import RowParallelLinear
+
+    size = layer.input_size_per_partition if isinstance(layer, RowParallelLinear) else layer.input_size
+    outputs = _applied(layer, size, like)
+    prefix, _, last = name.rpartition(".")
+    read = {}
+    for part, rows in zip(
+        packed.get(last, [last]), torch.arange(len(outputs)).split(layer.output_partition_sizes), strict=True
+    ):
+        read[f"{prefix}.{part}.weight"] = outputs[rows]
+        if layer.bias is not None:
+            read[f"{prefix}.{part}.bias"] = fingerprint(layer.bias[rows.to(like.device)])
+    return read
+
+
+def _applied(layer: nn.Module, size: int, like: Tensor) -> Tensor:
+    """Return what a layer makes of the random vectors, without its bias: (rows, n)."""
+    method: Any = layer.quant_method
+    return method.apply(layer, probes(size, like).T.contiguous()).T.float().cpu()

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
 from rlcorr.train.learner.ranks import full_tensor
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, left_padded, seeded
-from rlcorr.train.rollout.read_back import fingerprint
+from rlcorr.train.rollout.sync_proof import fingerprint
 from rlcorr.train.rollout.weight_formats import rounded
 
 

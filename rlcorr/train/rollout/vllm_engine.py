@@ -16,7 +16,7 @@ from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig, Sampling, WeightFormat
 from rlcorr.train.learner.ranks import Ranks, full_tensor
 from rlcorr.train.rollout.engine import NextLogProbs, Samples, seeded
-from rlcorr.train.rollout.read_back import vllm_fingerprints
+from rlcorr.train.rollout.sync_proof import vllm_fingerprints
 from rlcorr.train.rollout.vllm_router import RouterTap, forget_packing
 from rlcorr.train.rollout.weight_formats import rounded
 
@@ -57,7 +57,7 @@ class VllmEngine:
                     use_tqdm_on_load=False, **self._settings,
                 )  # fmt: skip
             except ValueError as error:  # settings that do not fit the model
-                raise UsageError(f"vLLM refuses these settings: {_reason(error)}") from error
+                raise UsageError(f"vLLM refuses these settings: {' '.join(str(error).split())}") from error
         self._attention = self._llm.apply_model(_attention_backends)[0]
         self._sampling_params = SamplingParams
         self._tap = RouterTap(self._llm) if config.router_replay or _readable_router(self._llm, config) else None
@@ -89,11 +89,8 @@ class VllmEngine:
             for index, prompt_params in enumerate(per_prompt):
                 prompt_params.seed = (seed + index * n) % 2**62
             params = per_prompt
-        requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
-        with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
-            answers = self._llm.generate(requests, params, use_tqdm=False)
+        answers, routed = self._answers(prompts, params, seed)
         outputs = [output for answer in answers for output in answer.outputs]
-        routed = None if self._tap is None else self._tap.take(answers)
         top = [_likeliest(output, self._top) for output in outputs] if self._top else None
         return Samples([list(o.token_ids) for o in outputs], [_sampled_log_probs(o) for o in outputs], routed, top)
 
@@ -102,15 +99,19 @@ class VllmEngine:
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, max_tokens=1, logprobs=-1,
             detokenize=False,
         )  # fmt: skip
-        requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
-        with seeded(0, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
-            answers = self._llm.generate(requests, params, use_tqdm=False)
-        routed = None if self._tap is None else self._tap.take(answers)
+        answers, routed = self._answers(prompts, params, seed=0)
         table = torch.full((len(prompts), self._llm.llm_engine.model_config.get_vocab_size()), -torch.inf)
         for row, answer in zip(table, answers, strict=True):
             by_position: Any = answer.outputs[0].logprobs
             row[list(by_position[0])] = torch.tensor([entry.logprob for entry in by_position[0].values()])
         return NextLogProbs(table, routed)
+
+    def _answers(self, prompts: list[list[int]], params: Any, seed: int) -> tuple[list[Any], list[Tensor] | None]:
+        """Return vLLM's answers, and the experts of their tokens if the router can be read."""
+        requests: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
+        with seeded(seed, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+            answers = self._llm.generate(requests, params, use_tqdm=False)
+        return answers, None if self._tap is None else self._tap.take(answers)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         sent = ((n, t) for n, t in weights if not (self._stale_lm_head and n == "lm_head.weight"))
@@ -143,13 +144,6 @@ def _attention_backends(model: torch.nn.Module) -> str:
 
     layers = (layer for layer in model.modules() if isinstance(layer, AttentionLayerBase))
     return ", ".join(sorted({layer.get_attn_backend().get_name() for layer in layers}))
-
-
-def _reason(error: ValueError) -> str:
-    """Return the line of an error that gives the reason: vLLM checks its settings with pydantic, which adds others."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = next((line for line in lines if line.startswith("Value error, ")), lines[0] if lines else "no reason")
-    return reason.removeprefix("Value error, ").split(" [type=")[0]
 
 
 def _readable_router(llm: Any, config: RolloutConfig) -> bool:

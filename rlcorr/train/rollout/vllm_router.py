@@ -33,7 +33,9 @@ class RouterTap:
         """Install hooks in the engine's model. Raises `UsageError` if its router cannot be read."""
         from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-        self._runner = _runner(llm)
+        self._runner, *others = llm.collective_rpc(_model_runner)
+        if others:
+            raise UsageError("the router can be read in this process only: leave --rollout.tensor-parallel-size out.")
         self._steps: list[Step] = []
         self._experts: dict[int, Tensor] = {}  # by layer, of the current forward pass
         model = self._runner.get_model()
@@ -93,19 +95,6 @@ def forget_packing(worker: Any) -> None:
     for module in worker.model_runner.get_model().modules():
         if isinstance(module, MoERunner):
             module.routed_experts.quant_method.moe_kernel = None
-
-
-def _runner(llm: Any) -> Any:
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    runners = llm.collective_rpc(_model_runner)
-    if len(runners) != 1 or not isinstance(runners[0], GPUModelRunner):
-        types = ", ".join(type(runner).__name__ for runner in runners)
-        raise UsageError(
-            "the router can be read only from one vLLM worker in this process, with vllm.v1's GPUModelRunner; got "
-            f"{types}."
-        )
-    return runners[0]
 
 
 def _model_runner(worker: Any) -> Any:

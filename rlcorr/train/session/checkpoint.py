@@ -50,13 +50,15 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
-    """Read the checkpoint of a run. Raises `UsageError` if there is none, or one of another version of the trainer."""
+    """Read the checkpoint of a run. Raises `UsageError` if it cannot be read, or has another version of the trainer."""
     path = run / FILE
-    if not path.is_file():
-        raise UsageError(
-            f"{run} has no checkpoint to resume from: it was made with checkpoint_every 0, or has not made a step."
-        )
-    _require_sound(path)
+    try:  # torch writes a checksum for each part of the file, and reads past them
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, first_line(error)) from error
+    if damaged is not None:
+        raise _damaged(path, f"{damaged} differs from its checksum")
     content = load_file(path, map_location=device)
     if not isinstance(content, dict) or content.keys() != {field.name for field in fields(Checkpoint)}:
         raise UsageError(
@@ -65,17 +67,6 @@ def read_checkpoint(run: Path, device: torch.device) -> Checkpoint:
     generators = {name: content[name].cpu() for name in ("shuffle", "chance")}
     requests = [BatchRequest(**request) for request in content["requests"]]
     return Checkpoint(**{**content, **generators, "requests": requests})
-
-
-def _require_sound(path: Path) -> None:
-    """Raise `UsageError` if a part of the file differs from its checksum. torch writes these, and reads past them."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise _damaged(path, first_line(error)) from error
-    if damaged is not None:
-        raise _damaged(path, f"{damaged} differs from its checksum")
 
 
 def _damaged(path: Path, why: str) -> UsageError:

@@ -40,12 +40,10 @@ def check_resumed(path: Path, before: TrainConfig, after: TrainConfig) -> None:
     if runs.read_manifest(path).status != "complete":
         return  # even after the last step: the run may have been killed before the model was written
     state = load_file(path / FILE, mmap=True)  # mmap: weights are not read
-    if state["step"] >= after.steps:
-        raise UsageError(f"run {path.name} is finished: it has made its {after.steps} steps; give more with --steps.")
-    if state["accuracy"] >= after.stop_at_accuracy:
+    if state["step"] >= after.steps or state["accuracy"] >= after.stop_at_accuracy:
         raise UsageError(
-            f"run {path.name} is finished: its accuracy has reached {after.stop_at_accuracy}; give a higher "
-            "--stop-at-accuracy."
+            f"run {path.name} is finished: it has made {state['step']} steps, and its accuracy is "
+            f"{state['accuracy']:.2f}; give more --steps, or a higher --stop-at-accuracy."
         )
 
 

@@ -16,9 +16,8 @@ from rlcorr.train.inputs.tokenizer import eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.ranks import Ranks, gather, wrap
 from rlcorr.train.learner.update import Learner
-from rlcorr.train.rollout.batch_queue import BatchQueue, sampler
+from rlcorr.train.rollout.batch_queue import BatchQueue, InFlightQueue, sampler
 from rlcorr.train.rollout.collect import RolloutWorker, encode_example
-from rlcorr.train.rollout.in_flight import InFlightQueue
 from rlcorr.train.rollout.probe import Probe, probe
 from rlcorr.train.rollout.start import start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync

@@ -4,19 +4,16 @@ A branch continues while its probability is above ε under one of the two polici
 left out is known: it is 1 minus the sum over the answers.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-
-PROMPTS_AT_ONCE = 8
-"""Prompts whose prefixes are evaluated together; this limits the memory of their distributions."""
+from rlcorr.gradients.answers import AnswerTree
 
 
 class Distributions(NamedTuple):
@@ -25,29 +22,7 @@ class Distributions(NamedTuple):
     old: Tensor  # π_old
     rollout: Tensor  # as the engine reports it
     sampled: Tensor  # as the engine samples from it
-    experts: list[Tensor] | None = None  # with router replay, the engine's: (tokens, layers, k) per prefix
-
-
-@dataclass(frozen=True)
-class Node:
-    """One token of an answer."""
-
-    prompt: int
-    parent: int  # index of the node before; −1 at the first token
-    token: int
-    rollout_log_prob: float
-    sampled_log_prob: float
-    ends: bool  # the answer is complete: the token ends it, or it has the largest length
-    experts: Tensor | None = None  # (layers, k) of this token
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Tree of answers. A node comes after its parent, and each branch reaches the end of an answer."""
-
-    prompts: list[list[int]]
-    nodes: list[Node]
-    experts: list[Tensor] | None = None  # (tokens, layers, k) per prompt
+    experts: Sequence[Tensor] = ()  # with router replay, the engine's: (tokens, layers, k) per prefix
 
 
 Evaluate = Callable[[list[list[int]]], Distributions]
@@ -61,105 +36,89 @@ def grow(
     max_tokens: int,
     smallest: float,
     most_nodes: int,
-) -> Tree:
+) -> tuple[AnswerTree, list[Tensor]]:
     """Grow the tree of every answer that is more likely than `smallest` under π_old or under the engine's sampling.
+
+    Returns:
+        The tree, whose nodes come after their parents, and for each node the engine's experts of all tokens before it,
+        (tokens, layers, k), if there are any.
 
     Raises:
         UsageError: if there is no id that ends an answer, if a prompt has no likely answer, or if there are more than
-            `most_nodes` nodes; then the message gives the number of prompts whose nodes fit.
+            `most_nodes` nodes.
     """
     if not eos_ids:
         raise UsageError(_NO_END)
-
-    def grow_group(group: Sequence[list[int]], room: int) -> Tree:
-        return _grow_group(group, evaluate, eos_ids, max_tokens, math.log(smallest), room)
-
-    nodes: list[Node] = []
+    levels: list[AnswerTree] = []
+    ends: list[Tensor] = []
     experts: list[Tensor] = []
-    for first in range(0, len(prompts), PROMPTS_AT_ONCE):
-        group = prompts[first : first + PROMPTS_AT_ONCE]
-        room = most_nodes - len(nodes)
-        tree = grow_group(group, room)
-        if len(tree.nodes) > room:
-            # This tree stopped early, so grow the trees of fewer prompts to find how many fit.
-            fits = (count for count in range(1, len(group)) if len(grow_group(group[:count], room).nodes) <= room)
-            raise UsageError(_too_large(len(prompts), most_nodes, first + max(fits, default=0)))
-        shift = len(nodes)
-        nodes += [
-            replace(node, prompt=node.prompt + first, parent=node.parent + shift if node.parent >= 0 else -1)
-            for node in tree.nodes
-        ]
-        experts += tree.experts or []
-    if len({node.prompt for node in nodes}) < len(prompts):
+    edge = _Edge(
+        list(prompts), torch.arange(len(prompts)), torch.full((len(prompts),), -1), *torch.zeros(2, len(prompts))
+    )
+    while edge.prefixes:
+        ending = torch.tensor(eos_ids) if len(levels) + 1 < max_tokens else None
+        following = evaluate(edge.prefixes)
+        rows, nodes, complete, edge = _step(edge, following, math.log(smallest), ending, sum(map(len, ends)))
+        levels.append(nodes)
+        ends.append(complete)
+        experts += [following.experts[row] for row in rows.tolist()] if following.experts else []
+        if sum(map(len, ends)) > most_nodes:
+            raise UsageError(_TOO_LARGE.format(prompts=len(prompts), most=most_nodes))
+    tree, alive = _without_dead_ends(levels, torch.cat(ends))
+    if len(tree.prompts.unique()) < len(prompts):
         raise UsageError(f"a prompt has no answer that is more likely than {smallest:g}: {_LOWER}")
-    return Tree(list(prompts), nodes, experts or None)
+    return tree, [experts[node] for node in alive.nonzero()[:, 0].tolist()] if experts else []
 
 
 _NO_END = (
     "an exact sketch needs a token that ends an answer, and this model names none: leave --sketch.exact-prompts out to "
     "sketch sampled answers."
 )
+_TOO_LARGE = (
+    "the likely answers to {prompts} prompts have more than {most} tokens, which is all that fits into memory: ask for "
+    "fewer prompts, or raise --sketch.smallest-probability."
+)
 _LOWER = "lower --sketch.smallest-probability, or leave --sketch.exact-prompts out if answers are long."
 
 
-def _too_large(prompts: int, most_nodes: int, fit: int) -> str:
-    return (
-        f"the likely answers to {prompts} prompts have more than {most_nodes} tokens, which is all that fits into "
-        f"memory; those to {fit} prompts fit. Ask for fewer prompts, or raise --sketch.smallest-probability."
-    )
+class _Edge(NamedTuple):
+    """The F answers that continue."""
+
+    prefixes: list[list[int]]
+    prompts: Tensor  # (F,) indices
+    parents: Tensor  # (F,) their last nodes
+    old: Tensor  # (F,) log-probs so far
+    sampled: Tensor
 
 
-def _grow_group(
-    prompts: Sequence[list[int]],
-    evaluate: Evaluate,
-    eos_ids: Sequence[int],
-    max_tokens: int,
-    log_smallest: float,
-    most_nodes: int,
-) -> Tree:
-    """Grow the tree of some prompts, level by level; stop early if it has too many nodes."""
-    nodes: list[Node] = []
-    prompt_experts = None
-    prefixes, parents = list(prompts), [-1] * len(prompts)  # of the answers that continue
-    owners, old, sampled = list(range(len(prompts))), torch.zeros(len(prompts)), torch.zeros(len(prompts))
-    for depth in range(1, max_tokens + 1):
-        following = evaluate(prefixes)
-        if following.experts is not None and depth == 1:
-            prompt_experts = following.experts
-        if following.experts is not None and depth > 1:
-            for index, experts in zip(parents, following.experts, strict=True):
-                nodes[index] = replace(nodes[index], experts=experts[-1])
-        total_old, total_sampled = old[:, None] + following.old, sampled[:, None] + following.sampled
-        likely = (torch.maximum(total_old, total_sampled) > log_smallest).nonzero()
-        count = len(nodes)
-        nodes += [
-            Node(
-                prompt=owners[row], parent=parents[row], token=token,
-                rollout_log_prob=float(following.rollout[row, token]),
-                sampled_log_prob=float(following.sampled[row, token]),
-                ends=token in eos_ids or depth == max_tokens,
-            )
-            for row, token in likely.tolist()
-        ]  # fmt: skip
-        unfinished = [i for i, node in enumerate(nodes[count:]) if not node.ends]
-        if not unfinished or len(nodes) > most_nodes:
-            break
-        rows, tokens = likely[unfinished].unbind(-1)
-        prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)]
-        owners, parents = [owners[row] for row in rows.tolist()], [count + i for i in unfinished]
-        old, sampled = total_old[rows, tokens], total_sampled[rows, tokens]
-    return Tree(list(prompts), nodes if len(nodes) > most_nodes else _without_dead_ends(nodes), prompt_experts)
+def _step(
+    edge: _Edge, following: Distributions, log_smallest: float, ending: Tensor | None, count: int
+) -> tuple[Tensor, AnswerTree, Tensor, _Edge]:
+    """Return the n likely nodes after the edge, of which the first has this number.
+
+    Args:
+        ending: ids that end an answer; None if all do, because it has its largest length.
+
+    Returns:
+        The index of each node's prefix, (n,), the nodes, whether they complete an answer, (n,), and the next edge.
+    """
+    old, sampled = edge.old[:, None] + following.old, edge.sampled[:, None] + following.sampled
+    rows, tokens = (torch.maximum(old, sampled) > log_smallest).nonzero().unbind(-1)
+    log_probs = (table[rows, tokens] for table in following[:3])
+    ends = torch.ones_like(tokens, dtype=torch.bool) if ending is None else torch.isin(tokens, ending)
+    nodes = AnswerTree(edge.prompts[rows], edge.parents[rows], tokens, *log_probs)
+    going = (~ends).nonzero()[:, 0]
+    on, last = rows[going], tokens[going]
+    prefixes = [[*edge.prefixes[row], token] for row, token in zip(on.tolist(), last.tolist(), strict=True)]
+    return rows, nodes, ends, _Edge(prefixes, edge.prompts[on], count + going, old[on, last], sampled[on, last])
 
 
-def _without_dead_ends(nodes: list[Node]) -> list[Node]:
-    """Return the nodes from which an answer ends. After the others, each single continuation is too unlikely."""
-    alive = [node.ends for node in nodes]
-    for index in reversed(range(len(nodes))):  # parents come before their children
-        if alive[index] and nodes[index].parent >= 0:
-            alive[nodes[index].parent] = True
-    new_indices = [count - 1 for count in itertools.accumulate(alive)]
-    return [
-        replace(node, parent=new_indices[node.parent] if node.parent >= 0 else -1)
-        for node, kept in zip(nodes, alive, strict=True)
-        if kept
-    ]
+def _without_dead_ends(levels: list[AnswerTree], ends: Tensor) -> tuple[AnswerTree, Tensor]:
+    """Return the nodes from which an answer ends, and which those are. The others have no likely continuation."""
+    columns = {field.name: torch.cat([getattr(level, field.name) for level in levels]) for field in fields(AnswerTree)}
+    tree, alive = AnswerTree(**columns), ends.clone()
+    for _ in levels:
+        alive[tree.parents[alive & (tree.parents >= 0)]] = True
+    new_indices = alive.cumsum(0) - 1
+    tree = AnswerTree(**{name: values[alive] for name, values in columns.items()})
+    return replace(tree, parents=torch.where(tree.parents >= 0, new_indices[tree.parents], -1)), alive

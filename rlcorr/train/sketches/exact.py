@@ -22,18 +22,15 @@ from rlcorr.train.learner.ranks import ALONE
 from rlcorr.train.learner.score import score, with_advantages
 from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.train.rollout.collect import encode_example, judge
-from rlcorr.train.rollout.engine import left_padded
+from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.session.session import Session
-from rlcorr.train.sketches.answer_tree import Distributions, Tree, grow
-from rlcorr.train.sketches.sampled import OTHER_PROMPTS, next_log_probs
-from rlcorr.train.sketches.token_scores import draw_directions, scored_copy, scores_of
-from rlcorr.train.sketches.tree_scores import node_log_probs, pack_trees
+from rlcorr.train.sketches.answer_tree import Distributions, grow
+from rlcorr.train.sketches.sampled import OTHER_PROMPTS, next_log_probs, token_scores
+from rlcorr.train.sketches.token_scores import draw_directions, scored_copy
 from rlcorr.types import TokenBatch
 
 TREE_MIB = 2048
-"""Memory for all answers; a run stops with an error if they need more."""
-NODE_BYTES = 128
-"""Memory of a node without its scores."""
+"""Memory for the scores of all answers; a run stops with an error if they need more."""
 PREFIXES_AT_ONCE = 512
 
 
@@ -45,36 +42,42 @@ def exact_sketch(session: Session, weights: Weights) -> ExactSketch:
     Args:
         weights: those that sampled the step's batch.
     """
-    config, lm = session.config, scored_copy(session.policy.lm)
-    stream = examples(session.worker.task, config.seed + OTHER_PROMPTS)
+    config, worker, lm = session.config, session.worker, scored_copy(session.policy.lm)
+    stream = examples(worker.task, config.seed + OTHER_PROMPTS)
     prompts = list(itertools.islice(stream, config.sketch.exact_prompts))
-    tree = session.queue.run_exclusive(lambda: _grow_tree(session, lm, prompts, weights))
-    old, scores = _scores_of_nodes(session, lm, tree)
-    nodes = _as_tensors(tree, old)
-    return ExactSketch(
-        tree=nodes,
-        advantages=_advantages(session, answers_of(nodes), tree, prompts),
-        scores=scores,
-        task_prompts=session.worker.task.prompts,
-    )
+    ids = [encode_example(worker.tokenizer, worker.task, example) for example in prompts]
+    tree, experts = session.queue.run_exclusive(lambda: _grow_tree(session, lm, ids, weights))
+    answers = answers_of(tree)
+    batch = _as_sampled(session, answers, prompts, ids, experts)
+    first = _first_uses(answers, len(tree.tokens))
+    directions = draw_directions(lm, config.seed, config.sketch.directions)
+    scores = torch.zeros(len(tree.tokens), directions.count)
+    scores[answers.nodes[first[answers.batch.response_mask]]] = token_scores(lm, directions, batch, first, config).cpu()
+    scored = score(batch, session.policy, session.reference, config, ALONE)
+    advantages = expected_advantages(scored, answers.sampled.to(lm.device), config.advantage)
+    return ExactSketch(tree, advantages[scored.response_mask].cpu(), scores, task_prompts=worker.task.prompts)
 
 
-def _grow_tree(session: Session, lm: PreTrainedModel, prompts: list[Example], weights: Weights) -> Tree:
+def _grow_tree(
+    session: Session, lm: PreTrainedModel, prompts: list[list[int]], weights: Weights
+) -> tuple[AnswerTree, list[Tensor]]:
     """Grow the tree of answers with the engine's distributions under these weights."""
     config, worker = session.config, session.worker
     worker.engine.sync(weights)
 
     def evaluate(prefixes: list[list[int]]) -> Distributions:
-        parts = [prefixes[start : start + PREFIXES_AT_ONCE] for start in range(0, len(prefixes), PREFIXES_AT_ONCE)]
-        return _concat([_distributions(session, lm, part) for part in parts])
+        starts = range(0, len(prefixes), PREFIXES_AT_ONCE)
+        parts = [_distributions(session, lm, prefixes[start : start + PREFIXES_AT_ONCE]) for start in starts]
+        old, rollout, sampled, experts = zip(*parts, strict=True)
+        return Distributions(torch.cat(old), torch.cat(rollout), torch.cat(sampled), list(itertools.chain(*experts)))
 
     return grow(
-        [encode_example(worker.tokenizer, worker.task, example) for example in prompts],
+        prompts,
         evaluate,
         eos_ids=worker.eos_ids,
         max_tokens=worker.task.max_tokens,
         smallest=config.sketch.smallest_probability,
-        most_nodes=TREE_MIB * 2**20 // (4 * config.sketch.directions + NODE_BYTES),
+        most_nodes=TREE_MIB * 2**20 // (4 * config.sketch.directions),
     )
 
 
@@ -84,7 +87,7 @@ def _distributions(session: Session, lm: PreTrainedModel, prefixes: list[list[in
     reported = session.worker.engine.next_log_probs(prefixes, rollout.sampling)
     routed = reported.routed_experts if rollout.router_replay else None
     old = next_log_probs(lm, prefixes, rollout.scored_temperature, routed)
-    return Distributions(old.cpu(), reported.log_probs, drawn_from(reported.log_probs, rollout), routed)
+    return Distributions(old.cpu(), reported.log_probs, drawn_from(reported.log_probs, rollout), routed or ())
 
 
 def drawn_from(reported: Tensor, rollout: RolloutConfig) -> Tensor:
@@ -102,95 +105,41 @@ def drawn_from(reported: Tensor, rollout: RolloutConfig) -> Tensor:
     return (reported / rollout.temperature).log_softmax(-1)
 
 
-def _concat(parts: list[Distributions]) -> Distributions:
-    experts = [part.experts for part in parts if part.experts is not None]
-    return Distributions(
-        old=torch.cat([part.old for part in parts]),
-        rollout=torch.cat([part.rollout for part in parts]),
-        sampled=torch.cat([part.sampled for part in parts]),
-        experts=list(itertools.chain.from_iterable(experts)) or None,
-    )
-
-
-def _scores_of_nodes(session: Session, lm: PreTrainedModel, tree: Tree) -> tuple[Tensor, Tensor]:
-    """Compute log π_old of every node, (nodes,), and its scores, (nodes, directions)."""
-    config, directions = session.config, draw_directions(lm, session.config.seed, session.config.sketch.directions)
-    old, scores = torch.zeros(len(tree.nodes)), torch.zeros(len(tree.nodes), directions.count)
-    for packed in pack_trees(tree, lm.device):
-        log_probs, of_nodes = scores_of(
-            lm, directions, lambda packed=packed: node_log_probs(lm, packed, config.rollout.scored_temperature)
-        )
-        old[packed.nodes.cpu()], scores[packed.nodes.cpu()] = log_probs.cpu(), of_nodes.cpu()
-    return old, scores
-
-
-def _as_tensors(tree: Tree, old: Tensor) -> AnswerTree:
-    nodes = tree.nodes
-    return AnswerTree(
-        prompts=torch.tensor([node.prompt for node in nodes]),
-        parents=torch.tensor([node.parent for node in nodes]),
-        tokens=torch.tensor([node.token for node in nodes]),
-        old_log_probs=old,
-        rollout_log_probs=torch.tensor([node.rollout_log_prob for node in nodes]),
-        sampled_log_probs=torch.tensor([node.sampled_log_prob for node in nodes]),
-    )
-
-
-def _advantages(session: Session, answers: Answers, tree: Tree, prompts: list[Example]) -> Tensor:
-    """Compute the advantage of every token of every answer, (N,).
+def _as_sampled(
+    session: Session, answers: Answers, prompts: list[Example], ids: list[list[int]], experts: list[Tensor]
+) -> TokenBatch:
+    """Return the answers as a batch of the engine's, with the prompts and the rewards.
 
     Raises `UsageError` if the reward function gave no number for an answer.
     """
-    config, batch = session.config, answers.batch
-    prompt_indices = answers.prompts.tolist()  # of each answer
-    prompt_ids, prompt_mask = left_padded([tree.prompts[index] for index in prompt_indices], torch.device("cpu"))
-    complete = batch.replace(
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_mask,
-        rewards=torch.tensor(_rewards(session, batch, [prompts[index] for index in prompt_indices])),
-        routed_experts=None if tree.experts is None else _routes(tree, answers, prompt_mask.shape[1]),
+    worker, batch, owners = session.worker, answers.batch, answers.prompts.tolist()
+    lengths = batch.response_mask.sum(-1)
+    responses, log_probs = (
+        [row.tolist() for row in values[batch.response_mask].split(lengths.tolist())]
+        for values in (batch.tensors()["response_ids"], batch.rollout_log_probs)
     )
-    device = session.ranks.device
-    complete = TokenBatch(**{name: tensor.to(device) for name, tensor in complete.tensors().items()})
-    scored = score(complete, session.policy, session.reference, config, ALONE)
-    return expected_advantages(scored, answers.sampled.to(device), config.advantage)[scored.response_mask].cpu()
-
-
-def _rewards(session: Session, batch: TokenBatch, prompts: list[Example]) -> list[float]:
-    """Return the reward of each row of the batch, which answers the prompt of the same index."""
-    worker = session.worker
-    assert batch.response_ids is not None
-    responses = [ids[mask].tolist() for ids, mask in zip(batch.response_ids, batch.response_mask, strict=True)]
     rewards = [
-        judge(worker.task, prompt, decode(worker.tokenizer, ids, worker.eos_ids))
-        for prompt, ids in zip(prompts, responses, strict=True)
+        judge(worker.task, prompts[owner], decode(worker.tokenizer, row, worker.eos_ids))
+        for owner, row in zip(owners, responses, strict=True)
     ]
-    numbers = [reward for reward in rewards if reward is not None and not math.isnan(reward)]
-    if len(numbers) < len(rewards):
+    if any(reward is None or math.isnan(reward) for reward in rewards):
         raise UsageError(
             "the reward function raised on a likely answer, or returned None for it, so the expected gradient is not "
             "defined."
         )
-    return numbers
+    last = answers.nodes[lengths.cumsum(0) - 1].tolist()  # its experts are those of all tokens that were fed
+    samples = Samples(responses, log_probs, [experts[node] for node in last] if experts else None)
+    device = session.ranks.device
+    return to_batch([ids[owner] for owner in owners], samples, device).replace(
+        rewards=torch.tensor(rewards, device=device), group_ids=answers.prompts.to(device)
+    )
 
 
-def _routes(tree: Tree, answers: Answers, width: int) -> Tensor:
-    """Return the engine's experts of each answer's prompt and tokens, (A, width + T, layers, k).
-
-    They are −1 for padding and for tokens that the engine was not fed.
-    """
-    assert tree.experts is not None
-    mask = answers.batch.response_mask
-    routes = torch.full((len(mask), width + mask.shape[1], *tree.experts[0].shape[1:]), -1)
-    nodes = iter(answers.nodes.tolist())
-    for row, (prompt, length) in enumerate(zip(answers.prompts.tolist(), mask.sum(-1).tolist(), strict=True)):
-        prompt_experts = tree.experts[prompt]
-        routes[row, width - len(prompt_experts) : width] = prompt_experts.to(routes)
-        for column in range(length):
-            experts = tree.nodes[next(nodes)].experts
-            if experts is not None:
-                routes[row, width + column] = experts.to(routes)
-    return routes
+def _first_uses(answers: Answers, nodes: int) -> Tensor:
+    """Return for each response token whether its node is in no earlier answer, (A, T): its score is computed there."""
+    mask, uses = answers.batch.response_mask, torch.arange(len(answers.nodes))
+    first = torch.full((nodes,), len(uses)).scatter_reduce(0, answers.nodes, uses, "amin")
+    return torch.zeros_like(mask).masked_scatter(mask, torch.isin(uses, first))
 
 
 def expected_advantages(batch: TokenBatch, probability: Tensor, config: AdvantageConfig) -> Tensor:
@@ -203,32 +152,27 @@ def expected_advantages(batch: TokenBatch, probability: Tensor, config: Advantag
         probability: probability of each answer given its prompt (`group_ids`), under the policy that sampled, (A,).
     """
     mask = batch.response_mask
-    if not config.grouped:
-        advantages = with_advantages(batch, config).advantages
-        assert advantages is not None
-        return _whitened(advantages, mask, probability)
-    assert batch.rewards is not None
-    assert batch.group_ids is not None
-    per_answer = _normalised(batch.rewards.double(), batch.group_ids, probability, config)
-    return torch.where(mask, per_answer[:, None], 0).float()
+    if config.grouped:
+        rewards, prompts = batch.tensors()["rewards"].double(), batch.tensors()["group_ids"]
+        centred, variance = _centred(rewards, probability, prompts)
+        if config.estimator == "grpo" and config.norm_by_std:
+            centred = centred / (variance.sqrt() + 1e-6)
+        return torch.where(mask, centred[:, None], 0).float()
+    advantages = with_advantages(batch, config).tensors()["advantages"][mask]
+    together = torch.zeros(len(advantages), dtype=torch.int64, device=mask.device)
+    centred, variance = _centred(advantages.double(), probability[:, None].expand_as(mask)[mask], together)
+    return torch.zeros(mask.shape, device=mask.device).masked_scatter(
+        mask, (centred * (variance + 1e-8).rsqrt()).float()
+    )
 
 
-def _normalised(rewards: Tensor, prompts: Tensor, probability: Tensor, config: AdvantageConfig) -> Tensor:
-    def expected(values: Tensor) -> Tensor:
-        total, weight = (
-            torch.zeros(int(prompts.max()) + 1, dtype=torch.float64, device=values.device).index_add(0, prompts, x)
-            for x in (probability * values, probability)
-        )
-        return (total / weight)[prompts]
+def _centred(values: Tensor, weights: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values minus the weighted mean of their group, and the weighted variance of their group, (N,) each."""
 
-    centred = rewards - expected(rewards)
-    if config.estimator == "grpo" and config.norm_by_std:
-        return centred / (expected(centred.square()).sqrt() + 1e-6)
-    return centred
+    def expected(x: Tensor) -> Tensor:
+        sums = torch.zeros(2, int(groups.max()) + 1, dtype=torch.float64, device=x.device)
+        total, weight = sums.index_add(1, groups, torch.stack([weights * x, weights]))
+        return (total / weight)[groups]
 
-
-def _whitened(advantages: Tensor, mask: Tensor, probability: Tensor) -> Tensor:
-    weight = probability[:, None] * mask
-    mean = (weight * advantages).sum() / weight.sum()
-    variance = (weight * (advantages - mean).square()).sum() / weight.sum()
-    return torch.where(mask, (advantages - mean) * (variance + 1e-8).rsqrt(), 0).float()
+    centred = values - expected(values)
+    return centred, expected(centred.square())

@@ -31,35 +31,39 @@ def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weig
     config, lm = session.config, scored_copy(session.policy.lm)
     directions = draw_directions(lm, config.seed, config.sketch.directions)
     return SampledSketch(
-        scores=token_scores(lm, directions, batch, config),
+        scores=token_scores(lm, directions, batch, batch.response_mask, config),
         next_tokens=next_tokens(session, lm, directions, batch, step, weights),
         weights_hash=hash_of(dict(lm.named_parameters())),
         directions_hash=directions.hash,
     )
 
 
-def token_scores(lm: PreTrainedModel, directions: Directions, batch: TokenBatch, config: TrainConfig) -> Tensor:
-    """Compute the score of every response token along all directions, (N, K), in the order of the response mask."""
+def token_scores(
+    lm: PreTrainedModel, directions: Directions, batch: TokenBatch, wanted: Tensor, config: TrainConfig
+) -> Tensor:
+    """Compute the scores of some response tokens along all directions, (N, K).
+
+    Args:
+        wanted: which response tokens, (B, T); at least one in each row.
+    """
     if not config.rollout.router_replay:
         batch = replace(batch, routed_experts=None)
-    temperature = config.rollout.scored_temperature
-    return torch.cat([
-        scores_of(lm, directions, lambda row=row: answer_log_probs(lm, batch, row, temperature))[1]
-        for row in range(len(batch.response_mask))
-    ])  # fmt: skip
+    temperature, mask = config.rollout.scored_temperature, batch.response_mask.cpu()
+
+    def log_probs(row: int) -> Tensor:
+        return answer_log_probs(lm, batch, row, temperature)[wanted[row].cpu()[mask[row]]]
+
+    return torch.cat([scores_of(lm, directions, lambda row=row: log_probs(row))[1] for row in range(len(mask))])
 
 
 def answer_log_probs(lm: PreTrainedModel, batch: TokenBatch, row: int, temperature: float) -> Tensor:
     """Compute log π of the response tokens of one row, (n,), in one forward pass without padding."""
-    assert batch.prompt_ids is not None
-    assert batch.prompt_mask is not None
-    assert batch.response_ids is not None
-    prompt, response = batch.prompt_ids[row][batch.prompt_mask[row]], batch.response_ids[row][batch.response_mask[row]]
+    columns, mask = batch.tensors(), batch.response_mask[row]
+    prompt, response = columns["prompt_ids"][row][columns["prompt_mask"][row]], columns["response_ids"][row][mask]
     ids = torch.cat([prompt, response])[None]
     routes = None
     if batch.routed_experts is not None:
-        real = torch.cat([batch.prompt_mask[row], batch.response_mask[row]])
-        routes = batch.routed_experts[row, real][None]
+        routes = batch.routed_experts[row, torch.cat([columns["prompt_mask"][row], mask])][None]
     with replayed(lm, routes, torch.ones_like(ids, dtype=torch.bool)):
         states = lm.base_model(ids, use_cache=False)[0][0, len(prompt) - 1 : -1]
     return head_log_probs(lm, states, temperature).gather(-1, response[:, None])[:, 0]
@@ -74,13 +78,11 @@ def head_log_probs(lm: PreTrainedModel, states: Tensor, temperature: float) -> T
 
 def random_prefixes(batch: TokenBatch, count: int, seed: int) -> list[list[int]]:
     """Draw `count` response tokens of the batch, and return the ids before each: the prompt and the response so far."""
-    assert batch.prompt_ids is not None
-    assert batch.prompt_mask is not None
-    assert batch.response_ids is not None
-    positions = batch.response_mask.nonzero()
+    columns, positions = batch.tensors(), batch.response_mask.nonzero()
     order = torch.randperm(len(positions), generator=torch.Generator().manual_seed(seed))[:count]
     return [
-        batch.prompt_ids[row][batch.prompt_mask[row]].tolist() + batch.response_ids[row, :column].tolist()
+        columns["prompt_ids"][row][columns["prompt_mask"][row]].tolist()
+        + columns["response_ids"][row, :column].tolist()
         for row, column in positions[order.to(positions.device)].tolist()
     ]
 
