@@ -22,7 +22,7 @@ class Attribute:
     """
 
     model: Annotated[str, tyro.conf.Positional]
-    """Directory, GGUF file or hub id of the model, or smollm2."""
+    """Directory or hub id of the model, or smollm2."""
     data: Annotated[Path | None, tyro.conf.Positional] = None
     """File of prompts, one object with "prompt" per line; without it, prompts of --task."""
     task: str = "sum_questions"

@@ -8,6 +8,7 @@ import copy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +18,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rlcorr.train.learner import policy as policy_module
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import (
     Ranks,
     accumulate,
     clip_gradients,
     full_optimizer_state,
-    full_state,
     full_tensor,
     gather,
     load_state,
@@ -33,6 +34,7 @@ from rlcorr.train.learner.ranks import (
     sum_over_ranks,
     wrap,
 )
+from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.types import TokenBatch
 
@@ -79,28 +81,20 @@ def loss_of(module: nn.Module, rows: Sequence[int], weight: float = 1) -> Tensor
 
 
 def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
-    """One step of all ranks together: loss, whole gradient, norm, the state afterwards, and a norm of the gradient that
-    lies on this rank after each micro-batch."""
+    """One step of all ranks together: loss, whole gradient, norm, and the state afterwards."""
     optimizer.zero_grad()
-    total, local = torch.zeros((), dtype=torch.float64), []
+    total = torch.zeros((), dtype=torch.float64)
     mine = MICROBATCHES[ranks.rank]
     for number, (rows, weight) in enumerate(mine, 1):
         with accumulate(module, last=number == len(mine)):
             loss = loss_of(module, rows, weight)
             (loss * ranks.size).backward()
         total += loss.detach()
-        local.append(sum(float(p.grad.norm()) for p in module.parameters() if p.grad is not None))
     gradients = {name.removeprefix("module."): whole_gradient(p) for name, p in module.named_parameters()}
     norm = clip_gradients(module, MAX_NORM)
     optimizer.step()
     state = {name: full_tensor(tensor).clone() for name, tensor in local_state(module).items()}
-    return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state, "local": local}
-
-
-def share_here(state: dict[str, Tensor]) -> float:
-    """Of all numbers of a state, those that lie on this rank."""
-    here = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in state.values()]
-    return sum(map(Tensor.numel, here)) / sum(map(Tensor.numel, state.values()))
+    return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state}
 
 
 def whole_gradient(parameter: nn.Parameter) -> Tensor:
@@ -132,8 +126,7 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
-    mine = full_state(module), full_optimizer_state(module, optimizer)
-    checkpoint = gather(ranks, mine)[0]
+    optimizer_state = gather(ranks, full_optimizer_state(module, optimizer))[0]
     tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
     return {
         "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
@@ -141,10 +134,7 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
         "sharded": sum(isinstance(p, DTensor) for p in policy.parameters()),
         "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
         "first": first,
-        "optimizer": checkpoint[1],
-        "for_files": [len(state) for state in mine],
-        "share_here": share_here(local_state(module)),
-        "from_own": resumed(checkpoint, ranks, sharding),
+        "optimizer": optimizer_state,
         "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
     }
 
@@ -162,6 +152,8 @@ SHARDINGS: tuple[Literal["ddp", "fsdp"], ...] = ("ddp", "fsdp")
 
 
 def main(folder: Path) -> None:
+    # Two tokens at a time, so that the backward pass computes chunks of the head again, whose weights may be sharded.
+    policy_module.token_log_probs = partial(token_log_probs, logits_at_once=22)
     with started() as ranks:
         for sharding in SHARDINGS:
             torch.save(work(ranks, folder, sharding), folder / f"{sharding}_{ranks.rank}.pt")

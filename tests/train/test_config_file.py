@@ -4,72 +4,22 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import hypothesis.strategies as st
 import pytest
 import tyro
 import yaml
-from hypothesis import given, settings
 
 from rlcorr.command.cli import main
 from rlcorr.command.train import configured
-from rlcorr.config import Aggregation, LossConfig
+from rlcorr.config import LossConfig
 from rlcorr.presets import PRESETS, RANKED
 from rlcorr.records import runs
-from rlcorr.train.config.learning import AdvantageConfig, Estimator, OptimConfig
+from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.pretraining import PretrainConfig
-from rlcorr.train.config.rollout import Dtype, EngineName, KvCacheDtype, RolloutConfig
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.output.config_file import RETIRED, arguments_of, write_config
-
-POSITIVE = st.floats(min_value=0, exclude_min=True, allow_nan=False)  # infinity and the smallest float included
-SHARE = st.floats(min_value=0, max_value=1, exclude_min=True)
-COUNT = st.integers(1, 10**12)
-
-ROLLOUTS = st.builds(
-    RolloutConfig,
-    engine=st.sampled_from(get_args(EngineName)),
-    dtype=st.sampled_from(get_args(Dtype)),
-    kv_cache_dtype=st.sampled_from(get_args(KvCacheDtype)),
-    temperature=POSITIVE,
-    top_p=SHARE,
-    trainer_temperature=st.none() | POSITIVE,
-    staleness=COUNT,
-    asynchronous=st.booleans(),
-    stale_lm_head=st.booleans(),
-)
-ADVANTAGES = st.builds(
-    AdvantageConfig,
-    estimator=st.sampled_from(get_args(Estimator)),
-    gae_lambda=SHARE,
-    norm_by_std=st.booleans(),
-)
-LOSSES = st.builds(
-    LossConfig,
-    numbers=st.fixed_dictionaries(
-        {}, optional={"clip_cov_lb": st.floats(max_value=0, allow_nan=False), "cppo_delta": POSITIVE}
-    ),  # negative infinity included
-    clip_ratio_high=POSITIVE,
-    loss_agg_mode=st.sampled_from(get_args(Aggregation)),
-    loss_scale_factor=st.none() | POSITIVE,
-    use_kl_loss=st.booleans(),
-)
-CONFIGURATIONS = st.builds(
-    TrainConfig,
-    run=st.sampled_from(["", "a b", "007", "null", "yes", "-x", "=", "1e3", "2024-01-01", "ünï: #", "'", "--steps"]),
-    task=st.sampled_from(["addition", "running_sum"]),
-    rollout=ROLLOUTS,
-    advantage=ADVANTAGES,
-    optim=st.builds(OptimConfig, learning_rate=POSITIVE),
-    loss=LOSSES,
-    loss_type=st.sampled_from([None, "kl_cov", "clip_cov", "dual_clip"]),
-    stop_at_accuracy=st.floats(allow_nan=False),
-    samples_per_prompt=st.integers(2, 64),
-    batch_normalize=st.booleans(),
-    tensorboard=st.booleans(),
-    seed=st.integers(-(10**20), 10**20),
-)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +31,21 @@ def read(path: Path, config_type: Any = TrainConfig) -> Any:
     return tyro.cli(config_type, args=arguments_of(path, config_type))
 
 
-@settings(deadline=None, max_examples=25)
-@given(config=CONFIGURATIONS)
-def test_the_trainers_configuration_comes_back(folder: Path, config: TrainConfig) -> None:
+RUN_NAMES = ["", "a b", "007", "null", "yes", "-x", "=", "1e3", "2024-01-01", "ünï: #", "'", "--steps"]
+
+
+@pytest.mark.parametrize("name", RUN_NAMES)
+def test_the_trainers_configuration_comes_back(folder: Path, name: str) -> None:
+    """Also texts that YAML may take for something else, infinity, the smallest float and integers beyond 64 bits."""
+    config = TrainConfig(
+        run=name, task="running_sum", loss_type="kl_cov", stop_at_accuracy=-math.inf, samples_per_prompt=2,
+        batch_normalize=True, tensorboard=False, seed=-(10**20), optim=OptimConfig(learning_rate=5e-324),
+        advantage=AdvantageConfig(estimator="rloo", norm_by_std=False),
+        rollout=RolloutConfig(
+            engine="vllm", kv_cache_dtype="fp8", trainer_temperature=math.inf, staleness=10**12, asynchronous=True,
+        ),
+        loss=LossConfig(numbers={"clip_cov_lb": -math.inf, "cppo_delta": 0.1 + 0.2}, loss_scale_factor=1e300),
+    )  # fmt: skip
     write_config(folder / "run.yaml", config)
     assert read(folder / "run.yaml") == config
 
@@ -119,12 +81,7 @@ def test_a_file_with_some_keys_leaves_the_others_as_they_are(folder: Path) -> No
     assert read(path) == expected
 
 
-def test_infinity_may_be_written_in_both_ways(folder: Path) -> None:
-    assert read(file(folder, "stop_at_accuracy: .inf")).stop_at_accuracy == math.inf
-    assert read(file(folder, "stop_at_accuracy: inf")).stop_at_accuracy == math.inf
-
-
-@pytest.mark.parametrize("place", [0, 2, 4, 6], ids=lambda place: f"after {place} words")
+@pytest.mark.parametrize("place", [0, 6], ids=["before", "after"])
 def test_the_command_line_overrides_the_file(folder: Path, place: int) -> None:
     text = "steps: 9\nseed: 5\ntensorboard: false\nrollout: {dtype: float32, stale_lm_head: true}"
     options = ["--steps", "10", "--tensorboard", "--rollout.no-stale-lm-head", "--rollout.top-k", "4"]
@@ -193,96 +150,61 @@ def test_retired_words_of_a_command_line_say_what_to_do_instead(
     assert part in refusal(["train", *words], capsys)
 
 
-def test_pretraining_starts_from_a_file_as_well(folder: Path) -> None:
-    path = file(folder, "max_steps: 12\nseed: 1")
-    assert configured(PretrainConfig, [f"--config={path}", "--seed", "2"], "rlcorr") == PretrainConfig(
-        max_steps=12, seed=2
-    )
-
-
 WRONG = [
     ("step: 5", ("unknown key 'step'", "Did you mean 'steps'?")),
     ("rollout: {dtyp: float32}", ("unknown key 'rollout.dtyp'", "Did you mean 'rollout.dtype'?")),
     ("mask_truncated: true", ("mask_truncated is no option since version 0.2", "got True", "returns None")),
-    ("rollout: 3", ("rollout must be a mapping", "got 3")),
+    ("eval_data: mine.jsonl", ("eval_data is no option", "one line in eight of --data is held out")),
     ("rollout:", ("rollout must be a mapping", "got None")),
     ("true: 1", ("unknown key 'True'",)),
     ("steps: ten", ("steps must be INT", "got 'ten'")),
-    ("steps: 10.5", ("steps must be INT", "got 10.5")),
     ("steps: true", ("steps must be INT", "got True")),
     ("steps: [1, 2]", ("steps must be INT", "got [1, 2]")),
-    ("steps:", ("steps must be INT", "got None")),
-    ("optim: {learning_rate: fast}", ("optim.learning_rate must be FLOAT", "got 'fast'")),
     ("optim: {learning_rate: false}", ("optim.learning_rate must be FLOAT", "got False")),
     ("rollout: {trainer_temperature: no}", ("rollout.trainer_temperature must be {None}|FLOAT", "got False")),
     ("rollout: {dtype: int8}", ("rollout.dtype must be {float32,float16,bfloat16}", "got 'int8'")),
     ("tensorboard: 1", ("tensorboard must be true or false", "got 1")),
-    ("tensorboard: 'false'", ("tensorboard must be true or false", "got 'false'")),
     ("run: 007", ("run must be a text", "got 7: put it in quotes")),
     ("run: yes", ("run must be a text", "got True: put it in quotes")),
-    ("", ("the file must be a mapping", "got None")),
     ("- steps", ("the file must be a mapping", "got ['steps']")),
     ("steps: [", ("is not YAML", "line 1")),
-    ("seed: 1\n  steps: 2", ("is not YAML", "line 2")),
     ("run: 2024-13-45", ("is not YAML", "month")),
     ("run: \0", ("is not YAML",)),
+    ("rollout: {temperature: 0}", ("temperature must be > 0; got 0.0.",)),
 ]
 
 
-# Were a file accepted by mistake, the verb would meet a second fault here, rather than start.
-REFUSED_ANYHOW = {"train": ["--task", "none"], "play": ["--port", "70000"], "pretrain": ["--seed", "none"]}
-
-
-def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr of a call that ends with exit code 2."""
+def refusal(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr of a call that ends with exit code 2. A file accepted by mistake starts nothing: with a
+    task that does not exist the verb meets a second fault."""
+    verb, *others = words
+    wrong = ["--seed", "none"] if verb == "pretrain" else ["--task", "none"]
     with pytest.raises(SystemExit) as ended:
-        main([*arguments[:1], *REFUSED_ANYHOW[arguments[0]], *arguments[1:]])
+        main([verb, *wrong, *others])
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     return error
 
 
-@pytest.mark.parametrize(("text", "parts"), WRONG, ids=[text.replace("\0", "NUL") or "empty" for text, _ in WRONG])
-@pytest.mark.parametrize("verb", ["train", "play"])
+@pytest.mark.parametrize(("text", "parts"), WRONG, ids=[text.replace("\0", "NUL") for text, _ in WRONG])
 def test_a_wrong_file_is_one_line(
-    folder: Path, text: str, parts: Sequence[str], verb: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, text: str, parts: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = refusal([verb, "--config", str(file(folder, text))], capsys)
-    assert all(part in error for part in ("mine.yaml: ", *parts))
-
-
-def test_a_file_that_is_no_text_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = folder / "mine.yaml"
-    path.write_bytes(b"\xff\xfe\xfa")
-    assert "mine.yaml: is not YAML" in refusal(["train", "--config", str(path)], capsys)
+    path = file(folder, text)
+    error = refusal(["train", "--config", str(path)], capsys)
+    assert all(part in error for part in parts)
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--config", "no/such.yaml"], "no/such.yaml: cannot be read (No such file or directory)."),
-        (["--config", "/"], "/: cannot be read (Is a directory)."),
-        (["--config"], "--config needs the name of a YAML file."),
-        (["--config", "--steps", "3"], "--config needs the name of a YAML file."),
+        (["train", "--config", "no/such.yaml"], "no/such.yaml: cannot be read (No such file or directory)."),
+        (["train", "--config"], "--config needs the name of a YAML file."),
+        (["train", "--config", "--steps", "3"], "--config needs the name of a YAML file."),
+        (["play", "--config", "no/such.yaml"], "no/such.yaml: cannot be read"),
+        (["pretrain", "--config", "no/such.yaml"], "no/such.yaml: cannot be read"),
     ],
 )
 def test_a_missing_file_is_one_line(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert part in refusal(["train", *arguments], capsys)
-
-
-def test_values_of_a_file_meet_the_checks_of_the_configuration(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = file(folder, "rollout: {temperature: 0}")
-    assert "temperature must be > 0; got 0.0." in refusal(["train", "--config", str(path)], capsys)
-
-
-def test_pretraining_refuses_a_wrong_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    error = refusal(["pretrain", "--config", str(file(folder, "steps: 3"))], capsys)
-    assert "unknown key 'steps'. Did you mean 'max_steps'?" in error
-
-
-def test_play_takes_a_good_file_and_its_own_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # No port can be free there, so that nothing starts; it is looked for only after the training options are checked.
-    assert "no free port from 70000" in refusal(["play", "--config", str(file(folder, "steps: 3"))], capsys)
+    assert part in refusal(arguments, capsys)

@@ -148,7 +148,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"preset": "disabled", "batch_normalize": True}, "nothing to normalise"),
     ({"run": "../elsewhere"}, "name of a run must be plain"),
     ({"steps": 0}, "steps must be > 0; got 0"),
-    ({"optim": OptimConfig(minibatches=9)}, "minibatches must be at most"),
     ({"advantage": AdvantageConfig(estimator="grpo"), "samples_per_prompt": 1}, "samples_per_prompt must be at least"),
 ]
 
@@ -160,7 +159,6 @@ def test_wrong_settings_are_refused_at_once(tiny_model: Path) -> None:
     for make, message in (
         (lambda: RolloutConfig(temperature=0), "temperature must be > 0; got 0"),
         (lambda: AdvantageConfig(gae_lambda=1.5), "gae_lambda must be between 0 and 1"),
-        (lambda: RolloutConfig(dtype="int8"), "unknown dtype 'int8'"),  # pyright: ignore[reportArgumentType]
     ):
         with pytest.raises(UsageError, match=message):
             make()

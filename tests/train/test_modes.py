@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +15,9 @@ from learners import (
     small_policy,
     train_config,
 )
-from tiny import tiny_config
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
-from rlcorr.config import LossConfig
 from rlcorr.train import loop
 from rlcorr.train.learner.policy import Policy
 
@@ -132,23 +129,6 @@ def test_bypass_does_not_follow_a_rejection_by_the_old_policy(
     assert row["bad/all_rejected"] == 1
 
 
-@pytest.mark.parametrize("correction", [DECOUPLED, BYPASS_CLIP, BYPASS_GRADIENT])
-def test_one_policy_everywhere_is_the_policy_gradient(
-    monkeypatch: pytest.MonkeyPatch, correction: CorrectionConfig
-) -> None:
-    """All ratios are 1, so every mode gives −A/N ∇log π_θ."""
-    policy = small_policy()
-    batch = sampled_batch()
-    with torch.no_grad():
-        same = policy(batch, 1.0).log_probs
-    advantages = torch.tensor(ADVANTAGE)[:, None].expand_as(same)
-    batch = batch.replace(old_log_probs=same, rollout_log_probs=same, advantages=advantages)
-    got, _ = one_update(policy, train_config(monkeypatch, correction), batch)
-    lengths = batch.response_mask.sum(-1).tolist()
-    rows = [[-a / sum(lengths)] * n for a, n in zip(ADVANTAGE, lengths, strict=True)]
-    torch.testing.assert_close(got, hand_gradient(policy, batch, rows), rtol=1e-4, atol=1e-6)
-
-
 DECOUPLED_TAKES = "Mode decoupled, three policies: the correction takes π_old/π_rollout, the loss"
 BYPASS_GRADIENT_TAKES = "Mode bypass with policy gradient, two policies: the correction takes π_θ/π_rollout, the loss"
 SENTENCES = [
@@ -161,19 +141,3 @@ SENTENCES = [
 
 def test_the_mode_as_a_sentence() -> None:
     assert [(correction, loop.mode_of(correction)) for correction, _ in SENTENCES] == SENTENCES
-
-
-def test_the_mode_is_printed_before_the_first_step(
-    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = []
-    first_step = loop.one_step
-
-    def spy(*given):
-        printed.append(capsys.readouterr().out)
-        return first_step(*given)
-
-    monkeypatch.setattr(loop, "one_step", spy)
-    loop.train(tiny_config(tiny_model, preset="bypass_ppo_clip", steps=1, loss=LossConfig(), tensorboard=False))
-    assert len(printed) == 1
-    assert [sentence in printed[0] for _, sentence in SENTENCES] == [False, False, True, False]

@@ -12,13 +12,9 @@ import torch
 from rank_worker import MAX_NORM, SHARDINGS, TOKENS, adam, log_probs, loss_of, rows_of, small_policy
 from torch import Tensor, nn
 
-from rlcorr.errors import UsageError
 from rlcorr.train.learner.ranks import (
-    ALONE,
-    Ranks,
     accumulate,
     clip_gradients,
-    decoder_layers,
     full_optimizer_state,
     full_state,
     gather,
@@ -106,15 +102,10 @@ def test_the_steps_move_and_clip(alone: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_objects_arrive_in_rank_order(both: list[Any]) -> None:
-    for rank in both:
+def test_objects_arrive_in_rank_order_and_sums_are_over_all_ranks(both: list[Any]) -> None:
+    for number, rank in enumerate(both, 1):
         assert [sent["rank"] for sent in rank["gathered"]] == [0, 1]
         assert [[row.tolist() for row in sent["rows"]] for sent in rank["gathered"]] == [[], [[0, 1]]]
-
-
-@pytest.mark.slow
-def test_a_sum_is_over_all_ranks(both: list[Any]) -> None:
-    for number, rank in enumerate(both, 1):
         total, given = rank["summed"]
         assert total.tolist() == [3.0, 30.0]  # 1 · (1, 10) + 2 · (1, 10)
         assert given.tolist() == [number, 10 * number]
@@ -129,35 +120,14 @@ def test_fsdp_shards_every_parameter_and_ddp_none(both: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_holds_the_whole_but_the_first_rank_for_a_file(both: list[Any]) -> None:
-    """What goes to the engines is each rank's half, but for tensors that two ranks cannot share out evenly."""
-    assert [size > 0 for size in both[0]["for_files"]] == [True, True]
-    assert both[1]["for_files"] == [0, 0]
-    for rank in both:
-        expected = 0.5 if rank["sharding"] == "fsdp" else 1
-        assert rank["share_here"] == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("step", "of_ranks"), [("first", "first"), ("second", "from_own"), ("second", "from_alone")])
+@pytest.mark.parametrize(("step", "of_ranks"), [("first", "first"), ("second", "from_alone")])
 def test_two_ranks_take_the_steps_of_one(both: list[Any], alone: dict[str, Any], step: str, of_ranks: str) -> None:
-    """Also after loading their own checkpoint, and that of one process."""
+    """Also after loading the checkpoint of one process."""
     for rank in both:
         for name in ("loss", "norm"):  # of order 10
             torch.testing.assert_close(rank[of_ranks][name], alone[step][name], rtol=1e-6, atol=0)
         assert_same(rank[of_ranks]["gradients"], alone[step]["gradients"])
         assert_same(rank[of_ranks]["state"], alone[step]["state"])
-
-
-@pytest.mark.slow
-def test_gradients_travel_with_the_last_microbatch(both: list[Any]) -> None:
-    """Before it, ddp holds this rank's own gradient, and fsdp no shard of a gradient."""
-    early = [rank["first"]["local"][:-1] for rank in both]
-    if both[0]["sharding"] == "fsdp":
-        assert early == [[0, 0], [0, 0]]
-    else:
-        assert early[0][0] < early[0][1]
-        assert early[1][0] == early[1][1]  # its second micro-batch is padding: nothing is added
 
 
 @pytest.mark.slow
@@ -196,31 +166,3 @@ def test_one_process_needs_no_group(alone: dict[str, Any], monkeypatch: pytest.M
             loss_of(policy, [0, 1, 2] if last else [3, 4]).backward()
     torch.testing.assert_close(clip_gradients(policy, MAX_NORM), alone["first"]["norm"], rtol=1e-6, atol=0)
     stop_ranks(ranks)
-
-
-def test_one_process_goes_on_from_its_own_checkpoint(alone: dict[str, Any]) -> None:
-    policy = small_policy(seed=1)
-    optimizer = adam(policy)
-    load_state(policy, optimizer, *torch.load(alone["checkpoint"]))
-    assert_same(full_state(policy), alone["first"]["state"])
-    assert_same(step_alone(policy, optimizer)["state"], alone["second"]["state"])
-
-
-def test_every_decoder_layer_is_a_shard_of_its_own() -> None:
-    policy = small_policy(seed=0)
-    trunk: Any = policy.lm.base_model
-    assert decoder_layers(policy) == list(trunk.layers)
-
-
-def test_only_the_first_rank_is_main() -> None:
-    assert ALONE.main
-    assert not Ranks(1, 2, 1, torch.device("cpu")).main
-
-
-def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="local rank 1 has no GPU: this machine has 1; lower --nproc-per-node"):
-        start_ranks()

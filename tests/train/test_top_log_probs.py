@@ -1,6 +1,5 @@
 """The sampler's likeliest tokens: recorded, scored by the trainer, and used by score centering and support replay."""
 
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from learners import EACH_ROW, ONE_STEP, one_update, rows_alone, scored_batch, s
 from tiny import CPU, tiny_config
 from torch import Tensor
 
-from rlcorr import CorrectionConfig, TokenBatch, preset
+from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -64,16 +63,6 @@ def test_an_update_follows_the_centred_score(monkeypatch: pytest.MonkeyPatch, mi
     (-torch.stack(parts).sum() / batch.response_mask.sum()).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
     torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_micro_batches_change_nothing_with_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = small_policy()
-    batch = whole(scored_batch(policy))
-    weighted = CorrectionConfig(rollout_is="token", rollout_is_threshold=1.5, rollout_is_threshold_lower=0.7)
-    config = train_config(monkeypatch, weighted, rollout=ALL, loss=LossConfig(score_centering=True))
-    apart = replace(config, optim=replace(config.optim, microbatch_tokens=EACH_ROW))
-    (one, _), (split, _) = one_update(policy, config, batch), one_update(policy, apart, batch)
-    torch.testing.assert_close(split, one, atol=1e-5, rtol=1e-4)
 
 
 def test_the_policy_scores_all_listed_tokens(tiny_model: Path) -> None:
@@ -138,15 +127,6 @@ def test_replaying_the_support_brings_the_ratios_back_to_1(tiny_model: Path, loc
     torch.testing.assert_close(replayed, torch.ones_like(replayed), atol=1e-4, rtol=0)
 
 
-def test_a_run_with_score_centering_learns_and_records(tiny_model: Path, local_runs: Path) -> None:
-    path = train(tiny_config(tiny_model, rollout=TOP, loss=LossConfig(score_centering=True)))
-    batch = runs.read_step(path, 1).batch
-    lists = batch.tensors()
-    d = (lists["old_top_log_probs"] - lists["rollout_top_log_probs"])[batch.response_mask]
-    assert float(d.abs().max()) < 1e-4
-    assert all(math.isfinite(row["grad_norm"]) for row in runs.read_metrics(path))
-
-
 def test_settings_that_do_not_fit_are_refused(tiny_model: Path) -> None:
     centred = LossConfig(score_centering=True)
     changes: list[tuple[dict[str, Any], str]] = [
@@ -159,22 +139,6 @@ def test_settings_that_do_not_fit_are_refused(tiny_model: Path) -> None:
             tiny_config(tiny_model, **changed)
     with pytest.raises(UsageError, match="every token that the sampler could draw"):
         replace(TOP, support_replay=True, top_k=5)
-
-
-def test_the_preset_of_score_centering_is_that_setting(tiny_model: Path) -> None:
-    config = tiny_config(tiny_model, rollout=TOP, preset="nemo_rl_score_centering")
-    assert config.policy_loss.score_centering
-    assert config.correction == preset("disabled")
-
-
-def test_lists_of_different_lengths_are_refused() -> None:
-    mask, zeros = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2)
-    with pytest.raises(UsageError, match="the same K for all lists"):
-        TokenBatch(
-            mask, zeros, top_ids=torch.zeros(1, 2, 3, dtype=torch.int64), rollout_top_log_probs=torch.zeros(1, 2, 4)
-        )
-    with pytest.raises(UsageError, match="natural logarithms"):
-        TokenBatch(mask, zeros, rollout_top_log_probs=torch.ones(1, 2, 3)).check_values()
 
 
 @pytest.mark.slow

@@ -38,14 +38,9 @@ def without(*words: str) -> Callable[[Weights], Weights]:
 FAULTS: dict[str, tuple[Callable[[Weights], Weights], str]] = {
     "one bias": (without(BIAS), rf"(missing: {BIAS})"),
     "a layer": (without(".layers.1."), "missing: model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj"),
-    "only the embedding": (lambda w: {EMBEDDING: w[EMBEDDING]}, "mlp.gate_proj.weight and 22 more)"),
     "a value head": (lambda w: w | {"v_head.weight": torch.ones(1, 64)}, "(left over: v_head.weight)"),
     "another shape": (lambda w: w | {NORM: torch.ones(3)}, f"(of another shape: {NORM} (3,) instead of (64,))"),
     "an untied head": (lambda w: w | {"lm_head.weight": w[EMBEDDING] + 1}, "(left over: lm_head.weight, which config"),
-    "an adapter": (
-        lambda w: w | {"base_model.model.model.layers.0.mlp.up_proj.lora_A.weight": torch.ones(2, 64)},
-        "(left over: base_model.model.model.layers.0.mlp.up_proj.lora_A.weight)",
-    ),
     "a wrapper": (
         lambda w: {f"module.{name}": x for name, x in w.items()},
         "left over: module.model.embed_tokens.weight, module.model.layers.0.input_layernorm.weight",

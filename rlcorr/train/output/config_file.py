@@ -30,6 +30,13 @@ class Retired(NamedTuple):
 ANY = object()
 _EXACT = Retired(ANY, "sketch.exact_prompts gives exact gradients")
 RETIRED = {
+    "eval_data": Retired(None, "one line in eight of --data is held out"),
+    "system_message": Retired(None, "write it into the messages of your prompts"),
+    "addition_batch": Retired(48, "a step has 48 additions"),
+    "running_sum_batch": Retired(16, "a step has 16 running sums"),
+    "sorting_batch": Retired(8, "a step has 8 lists to sort"),
+    "learning_rate": Retired(1e-3, "pretraining has the rate 1e-3, and the trainer optim.learning_rate"),
+    "warmup_steps": Retired(100, "pretraining warms up for 100 steps"),
     "mask_truncated": Retired(False, "a reward function returns None for an answer that must not count"),
     "wandb": Retired("", "TensorBoard shows the run's event files"),
     "rollout.data_parallel_size": Retired(1, "start several ranks with torchrun"),
@@ -43,7 +50,7 @@ RETIRED = {
     "advantage.kl_reward_type": Retired(ANY, "use loss.kl_loss_type"),
     "optim.warmup_steps": Retired(0, "begin with a smaller learning rate"),
     "optim.entropy_coef": Retired(0.0, "sample at a higher temperature"),
-    "optim.share_prompts": Retired(ANY, "answers share their prompt if that saves a quarter of the tokens"),
+    "optim.share_prompts": Retired(ANY, "each answer is computed with its own prompt"),
     "sketch.tree_mib": Retired(ANY, "ask for fewer prompts if their answers do not fit"),
     "sketch.reference_prompts": _EXACT,
     "sketch.answers": _EXACT,
