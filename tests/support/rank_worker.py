@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from learners import RESPONSES, sampled_batch, small_policy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcorr.train.learner import policy as policy_module
 from rlcorr.train.learner.policy import Policy
@@ -35,30 +35,18 @@ from rlcorr.train.learner.ranks import (
     wrap,
 )
 from rlcorr.train.learner.token_log_probs import token_log_probs
-from rlcorr.train.rollout.engine import Samples, to_batch
-from rlcorr.types import TokenBatch
 
-PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10], [1, 3], [1, 9, 9]]
-RESPONSES = [[4, 2], [9, 8, 7, 6], [5], [3, 3, 2], [10, 4, 8, 6, 7, 2]]
-TOKENS = 16
+ROWS = range(6)
+TOKENS = sum(RESPONSES)
 
 # Rank 0 has three micro-batches; rank 1 has one, and two in which every token is masked.
-MICROBATCHES = [([0, 1], 1), ([2], 1), ([3], 1)], [([4], 1), ([0], 0), ([0], 0)]
+MICROBATCHES = [([0, 1], 1), ([2], 1), ([3, 5], 1)], [([4], 1), ([0], 0), ([0], 0)]
 MAX_NORM = 0.5  # far below the gradient's norm: every step clips
 
 
-def small_policy(seed: int) -> Policy:
-    """Two layers of width 16 with tied embeddings, and a critic; in float64, so that only a wrong sum can differ, not
-    its order."""
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
-    policy = Policy(Qwen2ForCausalLM(config))
-    assert policy.value_head is not None
-    nn.init.normal_(policy.value_head.weight)
-    return policy.double()
+def policy_of(seed: int) -> Policy:
+    """Two layers and a critic; in float64, so that only a wrong sum can differ, not its order."""
+    return small_policy(critic=True, layers=2, seed=seed).double()
 
 
 def adam(policy: nn.Module) -> torch.optim.AdamW:
@@ -66,15 +54,9 @@ def adam(policy: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(policy.parameters(), lr=0.01, eps=1e-3, weight_decay=0.0)
 
 
-def rows_of(rows: Sequence[int]) -> TokenBatch:
-    responses = [RESPONSES[row] for row in rows]
-    samples = Samples(responses, [[0.0] * len(response) for response in responses])
-    return to_batch([PROMPTS[row] for row in rows], samples, torch.device("cpu"))
-
-
 def loss_of(module: nn.Module, rows: Sequence[int], weight: float = 1) -> Tensor:
     """The part of these rows in the mean over all tokens of −log π + (V − 1)²."""
-    batch = rows_of(rows)
+    batch = sampled_batch().rows(torch.tensor(rows))
     scores: Any = module(batch, 1.0)
     of_tokens = (scores.values - 1) ** 2 - scores.log_probs
     return weight * (of_tokens * batch.response_mask).sum() / TOKENS
@@ -104,7 +86,7 @@ def whole_gradient(parameter: nn.Parameter) -> Tensor:
 
 @torch.no_grad()
 def log_probs(module: nn.Module) -> Tensor:
-    batch = rows_of(range(5))
+    batch = sampled_batch()
     scores: Any = module(batch, 1.0)
     return torch.where(batch.response_mask, scores.log_probs, 0)
 
@@ -113,7 +95,7 @@ def resumed(
     checkpoint: tuple[dict[str, Tensor], dict[str, Any]], ranks: Ranks, sharding: Literal["ddp", "fsdp"]
 ) -> dict[str, Any]:
     """The second step of a policy that began elsewhere and then loaded the state after the first."""
-    policy = small_policy(seed=1)
+    policy = policy_of(seed=1)
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     log_probs(module)  # fsdp may keep what a forward pass has gathered: loading must not leave it in use
@@ -122,7 +104,7 @@ def resumed(
 
 
 def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[str, Any]:
-    policy = small_policy(seed=0)
+    policy = policy_of(seed=0)
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)

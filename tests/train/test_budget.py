@@ -38,20 +38,6 @@ def by_budget(rule: str, keep: float, step: int = 1, seed: int = 0) -> tuple[tor
     return result.keep_mask, correction
 
 
-def test_a_token_band_keeps_the_tokens_closest_to_one() -> None:
-    """Half of the tokens, by |log r|, counted here by sorting."""
-    keep, correction = by_budget("token_k1", 0.5)
-    batch = random_batch()
-    assert batch.old_log_probs is not None
-    distance = (batch.old_log_probs - batch.rollout_log_probs).abs()[batch.response_mask]
-    kept = keep[batch.response_mask]
-    needed = -(-len(distance) // 2)
-    assert needed <= int(kept.sum()) <= needed + 3  # 2,000 thresholds are tried
-    assert distance[kept].max() < distance[~kept].min()
-    (rule,) = correction.rollout_rs
-    assert rule.lower == pytest.approx(1 / rule.upper)
-
-
 def test_a_rule_for_negative_advantages_has_a_lower_bound_alone() -> None:
     """Odd rows have a positive advantage, and stay; of the others those go whose mean log-ratio is lowest."""
     batch = random_batch()

@@ -20,8 +20,8 @@ from rlcorr.train.loop import train
 
 HUB_ID = "Qwen/Qwen2.5-0.5B-Instruct"
 COMMIT = "0" * 40
-SMALL = ("--steps", "2", "--prompts-per-step", "2", "--samples-per-prompt", "4", "--eval-prompts", "4")
-SMALL += ("--eval-every", "2", "--no-tensorboard", "--run", "chat")
+SMALL = ("--steps", "1", "--prompts-per-step", "2", "--samples-per-prompt", "4", "--eval-prompts", "4")
+SMALL += ("--no-tensorboard", "--run", "chat")
 
 
 @pytest.fixture
@@ -56,16 +56,17 @@ def recipe() -> list[str]:
     return command[1].replace("\\\n", " ").split()
 
 
-@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.engine])])
-def test_the_recipe_trains(engine: str, cached: Path, local_runs: Path) -> None:
-    config = train_config([*recipe(), *SMALL, "--rollout.engine", engine, "--checkpoint-every", "1"], "test")
+@pytest.mark.slow
+@pytest.mark.engine
+def test_the_recipe_trains(cached: Path, local_runs: Path) -> None:
+    config = train_config([*recipe(), *SMALL, "--rollout.engine", "vllm", "--checkpoint-every", "1"], "test")
     assert (config.model, config.task, config.optim.precision) == (HUB_ID, "countdown", "bfloat16")
     run = train(config)
     assert verify(run).problems == []
     manifest = runs.read_manifest(run)
     assert (manifest.model, manifest.trainer_dtype, manifest.probe["pattern"]) == (HUB_ID, "bfloat16", "precision")
-    assert [row["bad/log_probs"] + row["bad/loss"] + row["bad/gradient"] for row in runs.read_metrics(run)] == [0, 0]
-    step = runs.read_step(run, 2)
+    assert [row["bad/log_probs"] + row["bad/loss"] + row["bad/gradient"] for row in runs.read_metrics(run)] == [0]
+    step = runs.read_step(run, 1)
     ids = step.batch.tensors()["prompt_ids"][0][step.batch.tensors()["prompt_mask"][0]].tolist()
     said = f"<|im_start|>user\n{INSTRUCTION}\n{step.prompts[0]}<|im_end|>\n<|im_start|>assistant\n"
     assert Tokenizer.from_file(str(cached / "tokenizer.json")).decode(ids, skip_special_tokens=False) == said

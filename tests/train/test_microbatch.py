@@ -16,7 +16,6 @@ from rlcorr.train.learner.microbatch import (
     padding_of,
     plan_microbatches,
     slice_rows,
-    trimmed,
 )
 from rlcorr.types import TOP
 
@@ -128,22 +127,6 @@ def test_rows_keep_every_real_token_of_every_field(
 
 def dtypes(batch: TokenBatch) -> dict[str, torch.dtype]:
     return {name: x.dtype for name, x in batch.tensors().items()}
-
-
-def test_cutting_by_hand() -> None:
-    """Two rows in 3 + 3 columns, of which the first and the last are padding; the routes are 10 · row + column."""
-    prompt, response = torch.tensor([[0, 0, 1], [0, 1, 1]]).bool(), torch.tensor([[1, 0, 0], [1, 1, 0]]).bool()
-    columns = torch.tensor([[0, 1, 2], [10, 11, 12]])
-    routes = (torch.arange(6) + torch.tensor([[0], [10]]))[..., None, None]
-    cut = trimmed(TokenBatch(response, -columns.float(), prompt_mask=prompt, prompt_ids=columns, routed_experts=routes))
-    columns = {name: x.flatten(1).tolist() for name, x in cut.tensors().items()}
-    assert columns == {
-        "prompt_mask": [[False, True], [True, True]],
-        "prompt_ids": [[1, 2], [11, 12]],
-        "response_mask": [[True, False], [True, True]],
-        "rollout_log_probs": [[0, -1], [-10, -11]],
-        "routed_experts": [[1, 2, 3, 4], [11, 12, 13, 14]],
-    }
 
 
 # --- padding micro-batches ---

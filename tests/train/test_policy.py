@@ -1,4 +1,4 @@
-"""The one-off shift, the padding, the tokenizer, what is kept for the backward pass, and what an engine is sent."""
+"""What an engine is sent, what is kept for the backward pass, and log-probs of tokens in chunks."""
 
 from pathlib import Path
 
@@ -8,56 +8,27 @@ from allocations import peak
 from tiny import CPU, save_tiny_model
 from torch import Tensor, nn
 
-from rlcorr.train.config.learning import Precision
-from rlcorr.train.inputs.tokenizer import EOS_ID
 from rlcorr.train.learner.policy import Policy, Scores, engine_weights, load_lm
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.train.rollout.engine import Samples, to_batch
 
-PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]]
-RESPONSES = [[4, EOS_ID], [9, 8, 7, 6], [5]]
 
-
-@pytest.fixture(scope="module")
-def policy(tiny_model: Path) -> Policy:
-    return Policy(load_lm(tiny_model, CPU))
-
-
-@torch.no_grad()
-def alone(policy: Policy, prompt: list[int], response: list[int], temperature: float) -> list[float]:
-    """Log-probs of a response, one token at a time: no padding, no batch, the last position predicts the next token."""
-    log_probs = []
-    for t, token in enumerate(response):
-        logits = policy.lm(torch.tensor([prompt + response[:t]])).logits[0, -1] / temperature
-        log_probs.append(float(logits.double().log_softmax(-1)[token]))
-    return log_probs
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_scores_are_those_of_each_sequence_alone(policy: Policy, temperature: float) -> None:
-    batch = to_batch(PROMPTS, Samples(RESPONSES, [[0.0] * len(r) for r in RESPONSES]), CPU)
-    scores = policy(batch, temperature).log_probs
-    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        got = scores[row][batch.response_mask[row]].tolist()
-        assert got == pytest.approx(alone(policy, prompt, response, temperature), abs=2e-5)
-
-
-def test_a_tied_head_is_sent_to_the_engine(policy: Policy) -> None:
+def test_a_tied_head_is_sent_to_the_engine(tiny_model: Path) -> None:
+    policy = Policy(load_lm(tiny_model, CPU))
     sent = dict(engine_weights(policy.state_dict(), policy.lm))
     assert torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
     assert set(sent) == {*policy.lm.state_dict(), "lm_head.weight"}
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_checkpointed_layers_change_no_gradient_and_keep_less(precision: Precision, tmp_path: Path) -> None:
+def test_checkpointed_layers_change_no_gradient_and_keep_less(tmp_path: Path) -> None:
     """Eight layers of width 64 keep over 20 tensors as wide as the layer each; checkpointed, one each, and one layer's
     at a time in the backward pass."""
     model = save_tiny_model(tmp_path, layers=8)
-    rows = torch.randint(3, 20, (8, 60)).tolist()
-    batch = to_batch([[1, 5, 6]] * 8, Samples(rows, [[0.0] * 60] * 8), CPU)
+    rows = torch.randint(3, 20, (4, 40)).tolist()
+    batch = to_batch([[1, 5, 6]] * 4, Samples(rows, [[0.0] * 40] * 4), CPU)
     gradients, peaks = [], []
     for checkpointed in (False, True):
-        policy = Policy(load_lm(model, CPU), True, precision)
+        policy = Policy(load_lm(model, CPU))
         if checkpointed:
             policy.checkpoint_layers()
         scores: list[Scores] = []
@@ -110,7 +81,7 @@ def test_chunks_change_nothing(temperature: float, bias: bool, tokens_at_once: i
         torch.testing.assert_close(ours, theirs, atol=1e-6 * float(theirs.abs().max()), rtol=1e-6)
 
 
-LARGE, TOKENS = 20_000, 256
+LARGE, TOKENS = 20_000, 128
 LOGITS = 4 * LARGE * TOKENS
 
 
@@ -131,4 +102,4 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch() -> None:
     whole, sixteen, thirty_two = (bytes_of(count) for count in (TOKENS, 16, 32))
     assert whole > 2 * LOGITS
     assert sixteen < 5 * of_chunk + 4 * of_head
-    assert thirty_two - sixteen < (whole - sixteen) / 10
+    assert thirty_two - sixteen < (whole - sixteen) / 4

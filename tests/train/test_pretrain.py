@@ -11,7 +11,7 @@ from rlcorr.train.pretrain import pretrain
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
-    first, second = (pretrain(PretrainConfig(run=name, max_steps=2, eval_prompts=8)) for name in "ab")
+    first, second = (pretrain(PretrainConfig(run=name, max_steps=2, eval_prompts=2)) for name in "ab")
     one, other = (load_file(path / "checkpoint" / "model.safetensors") for path in (first, second))
     assert one.keys() == other.keys()
     assert all(one[name].equal(other[name]) for name in one)
@@ -19,18 +19,12 @@ def test_the_same_seed_gives_the_same_model(local_runs: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        PretrainConfig(architecture="qwen3_moe", addition_every=1, max_steps=1, eval_prompts=8),
-        PretrainConfig(architecture="qwen2_narrow", task="sorting", max_steps=1, eval_prompts=2),
-    ],
-)
-def test_one_task_alone(local_runs: Path, config: PretrainConfig) -> None:
-    """A model that never sees a running sum, and says so."""
+def test_additions_alone(local_runs: Path) -> None:
+    """A mixture of experts that never sees a running sum, and says so."""
+    config = PretrainConfig(architecture="qwen3_moe", addition_every=1, max_steps=1, eval_prompts=2)
     manifest = runs.read_manifest(pretrain(config))
-    assert manifest.task == config.task
-    assert list(manifest.config["greedy_accuracy"]) == [config.task]
+    assert manifest.task == "addition"
+    assert list(manifest.config["greedy_accuracy"]) == ["addition"]
     assert config.architecture in manifest.story
 
 

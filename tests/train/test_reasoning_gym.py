@@ -102,12 +102,6 @@ def test_a_run_is_named_without_the_options(local_runs: Path) -> None:
     assert TrainConfig(task="addition").run_prefix == "addition"
 
 
-def test_train_prompts_limits_the_questions() -> None:
-    task = task_of(TrainConfig(task=SUMS, train_prompts=5))
-    assert len(set(prompts(task, 50))) == 5
-    assert not set(prompts(task, 5)) & set(prompts(task, 100, held_out=True))
-
-
 # --- what is refused ---
 
 

@@ -92,14 +92,6 @@ def own_choices(lm: Qwen3MoeForCausalLM, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_its_own_choices_change_nothing() -> None:
-    lm, (ids, attention) = moe(), inputs()
-    chosen = own_choices(lm, ids)
-    with replayed(lm, chosen.flip(-1), attention):  # in the other order: the sum of the experts is the same
-        close(lm(ids).logits, moe()(ids).logits)
-
-
-@torch.no_grad()
 def test_unknown_tokens_and_padding_choose_for_themselves() -> None:
     lm, (ids, attention) = moe(), inputs()
     plain = lm(ids).logits
@@ -113,21 +105,6 @@ def test_unknown_tokens_and_padding_choose_for_themselves() -> None:
     close(mixed[1], plain[1])
     close(mixed[0, :4], plain[0, :4])
     assert not torch.allclose(mixed[0, 4:], plain[0, 4:], atol=1e-3)
-
-
-@torch.no_grad()
-def test_a_padding_micro_batch_inherits_nothing() -> None:
-    """Micro-batches of other shapes come next, padding ones with no routes or with unknown ones only."""
-    lm, (ids, attention) = moe(), inputs()
-    plain = lm(ids).logits
-    with replayed(lm, distinct_experts(2, 7), attention):
-        assert not torch.allclose(lm(ids).logits, plain, atol=1e-3)
-    padding = ids[:1, :3]
-    alone = moe()(padding).logits
-    for routed in (None, torch.full((1, 3, LAYERS, K), -1)):
-        with replayed(lm, routed, torch.zeros(1, 3, dtype=torch.bool)):
-            close(lm(padding).logits, alone)
-    assert torch.equal(lm(ids).logits, plain)
 
 
 @torch.no_grad()

@@ -5,53 +5,25 @@ from typing import Any
 
 import pytest
 import torch
-from learners import EACH_ROW, ONE_STEP, rows_alone, sampled_batch, small_policy, train_config
+from learners import ONE_STEP, rows_alone, sampled_batch, small_policy, train_config
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.learner.score import corrected, over_microbatches, score, score_sampled, whitened, with_advantages
+from rlcorr.train.learner.score import corrected, score, score_sampled, whitened, with_advantages
 
 # --- scores ---
 
 
-# Rows by length: 1 + 6, 2 + 5, 3 + 4, 2 + 3, 4 + 1, 3 + 2. A budget of 15 leaves the first two alone, 2 · (2 + 6) and
-# 2 · (3 + 5) being 16, then takes 2 · (3 + 4) and 2 · (4 + 2); 24 takes 2 · (2 + 6), 3 · (4 + 4), and one.
-SIZES = {EACH_ROW: [1] * 6, 15: [1, 1, 2, 2], 24: [2, 3, 1]}
-
-
-@pytest.mark.parametrize("budget", SIZES)
-def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
-    policy = small_policy(critic=True)
-    batch = sampled_batch()
-    sizes: list[int] = []
-
-    def computed(part: TokenBatch) -> dict[str, Any]:
-        return {name: tensor for name, tensor in policy(part, 1.0)._asdict().items() if tensor is not None}
-
-    def forward(part: TokenBatch) -> dict[str, Any]:
-        sizes.append(len(part.response_mask))
-        return computed(part)
-
-    scores = over_microbatches(batch, forward, budget, ALONE)
-    assert sizes == SIZES[budget]
-    mask = batch.response_mask
-    for name, x in computed(batch).items():
-        assert scores[name].shape == mask.shape
-        assert not scores[name].requires_grad
-        torch.testing.assert_close(scores[name][mask], x.detach()[mask], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("temperature", [None, 0.5])
-def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float | None) -> None:
-    """π_old of the policy, π_ref of the reference, the critic's values; at the trainer's temperature if it has one."""
+def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """π_old of the policy, π_ref of the reference, the critic's values; at the trainer's temperature."""
     policy, reference = small_policy(critic=True), small_policy()
     with torch.no_grad():
         for p in reference.parameters():
             p.mul_(1.2)
-    rollout = RolloutConfig(engine="transformers", dtype="float32", temperature=0.8, trainer_temperature=temperature)
+    rollout = RolloutConfig(engine="transformers", dtype="float32", temperature=0.8, trainer_temperature=0.5)
     optim = replace(ONE_STEP, microbatch_tokens=20)
     config = train_config(monkeypatch, CorrectionConfig(), rollout=rollout, optim=optim)
     batch = sampled_batch()
@@ -59,9 +31,11 @@ def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float |
     assert set(scored.tensors()) - set(batch.tensors()) == {"old_log_probs", "ref_log_probs", "values"}
     mask = batch.response_mask
     for name, model in (("old_log_probs", policy), ("ref_log_probs", reference)):
-        expected = torch.cat([log_p.detach() for log_p, _ in rows_alone(model, batch, temperature or 0.8)])
+        expected = torch.cat([log_p.detach() for log_p, _ in rows_alone(model, batch, 0.5)])
         torch.testing.assert_close(scored.tensors()[name][mask], expected, rtol=0, atol=1e-5)
     assert not torch.allclose(scored.tensors()["old_log_probs"], scored.tensors()["ref_log_probs"], atol=0.1)
+    with torch.no_grad():
+        torch.testing.assert_close(scored.tensors()["values"][mask], policy(batch, 0.5).values[mask])
     bare = score(batch, small_policy(), None, config, ALONE)
     assert set(bare.tensors()) - set(batch.tensors()) == {"old_log_probs"}
 

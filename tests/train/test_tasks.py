@@ -1,8 +1,5 @@
 import itertools
-import operator
 import random
-from collections.abc import Iterator
-from fractions import Fraction
 
 import pytest
 
@@ -63,43 +60,6 @@ def test_running_sum_reward() -> None:
         assert got == pytest.approx(thirds / 3), response
 
 
-# The oracle of countdown: every way to join three numbers, with its text and its value, without a parser.
-SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-
-
-def joined(a: tuple[str, Fraction], sign: str, b: tuple[str, Fraction]) -> tuple[str, Fraction] | None:
-    return None if sign == "/" and b[1] == 0 else (f"({a[0]}{sign}{b[0]})", SIGNS[sign](a[1], b[1]))
-
-
-def expressions(numbers: list[int]) -> Iterator[tuple[str, Fraction]]:
-    """Fully parenthesized, with values; those that divide by zero are left out."""
-    for a, b, c in itertools.permutations([(str(n), Fraction(n)) for n in numbers]):
-        for first, second in itertools.product(SIGNS, repeat=2):
-            left, right = joined(a, first, b), joined(b, second, c)
-            whole = [left and joined(left, second, c), right and joined(a, first, right)]
-            yield from ((text[1:-1], value) for text, value in filter(None, whole))
-
-
-def test_countdown_has_a_solution_on_its_form() -> None:
-    for example in itertools.islice(examples(get_task("countdown"), 0), 60):
-        target, numbers = prompt_text(example.prompt).removesuffix("=").split("=")
-        given = [int(n) for n in numbers.split(",")]
-        assert len(given) == 3
-        assert all(1 <= n <= 20 for n in given)
-        assert 1 <= int(target) <= 99
-        assert int(target) in {value for _, value in expressions(given)}
-
-
-@pytest.mark.parametrize("numbers", [[3, 7, 25], [2, 2, 8]])
-def test_countdown_rewards_exactly_the_right_expressions(numbers: list[int]) -> None:
-    every = list(expressions(numbers))
-    assert len(every) > 150
-    for target in {int(value) for _, value in every if 1 <= value <= 99}:
-        prompt = f"{target}={','.join(map(str, numbers))}="
-        for text, value in every:
-            assert countdown.score(prompt, text) == (1 if value == target else 0.1), (prompt, text)
-
-
 # By hand: 3 · 7 + 25 = 46, 25 − 7 · 3 = 4, 7/3 + 25 = 82/3; 7·7 and 3·7 use other numbers than the three given. The
 # ٣ is a digit, but not one of ours.
 COUNTDOWN = {
@@ -118,6 +78,7 @@ def test_countdown_reward() -> None:
         for response in responses:
             got = get_task("countdown").reward(Example("46=3,7,25=", "3*7+25"), response)
             assert got == reward, response[:40]
+    assert countdown.score("4=4,4,4=", "4/(4-4)") == 0
 
 
 RIGHT = ["1234", " 1234\n", "1200 + 34 = 1234.", "The sum is 1,234, not negative", "12 + 3 is 15, so 1234!"]
@@ -161,24 +122,6 @@ def test_more_prompts_than_a_task_has() -> None:
 
 
 # --- sorting ---
-
-
-def neighbours_exchanged(before: str, after: str) -> bool:
-    """Whether two neighbours, and nothing else, have changed places."""
-    apart = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    return len(apart) == 2 and apart[1] == apart[0] + 1 and sorted(before) == sorted(after)
-
-
-def test_every_drawn_answer_is_a_shortest_way() -> None:
-    rng = random.Random(5)
-    for _ in range(100):
-        prompt, answer = sorting.draw(rng)
-        lists = [prompt.removesuffix("="), *answer.split(",")]
-        assert len(lists[0]) == 12
-        assert lists[-1] == "".join(sorted(lists[0]))
-        assert all(neighbours_exchanged(before, after) for before, after in itertools.pairwise(lists))
-        # Fewer cannot do: an exchange of neighbours mends one pair of digits, and these are the pairs to be mended.
-        assert len(lists) - 1 == sum(a > b for a, b in itertools.combinations(lists[0], 2))
 
 
 def test_answers_are_long_and_differ_from_draw_to_draw() -> None:

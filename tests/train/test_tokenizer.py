@@ -74,11 +74,6 @@ def test_what_a_template_refuses_is_one_line(chat_model: Path) -> None:
         encode(load_tokenizer(chat_model), [{"role": "robot", "content": "hello"}])
 
 
-def test_messages_need_a_template(plain_model: Path) -> None:
-    with pytest.raises(UsageError, match=f"need a chat template; the tokenizer at {plain_model} has none"):
-        encode(load_tokenizer(plain_model), [{"role": "user", "content": "hello"}])
-
-
 def test_a_text_that_cannot_be_written_is_one_line(tiny_model: Path) -> None:
     with pytest.raises(UsageError, match=r"the tokenizer at .* cannot encode 'What is 1\+1\?'"):
         encode(load_tokenizer(tiny_model), "What is 1+1?")

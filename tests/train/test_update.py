@@ -54,7 +54,7 @@ def of_loss(loss_type: LossType, bypass: bool) -> CorrectionConfig:
     )  # fmt: skip
 
 
-PAIRS = [p for p in itertools.product(LOSSES, (False, True)) if p != ("reinforce", False)]
+PAIRS = [(loss, loss == "reinforce" or number % 2 == 0) for number, loss in enumerate(LOSSES)]
 
 
 def agree(policy: Policy, config: TrainConfig, batch: TokenBatch) -> tuple[dict[str, float], dict[str, float]]:
@@ -131,8 +131,13 @@ OF_SOME_ROWS = CorrectionConfig(
 )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("correction", [*NOT_A_SUM, OF_SOME_ROWS, CorrectionConfig(rollout_rs=RULES)])
+@pytest.mark.parametrize(
+    ("correction", "mode"),
+    [
+        *((correction, "seq-mean-token-sum") for correction in NOT_A_SUM),
+        *itertools.product((OF_SOME_ROWS, CorrectionConfig(rollout_rs=RULES)), MODES),
+    ],
+)
 def test_the_loss_of_single_rows_is_that_of_the_mini_batch(
     monkeypatch: pytest.MonkeyPatch, correction: CorrectionConfig, mode: Aggregation
 ) -> None:
@@ -151,8 +156,9 @@ def test_the_loss_of_single_rows_is_that_of_the_mini_batch(
     loss.backward()
     if correction is OF_SOME_ROWS:
         assert 0 < result.keep_mask.any(-1).sum() < len(order)
-    assert row["loss"] == pytest.approx(loss.item(), abs=1e-5)
-    torch.testing.assert_close(got, gradient(policy), rtol=0, atol=1e-5)
+    assert row["loss"] == pytest.approx(loss.item(), rel=1e-5, abs=1e-5)
+    wanted = gradient(policy)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5 + 1e-6 * float(wanted.norm()))
 
 
 # --- other terms of the loss, the critic, and what the optimizer does ---
@@ -277,26 +283,6 @@ def spoilt(batch: TokenBatch, fault: str, row: int) -> TokenBatch:
     changed = batch.tensors()[name].clone()
     changed[row] = value
     return batch.replace(**{name: changed})
-
-
-@pytest.mark.parametrize("correction", [BOUNDED, BYPASS])
-@pytest.mark.parametrize("fault", SKIPPED)
-def test_a_bad_mini_batch_is_skipped_and_the_others_train(
-    monkeypatch: pytest.MonkeyPatch, correction: CorrectionConfig, fault: str
-) -> None:
-    """Row 1 has one token; its loss of about 1e38 is finite, its gradient is not."""
-    policy = small_policy()
-    batch = spoilt(scored_batch(policy), fault, row=1)
-    config = train_config(monkeypatch, correction, optim=OptimConfig(epochs=2, minibatches=6))
-    adam = torch.optim.AdamW(policy.parameters(), lr=1e-3)
-    steps = []
-    adam.register_step_post_hook(lambda *_: steps.append(weights(policy)))
-    row = update(learner(policy, config, adam), batch, correct(batch, correction))
-    assert {name: row[name] for name in SKIPPED} == {name: 2 * (name == fault) for name in SKIPPED}
-    assert len(steps) == 10
-    assert all(math.isfinite(value) for value in row.values())
-    assert all(bool(step.isfinite().all()) for step in steps)
-    assert all((a != b).any() for a, b in itertools.pairwise(steps))
 
 
 @pytest.mark.parametrize("correction", [BOUNDED, BYPASS])

@@ -8,17 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import CPU, tiny_config
+from tiny import CPU
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.train.attribution import Request, attribute
-from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.learner.policy import load_lm
-from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.start import start_engine
-from rlcorr.train.session.session import prepare
 
 Weights = dict[str, Tensor]
 BIAS, NORM, EMBEDDING = "model.layers.0.self_attn.q_proj.bias", "model.norm.weight", "model.embed_tokens.weight"
@@ -54,21 +49,6 @@ def test_weights_that_do_not_fit_are_refused_with_their_names(fault: str, tiny_m
     model = resolve_model(str(changed(tiny_model, tmp_path / "model", change)))
     with pytest.raises(UsageError, match=f"^the weights in .* do not fit the Qwen2ForCausalLM.*{re.escape(said)}"):
         load_lm(model, CPU)
-
-
-DOORS = {
-    "trainer": lambda model, folder: prepare(tiny_config(model, task="addition"), ALONE, folder, 0),
-    "engine": lambda model, folder: start_engine(RolloutConfig(engine="transformers"), model, ALONE, [2], folder),
-    "attribute": lambda model, folder: list(
-        attribute(Request(model, [[3, 4]], 2, 4, [2], RolloutConfig(engine="transformers"), folder / "log"), CPU)
-    ),
-}
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_refuses_a_missing_bias(door: str, tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"\(missing: {BIAS}\)"):
-        DOORS[door](changed(tiny_model, tmp_path / "model", without(BIAS)), tmp_path)
 
 
 def test_a_file_that_was_cut_is_one_sentence(tiny_model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs.tasks import Example, Prompt, Stream, Task, is_held_out, passes
@@ -68,7 +68,7 @@ def load_reward(path: str) -> RewardFunction:
         raise UsageError(f"reward {path!r} cannot be imported: {error}. Write package.module:function.") from error
     if not callable(function):
         raise UsageError(f"reward {path!r} is no function. Write package.module:function.")
-    return function
+    return cast(RewardFunction, function)
 
 
 def _example(line: str, where: str, needs_answer: bool) -> Example:

@@ -199,13 +199,9 @@ def _result_of(result: CorrectionResult, rows: list[int], part: TokenBatch) -> C
 
 
 def _fault(totals: Tensor, measured: list[MomentTable], grad_norm: Tensor) -> str | None:
-    if not kept_tokens(measured):
+    # The kept tokens by the moments of the loss: in bypass mode they depend on π_θ.
+    if not sum(float(m.table[m.names.index("actor/ppo_kl"), 0]) for m in measured):
         return "bad/all_rejected"
     if not bool(totals.isfinite().all()):
         return "bad/loss"
     return None if bool(grad_norm.isfinite()) else "bad/gradient"
-
-
-def kept_tokens(measured: list[MomentTable]) -> float:
-    """Return the number of kept tokens, from the moments of the loss: in bypass mode it depends on π_θ."""
-    return sum(float(m.table[m.names.index("actor/ppo_kl"), 0]) for m in measured)
