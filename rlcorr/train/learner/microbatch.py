@@ -63,10 +63,15 @@ def _longest_first(rows: Sequence[int], lengths: Lengths) -> list[int]:
 
 
 def slice_rows(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:
-    """Return these rows without columns that are only padding; without rows, return the batch's padding micro-batch."""
-    if not rows:
-        return padding_of(batch)
-    return trimmed(batch.rows(torch.tensor(rows, device=batch.response_mask.device)))
+    """Return these rows without columns that are only padding.
+
+    Without rows, return the batch's padding micro-batch, which adds nothing to the loss: the first row with every
+    response token masked. It has the same fields as the batch, so that the forward pass is the same on every rank.
+    """
+    if rows:
+        return trimmed(batch.rows(torch.tensor(rows, device=batch.response_mask.device)))
+    row = trimmed(batch.rows(slice(0, 1)))
+    return row.replace(response_mask=torch.zeros_like(row.response_mask))
 
 
 def trimmed(batch: TokenBatch) -> TokenBatch:
@@ -85,12 +90,3 @@ def trimmed(batch: TokenBatch) -> TokenBatch:
         else:
             fields[name] = tensor
     return TokenBatch(**fields)
-
-
-def padding_of(batch: TokenBatch) -> TokenBatch:
-    """Return a micro-batch that adds nothing to the loss: the batch's first row with every response token masked.
-
-    It has the same fields as the batch, so that the forward pass is the same on every rank.
-    """
-    row = trimmed(batch.rows(slice(0, 1)))
-    return row.replace(response_mask=torch.zeros_like(row.response_mask))
