@@ -23,6 +23,11 @@ from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.types import TokenBatch
 
+ROWS = {"addition": 48, "running_sum": 16, "sorting": 8}
+"""Prompts per step on each task."""
+LEARNING_RATE, WARMUP_STEPS = 1e-3, 100
+"""The learning rate rises linearly to its value over these steps."""
+
 
 def pretrain(config: PretrainConfig) -> Path:
     """Train a new model, measure its greedy accuracy on held-out prompts, and save it in Hugging Face format.
@@ -40,16 +45,13 @@ def _pretrain(config: PretrainConfig, path: Path) -> Path:
     tokenizer = character_tokenizer(ALPHABET)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = Policy(NEW_MODELS[config.architecture](len(tokenizer))).to(device)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
-    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=config.warmup_steps)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=WARMUP_STEPS)
     streams = {name: examples(get_task(name), config.seed) for name in _task_names(config)}
-    rows = {
-        "addition": config.addition_batch, "running_sum": config.running_sum_batch, "sorting": config.sorting_batch
-    }  # fmt: skip
     with tqdm(range(1, config.max_steps + 1), desc="pretrain", unit="step", dynamic_ncols=True) as progress:
         for step in progress:
             name = _task_at(config, step)
-            batch = _supervised(list(itertools.islice(streams[name], rows[name])), tokenizer, device)
+            batch = _supervised(list(itertools.islice(streams[name], ROWS[name])), tokenizer, device)
             loss = -policy(batch, 1.0).log_probs[batch.response_mask].mean()
             optimizer.zero_grad()
             loss.backward()

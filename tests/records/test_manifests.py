@@ -45,10 +45,9 @@ def succeeds(*words: str) -> None:
 
 @pytest.fixture
 def config(tiny_model: Path, tmp_path: Path) -> TrainConfig:
-    files = tmp_path / "prompts.jsonl", tmp_path / "held_out.jsonl"
-    for file, sign in zip(files, "+-", strict=True):
-        file.write_text("".join(json.dumps({"prompt": f"{n}{sign}1=", "answer": "1"}) + "\n" for n in range(9)))
-    return tiny_config(tiny_model, task="jsonl", data=files[0], eval_data=files[1], max_response_tokens=4)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": "1"}) + "\n" for n in range(40)))
+    return tiny_config(tiny_model, task="jsonl", data=file, max_response_tokens=4)
 
 
 def test_committed_runs() -> None:
@@ -76,7 +75,7 @@ def test_a_recorder(tmp_path: Path) -> None:
 def test_a_configuration(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A path in the runs folder is relative to it, a path elsewhere is its name, and an id on the hub stays."""
     plain = config.as_dict()
-    assert (plain["data"], plain["eval_data"]) == ("prompts.jsonl", "held_out.jsonl")
+    assert plain["data"] == "prompts.jsonl"
     assert plain["model"] == Path(config.model).name
     monkeypatch.chdir(config.model)
     assert replace(config, model=".").as_dict()["model"] == Path(config.model).name

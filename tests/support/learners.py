@@ -32,11 +32,11 @@ EACH_ROW = 1
 """Token budget with which every row is a micro-batch of its own."""
 
 
-def small_policy(critic: bool = False) -> Policy:
-    """One layer of width 16. Its value head, which starts at zero, is random: zeros would hide what it sends on."""
-    torch.manual_seed(0)
+def small_policy(critic: bool = False, *, layers: int = 1, seed: int = 0) -> Policy:
+    """Layers of width 16. Its value head, which starts at zero, is random: zeros would hide what it sends on."""
+    torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=layers, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=True, initializer_range=0.5,
     )  # fmt: skip
     policy = Policy(Qwen2ForCausalLM(config), critic)

@@ -8,22 +8,23 @@ import copy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from learners import RESPONSES, sampled_batch, small_policy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rlcorr.train.learner import policy as policy_module
 from rlcorr.train.learner.policy import Policy
 from rlcorr.train.learner.ranks import (
     Ranks,
     accumulate,
     clip_gradients,
     full_optimizer_state,
-    full_state,
     full_tensor,
     gather,
     load_state,
@@ -33,30 +34,19 @@ from rlcorr.train.learner.ranks import (
     sum_over_ranks,
     wrap,
 )
-from rlcorr.train.rollout.engine import Samples, to_batch
-from rlcorr.types import TokenBatch
+from rlcorr.train.learner.token_log_probs import token_log_probs
 
-PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10], [1, 3], [1, 9, 9]]
-RESPONSES = [[4, 2], [9, 8, 7, 6], [5], [3, 3, 2], [10, 4, 8, 6, 7, 2]]
-TOKENS = 16
+ROWS = range(6)
+TOKENS = sum(RESPONSES)
 
 # Rank 0 has three micro-batches; rank 1 has one, and two in which every token is masked.
-MICROBATCHES = [([0, 1], 1), ([2], 1), ([3], 1)], [([4], 1), ([0], 0), ([0], 0)]
+MICROBATCHES = [([0, 1], 1), ([2], 1), ([3, 5], 1)], [([4], 1), ([0], 0), ([0], 0)]
 MAX_NORM = 0.5  # far below the gradient's norm: every step clips
 
 
-def small_policy(seed: int) -> Policy:
-    """Two layers of width 16 with tied embeddings, and a critic; in float64, so that only a wrong sum can differ, not
-    its order."""
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
-    policy = Policy(Qwen2ForCausalLM(config))
-    assert policy.value_head is not None
-    nn.init.normal_(policy.value_head.weight)
-    return policy.double()
+def policy_of(seed: int) -> Policy:
+    """Two layers and a critic; in float64, so that only a wrong sum can differ, not its order."""
+    return small_policy(critic=True, layers=2, seed=seed).double()
 
 
 def adam(policy: nn.Module) -> torch.optim.AdamW:
@@ -64,43 +54,29 @@ def adam(policy: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(policy.parameters(), lr=0.01, eps=1e-3, weight_decay=0.0)
 
 
-def rows_of(rows: Sequence[int]) -> TokenBatch:
-    responses = [RESPONSES[row] for row in rows]
-    samples = Samples(responses, [[0.0] * len(response) for response in responses])
-    return to_batch([PROMPTS[row] for row in rows], samples, torch.device("cpu"))
-
-
 def loss_of(module: nn.Module, rows: Sequence[int], weight: float = 1) -> Tensor:
     """The part of these rows in the mean over all tokens of −log π + (V − 1)²."""
-    batch = rows_of(rows)
+    batch = sampled_batch().rows(torch.tensor(rows))
     scores: Any = module(batch, 1.0)
     of_tokens = (scores.values - 1) ** 2 - scores.log_probs
     return weight * (of_tokens * batch.response_mask).sum() / TOKENS
 
 
 def shared_step(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
-    """One step of all ranks together: loss, whole gradient, norm, the state afterwards, and a norm of the gradient that
-    lies on this rank after each micro-batch."""
+    """One step of all ranks together: loss, whole gradient, norm, and the state afterwards."""
     optimizer.zero_grad()
-    total, local = torch.zeros((), dtype=torch.float64), []
+    total = torch.zeros((), dtype=torch.float64)
     mine = MICROBATCHES[ranks.rank]
     for number, (rows, weight) in enumerate(mine, 1):
         with accumulate(module, last=number == len(mine)):
             loss = loss_of(module, rows, weight)
             (loss * ranks.size).backward()
         total += loss.detach()
-        local.append(sum(float(p.grad.norm()) for p in module.parameters() if p.grad is not None))
     gradients = {name.removeprefix("module."): whole_gradient(p) for name, p in module.named_parameters()}
     norm = clip_gradients(module, MAX_NORM)
     optimizer.step()
     state = {name: full_tensor(tensor).clone() for name, tensor in local_state(module).items()}
-    return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state, "local": local}
-
-
-def share_here(state: dict[str, Tensor]) -> float:
-    """Of all numbers of a state, those that lie on this rank."""
-    here = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in state.values()]
-    return sum(map(Tensor.numel, here)) / sum(map(Tensor.numel, state.values()))
+    return {"loss": sum_over_ranks(ranks, total), "gradients": gradients, "norm": norm, "state": state}
 
 
 def whole_gradient(parameter: nn.Parameter) -> Tensor:
@@ -110,7 +86,7 @@ def whole_gradient(parameter: nn.Parameter) -> Tensor:
 
 @torch.no_grad()
 def log_probs(module: nn.Module) -> Tensor:
-    batch = rows_of(range(5))
+    batch = sampled_batch()
     scores: Any = module(batch, 1.0)
     return torch.where(batch.response_mask, scores.log_probs, 0)
 
@@ -119,7 +95,7 @@ def resumed(
     checkpoint: tuple[dict[str, Tensor], dict[str, Any]], ranks: Ranks, sharding: Literal["ddp", "fsdp"]
 ) -> dict[str, Any]:
     """The second step of a policy that began elsewhere and then loaded the state after the first."""
-    policy = small_policy(seed=1)
+    policy = policy_of(seed=1)
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     log_probs(module)  # fsdp may keep what a forward pass has gathered: loading must not leave it in use
@@ -128,12 +104,11 @@ def resumed(
 
 
 def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[str, Any]:
-    policy = small_policy(seed=0)
+    policy = policy_of(seed=0)
     module = wrap(policy, ranks, sharding)
     optimizer = adam(policy)
     first = shared_step(module, optimizer, ranks)
-    mine = full_state(module), full_optimizer_state(module, optimizer)
-    checkpoint = gather(ranks, mine)[0]
+    optimizer_state = gather(ranks, full_optimizer_state(module, optimizer))[0]
     tensor = torch.tensor([1.0, 10.0]) * (ranks.rank + 1)
     return {
         "gathered": gather(ranks, {"rank": ranks.rank, "rows": [torch.arange(ranks.rank + 1)] * ranks.rank}),
@@ -141,10 +116,7 @@ def work(ranks: Ranks, folder: Path, sharding: Literal["ddp", "fsdp"]) -> dict[s
         "sharded": sum(isinstance(p, DTensor) for p in policy.parameters()),
         "gathered_alone": sum(isinstance(m, FSDPModule) for m in policy.modules()),
         "first": first,
-        "optimizer": checkpoint[1],
-        "for_files": [len(state) for state in mine],
-        "share_here": share_here(local_state(module)),
-        "from_own": resumed(checkpoint, ranks, sharding),
+        "optimizer": optimizer_state,
         "from_alone": resumed(torch.load(folder / "alone.pt"), ranks, sharding),
     }
 
@@ -162,6 +134,8 @@ SHARDINGS: tuple[Literal["ddp", "fsdp"], ...] = ("ddp", "fsdp")
 
 
 def main(folder: Path) -> None:
+    # Two tokens at a time, so that the backward pass computes chunks of the head again, whose weights may be sharded.
+    policy_module.token_log_probs = partial(token_log_probs, logits_at_once=22)
     with started() as ranks:
         for sharding in SHARDINGS:
             torch.save(work(ranks, folder, sharding), folder / f"{sharding}_{ranks.rank}.pt")

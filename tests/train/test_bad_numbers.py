@@ -1,5 +1,8 @@
 """Numbers that are not finite, and batches of which nothing is kept: counted, skipped, and in the end refused."""
 
+import contextlib
+import io
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -21,6 +24,7 @@ from rlcorr.records.verify import verify
 from rlcorr.rules import RejectionRule
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.rollout import RolloutConfig
+from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.tasks import TASKS
 from rlcorr.train.loop import train
 from rlcorr.train.rollout.engine import RolloutEngine, Samples
@@ -59,62 +63,20 @@ class Watched:
         self.synced = {name: tensor.clone() for name, tensor in weights}
         self.engine.sync(self.synced.items())
 
-    def moved(self) -> list[bool]:
-        """Whether each of the steps 1 to 3 changed the weights: the next one was sampled with others."""
-        pairs = [(self.used[step], self.used[step + 1]) for step in (1, 2, 3)]
+    def moved(self, steps: int) -> list[bool]:
+        """Whether each of the first steps changed the weights: the next one was sampled with others."""
+        pairs = [(self.used[step], self.used[step + 1]) for step in range(1, steps + 1)]
         return [any(not torch.equal(before[name], after[name]) for name in before) for before, after in pairs]
 
 
-def log_probs_at(number: float, *steps: int) -> Spoil:
-    """Replace the first two log-probs of the first response in these steps."""
-
-    def spoil(step: int, samples: Samples) -> Samples:
-        if step not in steps:
-            return samples
-        first, *others = samples.log_probs
-        return replace(samples, log_probs=[[number] * 2 + first[2:], *others])
-
-    return spoil
-
-
-@dataclass
-class Lab:
-    """Four steps of the tiny model, whose engine is watched. What is rewarded depends on the response alone."""
-
-    model: Path
-    patch: pytest.MonkeyPatch
-    engine: Watched = field(init=False)
-    run: Path = field(init=False)
-
-    def watch(self, spoil: Spoil = lambda _, samples: samples) -> None:
-        self.engine = Watched(spoil)
-        self.patch.setattr(session, "start_engine", self.engine.start)
-
-    def reward(self, reward: Callable[[str], float]) -> None:
-        task = replace(TASKS["addition"], reward=lambda _, response: reward(response))
-        self.patch.setitem(TASKS, "addition", task)
-
-    def rows(self, resume: bool = False, **changes: Any) -> list[dict[str, Any]]:
-        """Train, and return the metrics as a strict reader of JSON sees them; Python's own lets NaN and Infinity in."""
-        small = {"steps": 4, "optim": OptimConfig(learning_rate=1e-2), "eval_prompts": 1, "tensorboard": False}
-        self.run = train(tiny_config(self.model, **{**small, **changes}), resume=resume)
-        return strict_rows(self.run)
-
-
 def strict_rows(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics as a strict reader of JSON sees them; Python's own lets NaN and Infinity in."""
+
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line, parse_constant=refuse) for line in lines]
-
-
-@pytest.fixture
-def lab(tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    lab = Lab(tiny_model, monkeypatch)
-    lab.watch()
-    lab.reward(lambda response: len(response) / 5)  # a random model never answers right
-    return lab
 
 
 def bad(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
@@ -125,114 +87,115 @@ def bad(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
     ]
 
 
-ONE_STEP = [True, False, True]
-"""The second step is left out, the others move the weights."""
+def small(model: Path, **changes: Any) -> TrainConfig:
+    fast = OptimConfig(learning_rate=1e-2)
+    return tiny_config(model, **{"optim": fast, "eval_prompts": 1, "tensorboard": False, **changes})
 
 
-# --- from the engine ---
+def reward_with(patch: pytest.MonkeyPatch, reward: Callable[[str], float]) -> None:
+    """Reward a response alone: a random model never answers right."""
+    patch.setitem(TASKS, "addition", replace(TASKS["addition"], reward=lambda _, response: reward(response)))
 
 
-@pytest.mark.parametrize("number", [math.nan, -math.inf, math.inf])
-def test_log_probs_that_are_not_finite_cost_one_step(number: float, lab: Lab) -> None:
-    lab.watch(log_probs_at(number, 2))
-    rows = lab.rows()
-    assert bad(rows) == [{}, {"log_probs": 2}, {}, {}]
-    assert lab.engine.moved() == ONE_STEP
-    assert "grad_norm" not in rows[1]
-    assert runs.list_steps(lab.run) == [1, 3, 4]  # a run holds pairs of numbers
-    assert verify(lab.run).problems == []
+def spoilt(log_probs: dict[int, float]) -> Spoil:
+    """Replace the first two log-probs of the first response in these steps."""
+
+    def spoil(step: int, samples: Samples) -> Samples:
+        if step not in log_probs:
+            return samples
+        first, *others = samples.log_probs
+        return replace(samples, log_probs=[[log_probs[step]] * 2 + first[2:], *others])
+
+    return spoil
 
 
-def test_a_finite_but_absurd_log_prob_leaves_the_metrics_readable(lab: Lab) -> None:
-    """exp(2000) is no float; perplexities and χ² of such a batch are infinite."""
-    lab.watch(log_probs_at(-2000.0, 2))
-    rows = lab.rows(rollout=RolloutConfig(engine="transformers", dtype="bfloat16"))
-    assert bad(rows) == [{}, {}, {}, {}]
-    assert all(math.isfinite(value) for row in rows for value in row.values())
+# --- one run in which every fault happens once, and three bad steps in a row would end it ---
+
+FAULTS: dict[int, dict[str, float]] = {
+    2: {"log_probs": 2},  # NaN
+    3: {"log_probs": 2},  # −∞
+    5: {"rewards": 8},  # the function raises; 4 prompts × 2 samples
+    6: {"rewards": 8},  # it returns NaN
+    8: {"loss": UPDATES},  # differences of rewards of ±3e38 are beyond float32
+    9: {"gradient": UPDATES},  # with 1e25 only the squares in the gradient's norm are
+}
+ABSURD = 10
+"""A step with a finite log-prob of −2000: exp(2000) is no float, so perplexities and χ² of the batch are infinite."""
 
 
-# --- from the reward function ---
+@dataclass(frozen=True)
+class Faulty:
+    run: Path
+    rows: list[dict[str, Any]]
+    engine: Watched
+    said: str
 
 
-@pytest.mark.parametrize("fault", ["raises", "nan", "inf"])
-def test_a_reward_that_is_no_number_costs_one_step(fault: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def faulty(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Faulty:
+    engine = Watched(spoilt({2: math.nan, 3: -math.inf, ABSURD: -2000.0}))
+
+    signs = itertools.cycle((1, -1))
+
     def reward(response: str) -> float:
-        if lab.engine.step != 2:
-            return len(response) / 5
-        if fault == "raises":
+        if engine.step in (0, 5):  # 0: the evaluations
             raise ValueError("no such answer")
-        return float(fault)
+        sign = next(signs)
+        return {6: math.nan, 8: 3e38 * sign, 9: 1e25 * sign}.get(engine.step, len(response) / 5)
 
-    lab.reward(reward)
-    rows = lab.rows()
-    assert bad(rows) == [{}, {"rewards": 8}, {}, {}]  # 4 prompts × 2 samples
-    assert rows[1]["reward"] == 0
-    assert lab.engine.moved() == ONE_STEP
-    assert runs.list_steps(lab.run) == [1, 3, 4]
-    assert capsys.readouterr().out.count("raised ValueError: no such answer") == (8 if fault == "raises" else 0)
-
-
-def test_a_reward_that_raises_in_the_evaluation_is_a_wrong_answer(lab: Lab) -> None:
-    lab.reward(lambda _: 1.0 if lab.engine.step else 1 / 0)
-    rows = lab.rows(steps=1)
-    assert rows[0]["accuracy"] == 0
-    assert bad(rows) == [{}]
-
-
-# --- from the update ---
-
-IMPOSSIBLE = Preset(
-    "test", CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=10.0, upper=11.0),)), "", ""
-)
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("local"))
+        patch.setattr(session, "start_engine", engine.start)
+        reward_with(patch, reward)
+        run = train(
+            small(
+                tiny_model, steps=ABSURD + 1, max_bad_steps=3, advantage=AdvantageConfig(estimator="rloo"),
+                loss=LossConfig(), rollout=RolloutConfig(engine="transformers", dtype="bfloat16"),
+            )
+        )  # fmt: skip
+        return Faulty(run, strict_rows(run), engine, said.getvalue())
 
 
-# Differences of rewards of ±3e38 are beyond float32. With 1e25 only the squares in the gradient's norm are.
-@pytest.mark.parametrize(("size", "fault"), [(3e38, "loss"), (1e25, "gradient")])
-def test_a_loss_or_gradient_that_is_not_finite_costs_its_updates(size: float, fault: str, lab: Lab) -> None:
-    """The advantages of rloo have the size of the rewards."""
-    lab.reward(lambda response: size * (-1) ** len(response) if lab.engine.step == 2 else len(response) / 5)
-    rows = lab.rows(advantage=AdvantageConfig(estimator="rloo"), loss=LossConfig())
-    assert bad(rows) == [{}, {fault: UPDATES}, {}, {}]
-    assert lab.engine.moved() == ONE_STEP
+def test_each_fault_costs_one_step_and_is_counted(faulty: Faulty) -> None:
+    assert bad(faulty.rows) == [FAULTS.get(step, {}) for step in range(1, ABSURD + 2)]
+    assert faulty.engine.moved(ABSURD) == [step not in FAULTS for step in range(1, ABSURD + 1)]
+    assert all(math.isfinite(value) for row in faulty.rows for value in row.values())
+    assert "grad_norm" not in faulty.rows[1]
+    assert faulty.rows[4]["reward"] == 0
 
 
-@pytest.mark.parametrize("bypass", [False, True], ids=["decoupled", "bypass"])
-@pytest.mark.parametrize("estimator", ["gae", "grpo"])
-def test_a_batch_that_is_rejected_whole_changes_nothing(bypass: bool, estimator: Any, lab: Lab) -> None:
-    preset = replace(IMPOSSIBLE, config=replace(IMPOSSIBLE.config, bypass_mode=bypass))
-    lab.patch.setitem(PRESETS, "impossible", preset)
-    rows = lab.rows(preset="impossible", advantage=AdvantageConfig(estimator=estimator))
-    assert bad(rows) == [{"all_rejected": UPDATES}] * 4
-    assert lab.engine.moved() == [False] * 3
-    assert all(row["rollout_corr/kept_fraction"] == 0 for row in rows)
+def test_only_steps_with_numbers_are_recorded(faulty: Faulty) -> None:
+    assert runs.list_steps(faulty.run) == [1, 4, 7, 8, 9, 10, 11]
+    assert verify(faulty.run).problems == []
+
+
+def test_a_reward_that_raises_in_the_evaluation_is_a_wrong_answer(faulty: Faulty) -> None:
+    assert faulty.rows[-1]["accuracy"] == 0
+    assert faulty.said.count("raised ValueError: no such answer") == 8 + 3  # and one prompt at three evaluations
 
 
 # --- in the end ---
 
 
-def test_a_streak_stops_the_run_with_what_to_do(lab: Lab, local_runs: Path) -> None:
-    lab.watch(log_probs_at(math.nan, 2, 3, 4))
+def test_a_streak_stops_the_run_with_what_to_do_and_goes_on_after_resuming(
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_with(monkeypatch, lambda response: len(response) / 5)
+    monkeypatch.setattr(session, "start_engine", Watched(spoilt(dict.fromkeys((2, 3, 4), math.nan))).start)
+    with pytest.raises(UsageError, match="in 2 steps in a row"):
+        train(small(tiny_model, steps=9, max_bad_steps=2))
     sentence = "updates were skipped in 3 steps in a row.*stops at step 4: the engine reports log-probs that are not"
     with pytest.raises(UsageError, match=sentence):
-        lab.rows(steps=9, max_bad_steps=3)
+        train(small(tiny_model, steps=9, max_bad_steps=3), resume=True)
     report = verify(local_runs / "tiny")
     assert (report.status, report.problems, report.readable_steps) == ("interrupted", [], 1)
     assert bad(strict_rows(local_runs / "tiny")) == [{}] + [{"log_probs": 2}] * 3
 
 
-def test_a_good_step_ends_the_streak(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.watch(log_probs_at(math.nan, 1, 2, 4, 5))
-    rows = lab.rows(steps=6, max_bad_steps=3)
-    assert bad(rows) == [{"log_probs": 2}] * 2 + [{}] + [{"log_probs": 2}] * 2 + [{}]
-    assert "bad=8" in capsys.readouterr().err.split("\r")[-1]  # on the bar
-
-
-def test_a_streak_goes_on_after_resuming(lab: Lab) -> None:
-    lab.watch(log_probs_at(math.nan, 1, 2, 3, 4))
-    with pytest.raises(UsageError, match="in 2 steps in a row"):
-        lab.rows(steps=9, max_bad_steps=2)
-    with pytest.raises(UsageError, match="in 3 steps in a row"):
-        lab.rows(steps=9, max_bad_steps=3, resume=True)
+IMPOSSIBLE = Preset(
+    "test", CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=10.0, upper=11.0),)), "", ""
+)
 
 
 @pytest.mark.parametrize(
@@ -244,13 +207,13 @@ def test_a_streak_goes_on_after_resuming(lab: Lab) -> None:
     ids=["rewards", "rejected"],
 )
 def test_the_command_line_says_it_in_one_line(
-    more: tuple[str, ...], sentence: str, lab: Lab, local_runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lab.patch.setitem(PRESETS, "impossible", IMPOSSIBLE)
-    if not more:
-        lab.reward(lambda _: math.nan)
+    more: tuple[str, ...], sentence: str, tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setitem(PRESETS, "impossible", IMPOSSIBLE)
+    reward_with(monkeypatch, lambda response: len(response) / 5 if more else math.nan)
     options = (
-        *("--model", str(lab.model), "--run", "r", "--rollout.engine", "transformers", "--max-bad-steps", "2"),
+        *("--model", str(tiny_model), "--run", "r", "--rollout.engine", "transformers", "--max-bad-steps", "2"),
         *("--prompts-per-step", "4", "--eval-prompts", "1", "--no-tensorboard", *more),
     )
     with pytest.raises(SystemExit) as ended:

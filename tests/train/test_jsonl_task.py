@@ -5,7 +5,6 @@ import json
 import math
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +40,15 @@ def test_every_line_is_trained_on_or_held_out(data: Path) -> None:
     assert task.prompts == 100 - len(held_out)
 
 
-def test_training_goes_over_the_file_in_a_new_order_each_time(data: Path, tmp_path: Path) -> None:
-    task = jsonl_task(data, eval_data=write(tmp_path / "eval.jsonl", [{"prompt": "x", "answer": "y"}]), max_tokens=4)
-    prompts = drawn(task, 300)
-    passes = [prompts[:100], prompts[100:200], prompts[200:]]
-    assert all(set(Counter(one).values()) == {1} and len(set(one)) == 100 for one in passes)
+def test_training_goes_over_the_file_in_a_new_order_each_time(data: Path) -> None:
+    task = jsonl_task(data, max_tokens=4)
+    count = task.prompts or 0
+    prompts = drawn(task, 3 * count)
+    passes = [prompts[:count], prompts[count : 2 * count], prompts[2 * count :]]
+    assert all(len(set(one)) == count for one in passes)
     assert passes[0] != passes[1] != passes[2]
-    assert prompts == drawn(task, 300)
-    assert prompts != drawn(task, 300, seed=1)
-
-
-def test_held_out_prompts_come_from_their_own_file_once(data: Path, tmp_path: Path) -> None:
-    held_out = write(tmp_path / "eval.jsonl", [{"prompt": f"{n}-1=", "answer": "?"} for n in range(30)])
-    task = jsonl_task(data, eval_data=held_out, max_tokens=4)
-    assert sorted(drawn(task, 1000, held_out=True)) == sorted(f"{n}-1=" for n in range(30))
-    assert len(set(drawn(task, 100))) == 100  # nothing of the training file is kept back
+    assert prompts == drawn(task, 3 * count)
+    assert prompts != drawn(task, 3 * count, seed=1)
 
 
 def test_a_line_keeps_messages_and_further_keys(tmp_path: Path) -> None:
@@ -65,16 +58,6 @@ def test_a_line_keeps_messages_and_further_keys(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + lines.encode())  # as some editors write it
     examples = read_examples(path, needs_answer=True)
     assert examples == [Example([HELLO], "hi", {"level": 3}), Example("é", "")]
-
-
-def test_without_a_function_the_answer_must_be_met(data: Path) -> None:
-    task = jsonl_task(data, max_tokens=7)
-    example = Example("q", " forty two\n")
-    assert [task.reward(example, text) for text in ("forty two", "\n forty two ", "fortytwo", "forty two.", "")] == [
-        1, 1, 0, 0, 0,
-    ]  # fmt: skip
-    assert task.max_tokens == 7
-    assert task.name == "jsonl"
 
 
 REWARDS = """
@@ -150,14 +133,11 @@ def test_none_says_that_a_function_cannot_judge(data: Path, rewards: str) -> Non
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("own.rewards", "reward must be package.module:function; got 'own.rewards'"),
-        (":f", "reward must be package.module:function; got ':f'"),
-        ("own.rewards:", "reward must be package.module:function"),
+        ("own.rewards", "reward 'own.rewards' is no function. Write package.module:function"),
+        (":f", "reward ':f' cannot be imported: invalid format"),
         ("own.nowhere:f", "reward 'own.nowhere:f' cannot be imported: No module named 'own.nowhere'"),
-        ("own.broken:f", "cannot be imported: No module named 'a_package_that_does_not_exist'"),
-        (".rewards:f", "reward must be package.module:function"),
-        ("own.rewards:missing", "module own.rewards has no function missing"),
-        ("own.rewards:number", "module own.rewards has no function number"),
+        ("own.rewards:missing", "cannot be imported: module 'own.rewards' has no attribute 'missing'"),
+        ("own.rewards:number", "is no function"),
     ],
 )
 def test_a_wrong_import_path_is_named(rewards: str, path: str, message: str) -> None:
@@ -165,53 +145,27 @@ def test_a_wrong_import_path_is_named(rewards: str, path: str, message: str) -> 
         load_reward(path)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "not JSON"),
-        ('{"prompt": "\\ud800", "answer": "b"}', "not JSON.*surrogate"),
-        ("[" * 100_000, "not JSON"),
-        ('["a", "b"]', r'must be an object with a prompt; got \["a", "b"\]'),
-        ('{"question": "a", "answer": "b"}', "has no prompt; its keys are: question, answer"),
-        ("{}", "has no prompt; its keys are: none"),
-        ('{"prompt": "a"}', "has no answer; give one, or a reward function"),
-        ('{"prompt": "a", "answer": 3}', "answer must be a text; got 3"),
-        ('{"prompt": "", "answer": "b"}', "prompt must be a text or a list .*; got ''"),
-        ('{"prompt": 3, "answer": "b"}', "prompt must be a text or a list .*; got 3"),
-        ('{"prompt": [], "answer": "b"}', "prompt must be"),
-        ('{"prompt": ["a"], "answer": "b"}', "prompt must be"),
-        ('{"prompt": [{"role": "user"}], "answer": "b"}', "prompt must be"),
-        ('{"prompt": [{"role": "user", "content": null}], "answer": "b"}', "prompt must be"),
-    ],
-)
-def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"prompt": "a", "answer": "b"}\n\n' + line + "\n")
-    with pytest.raises(UsageError, match=f"data.jsonl, line 3: {message}"):
-        read_examples(path, needs_answer=True)
+# In the committed runs of addition 99+55= is trained on and 54+19= is held out, and the rule is the same here.
+FILES: list[tuple[bytes, str]] = [
+    (b"", "data.jsonl has no lines"),
+    (b"\xff\xfe", "cannot read .*data.jsonl: 'utf-8' codec"),
+    (b'{"prompt": "99+55=", "answer": "x"}\n' * 3, "one line in eight of 3 leaves none to evaluate"),
+    (b'{"prompt": "54+19=", "answer": "x"}\n' * 3, "one line in eight of 3 leaves none to train"),
+    (b'{"prompt": "a", "answer": "b"}\n\n{', "data.jsonl, line 3: not JSON"),
+    (b'["a", "b"]', r'line 1: must be an object with a prompt; got \["a", "b"\]'),
+    (b'{"question": "a", "answer": "b"}', "line 1: must be an object with a prompt"),
+    (b'{"prompt": "a"}', "has no answer; give one, or a reward function"),
+    (b'{"prompt": "a", "answer": 3}', "answer must be a text; got 3"),
+    (b'{"prompt": "", "answer": "b"}', "prompt must be a text or a list .*; got ''"),
+    (b'{"prompt": 3, "answer": "b"}', "prompt must be a text or a list .*; got 3"),
+    (b'{"prompt": ["a"], "answer": "b"}', "prompt must be"),
+    (b'{"prompt": [{"role": "user"}], "answer": "b"}', "prompt must be"),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "cannot read .*data.jsonl: No such file"), (b"", "has no lines"), (b"\xff\xfe", "is not UTF-8 text")],
-)
-def test_a_wrong_file_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+@pytest.mark.parametrize(("content", "message"), FILES)
+def test_a_wrong_file_is_named_with_the_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "data.jsonl"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
         jsonl_task(path, max_tokens=4)
-
-
-# In the committed runs of addition 99+55= is trained on and 54+19= is held out, and the rule is the same here.
-@pytest.mark.parametrize(("prompt", "side"), [("99+55=", "evaluate"), ("54+19=", "train")])
-def test_a_file_too_small_to_hold_out_from_asks_for_another(tmp_path: Path, prompt: str, side: str) -> None:
-    path = write(tmp_path / "data.jsonl", [{"prompt": prompt, "answer": "x"}] * 3)
-    with pytest.raises(UsageError, match=f"one line in eight of 3 leaves none to {side}; give eval_data"):
-        jsonl_task(path, max_tokens=4)
-
-
-def test_held_out_prompts_may_not_be_trained_on(data: Path, tmp_path: Path) -> None:
-    held_out = write(tmp_path / "eval.jsonl", [{"prompt": "x", "answer": "y"}, {"prompt": "7+1=", "answer": "8"}])
-    with pytest.raises(UsageError, match=r"eval.jsonl contains 1 of the prompts of .*data.jsonl, the first is '7\+1='"):
-        jsonl_task(data, eval_data=held_out, max_tokens=4)

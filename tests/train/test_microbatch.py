@@ -4,24 +4,17 @@ import dataclasses
 import random
 
 import oracle
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from learners import sampled_batch, small_policy
 from torch import Tensor
 
 from rlcorr import TokenBatch
-from rlcorr.errors import UsageError
 from rlcorr.train.learner.microbatch import (
     lengths_of,
     pack_rows,
-    padding_of,
     plan_microbatches,
-    require_batch_fields,
     slice_rows,
-    split_over_ranks,
-    trimmed,
 )
 from rlcorr.types import TOP
 
@@ -39,7 +32,7 @@ LISTED = 4
 @given(LENGTHS, BUDGET, st.integers(1, 5))
 def test_the_plan_of_any_batch(lengths: list[tuple[int, int]], budget: int, size: int) -> None:
     rows = range(len(lengths))
-    shares = plan_microbatches(rows, lengths, budget, size)
+    shares = plan_microbatches(lengths, budget, size)
     assert len(shares) == size
     assert len({len(groups) for groups in shares}) == 1
     groups = [group for share in shares for group in share]
@@ -49,16 +42,7 @@ def test_the_plan_of_any_batch(lengths: list[tuple[int, int]], budget: int, size
             width = max(lengths[row][0] for row in group) + max(lengths[row][1] for row in group)
             assert len(group) * width <= budget
     assert any(all(share[i] for i in range(len(share))) for share in shares)  # one rank at least needs no padding
-    assert plan_microbatches(rows, lengths, budget, size) == shares
-
-
-@oracle.examples(60)
-@given(LENGTHS, st.integers(1, 5))
-def test_ranks_get_the_same_work_but_for_one_row(lengths: list[tuple[int, int]], size: int) -> None:
-    shares = split_over_ranks(range(len(lengths)), lengths, size)
-    assert sorted(row for share in shares for row in share) == list(range(len(lengths)))
-    loads = [sum(sum(lengths[row]) for row in share) for share in shares]
-    assert max(loads) - min(loads) <= max(map(sum, lengths))
+    assert plan_microbatches(lengths, budget, size) == shares
 
 
 def test_some_rows_only() -> None:
@@ -70,20 +54,9 @@ def test_some_rows_only() -> None:
     assert pack_rows([], lengths, 14) == []
 
 
-def test_a_prompt_can_widen_a_group() -> None:
-    """Of 8 tokens each, but together 2 · (7 + 7) = 28."""
-    lengths = [(1, 7), (7, 1)]
-    assert pack_rows([0, 1], lengths, 27) == [[0], [1]]
-    assert pack_rows([0, 1], lengths, 28) == [[0, 1]]
-
-
-def test_fewer_rows_than_ranks() -> None:
-    assert plan_microbatches([0, 1], [(1, 1), (2, 2)], 100, 3) == [[[1]], [[0]], [[]]]
-
-
 def test_a_rank_with_less_to_do_gets_padding() -> None:
     """Rank 0 has the long row, rank 1 the two others, each too long to go together."""
-    assert plan_microbatches([0, 1, 2], [(1, 9), (1, 4), (1, 4)], 9, 2) == [[[0], []], [[1], [2]]]
+    assert plan_microbatches([(1, 9), (1, 4), (1, 4)], 9, 2) == [[[0], []], [[1], [2]]]
 
 
 # --- what is in a micro-batch ---
@@ -155,56 +128,16 @@ def dtypes(batch: TokenBatch) -> dict[str, torch.dtype]:
     return {name: x.dtype for name, x in batch.tensors().items()}
 
 
-def test_cutting_by_hand() -> None:
-    """Two rows in 3 + 3 columns, of which the first and the last are padding; the routes are 10 · row + column."""
-    prompt, response = torch.tensor([[0, 0, 1], [0, 1, 1]]).bool(), torch.tensor([[1, 0, 0], [1, 1, 0]]).bool()
-    columns = torch.tensor([[0, 1, 2], [10, 11, 12]])
-    routes = (torch.arange(6) + torch.tensor([[0], [10]]))[..., None, None]
-    cut = trimmed(TokenBatch(response, -columns.float(), prompt_mask=prompt, prompt_ids=columns, routed_experts=routes))
-    columns = {name: x.flatten(1).tolist() for name, x in cut.tensors().items()}
-    assert columns == {
-        "prompt_mask": [[False, True], [True, True]],
-        "prompt_ids": [[1, 2], [11, 12]],
-        "response_mask": [[True, False], [True, True]],
-        "rollout_log_probs": [[0, -1], [-10, -11]],
-        "routed_experts": [[1, 2, 3, 4], [11, 12, 13, 14]],
-    }
-
-
 # --- padding micro-batches ---
 
 
-@pytest.mark.parametrize("missing", [None, *OPTIONAL])
-def test_a_padding_micro_batch_has_every_field_of_the_batch(missing: str | None) -> None:
-    """All fields that a batch can have, and each set of all but one."""
-    names = [name for name in OPTIONAL if name != missing]
-    batch = filled([(3, 2), (5, 4)], names, wider=1)
-    padding = padding_of(batch)
+def test_a_padding_micro_batch_has_every_field_of_the_batch() -> None:
+    """It goes through the model as the batch does, and adds nothing to the loss."""
+    batch = filled([(3, 2), (5, 4)], OPTIONAL, wider=1)
+    padding = slice_rows(batch, [])
     assert list(padding.tensors()) == list(batch.tensors())
     assert dtypes(padding) == dtypes(batch)
     assert {name: x.dim() for name, x in padding.tensors().items()} == {n: x.dim() for n, x in batch.tensors().items()}
     assert not padding.response_mask.any()
     assert len(padding.response_mask) == 1
-    assert set(batch.tensors()) == set(NAMES) - {missing}
     assert batch.response_mask.any()  # the batch itself is as it was
-    assert dtypes(slice_rows(batch, [])) == dtypes(padding)
-
-
-def test_a_padding_micro_batch_goes_through_the_model() -> None:
-    """Its scores are finite, and a loss over nothing sends zeros back to every parameter."""
-    policy = small_policy(critic=True)
-    padding = padding_of(sampled_batch())
-    scores = policy(padding, 1.0)
-    for x in (scores.log_probs, scores.entropy, scores.values):
-        assert bool(x.isfinite().all())
-    total = sum(torch.where(padding.response_mask, x, 0).sum() for x in scores if x is not None)
-    assert isinstance(total, Tensor)
-    total.backward()
-    assert all(p.grad is not None and not p.grad.any() for p in policy.parameters())
-
-
-def test_missing_fields_are_named() -> None:
-    batch = filled([(1, 1)], ["rewards"])
-    require_batch_fields(batch, ["rewards", "prompt_ids"])
-    with pytest.raises(UsageError, match="the batch lacks values, group_ids; it has response_mask, rollout_log_probs,"):
-        require_batch_fields(batch, ["values", "rewards", "group_ids"])

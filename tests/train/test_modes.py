@@ -1,8 +1,6 @@
 """Which policies enter which ratio in each operating mode, on the path that training takes."""
 
-import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +14,9 @@ from learners import (
     small_policy,
     train_config,
 )
-from tiny import tiny_config
 from torch import Tensor
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
-from rlcorr.config import LossConfig
 from rlcorr.train import loop
 from rlcorr.train.learner.policy import Policy
 
@@ -113,42 +109,6 @@ def test_what_a_mode_reads(
     assert torch.equal(before, after) == (field not in reads)
 
 
-@pytest.mark.parametrize("denominator", ["fixed", "kept"])
-def test_bypass_does_not_follow_a_rejection_by_the_old_policy(
-    monkeypatch: pytest.MonkeyPatch, denominator: str
-) -> None:
-    """π_old so far from π_rollout that decoupled nothing would be left; π_θ is within the bounds."""
-    policy = small_policy()
-    batch = with_constants(policy)
-    with torch.no_grad():
-        batch = batch.replace(rollout_log_probs=policy(batch, 1.0).log_probs - math.log(1.05))
-    far = batch.replace(old_log_probs=batch.rollout_log_probs - 5)
-    rules = {"rollout_rs": RULES, "denominator": denominator}
-    bypass = train_config(monkeypatch, CorrectionConfig(bypass_mode=True, **rules))
-    gradient, row = one_update(small_policy(), bypass, far)
-    assert torch.equal(gradient, one_update(small_policy(), bypass, batch)[0])
-    assert (gradient.abs().max() > 1e-3, row["bad/all_rejected"]) == (True, 0)
-    _, row = one_update(policy, train_config(monkeypatch, CorrectionConfig(**rules)), far)
-    assert row["bad/all_rejected"] == 1
-
-
-@pytest.mark.parametrize("correction", [DECOUPLED, BYPASS_CLIP, BYPASS_GRADIENT])
-def test_one_policy_everywhere_is_the_policy_gradient(
-    monkeypatch: pytest.MonkeyPatch, correction: CorrectionConfig
-) -> None:
-    """All ratios are 1, so every mode gives −A/N ∇log π_θ."""
-    policy = small_policy()
-    batch = sampled_batch()
-    with torch.no_grad():
-        same = policy(batch, 1.0).log_probs
-    advantages = torch.tensor(ADVANTAGE)[:, None].expand_as(same)
-    batch = batch.replace(old_log_probs=same, rollout_log_probs=same, advantages=advantages)
-    got, _ = one_update(policy, train_config(monkeypatch, correction), batch)
-    lengths = batch.response_mask.sum(-1).tolist()
-    rows = [[-a / sum(lengths)] * n for a, n in zip(ADVANTAGE, lengths, strict=True)]
-    torch.testing.assert_close(got, hand_gradient(policy, batch, rows), rtol=1e-4, atol=1e-6)
-
-
 DECOUPLED_TAKES = "Mode decoupled, three policies: the correction takes π_old/π_rollout, the loss"
 BYPASS_GRADIENT_TAKES = "Mode bypass with policy gradient, two policies: the correction takes π_θ/π_rollout, the loss"
 SENTENCES = [
@@ -161,19 +121,3 @@ SENTENCES = [
 
 def test_the_mode_as_a_sentence() -> None:
     assert [(correction, loop.mode_of(correction)) for correction, _ in SENTENCES] == SENTENCES
-
-
-def test_the_mode_is_printed_before_the_first_step(
-    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = []
-    first_step = loop.one_step
-
-    def spy(*given):
-        printed.append(capsys.readouterr().out)
-        return first_step(*given)
-
-    monkeypatch.setattr(loop, "one_step", spy)
-    loop.train(tiny_config(tiny_model, preset="bypass_ppo_clip", steps=1, loss=LossConfig(), tensorboard=False))
-    assert len(printed) == 1
-    assert [sentence in printed[0] for _, sentence in SENTENCES] == [False, False, True, False]

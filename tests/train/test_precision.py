@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from engines import mismatch
-from learners import gradient, hand_gradient, learner, one_update, scored_batch, small_policy, train_config, weights
-from outcome import outcome
+from learners import hand_gradient, learner, one_update, scored_batch, small_policy, train_config, weights
 from tiny import CPU, tiny_config
 
 from rlcorr import CorrectionConfig
@@ -18,14 +17,12 @@ from rlcorr.train import loop
 from rlcorr.train.config.learning import OptimConfig, Precision
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.tokenizer import EOS_ID
-from rlcorr.train.learner.policy import Policy, load_lm, output_head
-from rlcorr.train.learner.token_log_probs import token_log_probs
+from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.learner.update import update
 from rlcorr.train.rollout.probe import format_of, rounding_sentence
 from rlcorr.train.rollout.sync_proof import prove_step, prove_sync
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.train.session.checkpoint import read_checkpoint
-from rlcorr.types import TokenBatch
 
 ROUNDED: tuple[Precision, ...] = ("bfloat16", "float16")
 UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
@@ -33,54 +30,6 @@ UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
 SCALED = OptimConfig(epochs=1, minibatches=1, max_grad_norm=1e9, precision="float16")
 FLOAT32 = RolloutConfig(engine="transformers", dtype="float32")
 PROMPTS = [[1, 5, 6], [1, 7], [1, 4, 8, 9, 10]] * 4
-
-
-@torch.no_grad()
-def errors(policy: Policy, batch: TokenBatch, precision: Precision) -> torch.Tensor:
-    """Of the log-probs of the response tokens, against float32."""
-    exact = policy.in_float32()(batch, 1.0).log_probs
-    rounded = Policy(policy.lm, False, precision)(batch, 1.0).log_probs
-    return (rounded - exact)[batch.response_mask]
-
-
-def test_errors_have_the_size_of_the_format() -> None:
-    """Logits of a few units, each behind some ten rounded products: an error of about u times a few units times √10.
-    Three bits more make it smaller by 8."""
-    policy = small_policy()
-    batch = scored_batch(policy)
-    spread = policy(batch, 1.0).log_probs[batch.response_mask].std()
-    sizes = {name: errors(policy, batch, name).square().mean().sqrt() for name in ROUNDED}
-    for name, size in sizes.items():
-        assert UNIT[name] * spread < size < 20 * UNIT[name] * spread
-    assert 3 < sizes["bfloat16"] / sizes["float16"] < 20
-
-
-@torch.no_grad()
-def test_float32_is_the_plain_computation_to_the_last_bit() -> None:
-    """The same operations without autocast, also where a caller has switched it on."""
-    policy = small_policy()
-    batch = scored_batch(policy)
-    ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    positions = (attention.long().cumsum(-1) - 1).clamp(min=0)
-    hidden = policy.lm.base_model(ids, attention_mask=attention, position_ids=positions, use_cache=False)[0]
-    before = hidden[:, attention.shape[1] - batch.response_mask.shape[1] - 1 : -1]
-    assert batch.response_ids is not None
-    expected, _ = token_log_probs(output_head(policy.lm), before, batch.response_ids, 1.0)
-    assert torch.equal(policy(batch, 1.0).log_probs, expected)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(policy(batch, 1.0).log_probs, expected)
-
-
-@pytest.mark.parametrize("precision", ROUNDED)
-def test_scores_are_float32_and_so_are_weights_and_gradients(precision: Precision) -> None:
-    policy = small_policy(critic=True)
-    policy.precision = precision
-    scores = policy(scored_batch(policy), 1.0)
-    assert {tensor.dtype for tensor in scores if tensor is not None} == {torch.float32}
-    (scores.log_probs.sum() + scores.values.sum()).backward()
-    assert {p.dtype for p in policy.parameters()} == {torch.float32}
-    assert {p.grad.dtype for p in policy.parameters() if p.grad is not None} == {torch.float32}
 
 
 @pytest.mark.parametrize("precision", ROUNDED)
@@ -127,25 +76,26 @@ def test_an_overflow_is_skipped_and_counted_and_lowers_the_scale(monkeypatch: py
 
 
 @pytest.mark.usefixtures("rewarding")
-def test_a_run_in_float16_goes_on_with_its_scale(tiny_model: Path, local_runs: Path) -> None:
-    """The scale grows after 2,000 steps in a row without an overflow, so a checkpoint holds how many there were."""
+def test_a_run_in_float16_says_it_and_goes_on_with_its_scale(tiny_model: Path, local_runs: Path) -> None:
+    """The scale grows after 2,000 steps in a row without an overflow, so a checkpoint holds how many there were. Both
+    scores round: the reference's log-probs are those of π_old before the first update."""
     optim = OptimConfig(learning_rate=1e-2, precision="float16")
     config = tiny_config(tiny_model, steps=3, optim=optim, tensorboard=False)
-    expected = outcome(loop.train(replace(config, run="whole")))
-    loop.train(replace(config, stop_at_accuracy=0.0))  # after the first step
+    manifest = runs.read_manifest(loop.train(replace(config, stop_at_accuracy=0.0)))  # after the first step
+    assert manifest.trainer_dtype == manifest.config["optim"]["precision"] == "float16"
+    assert manifest.story.endswith("the trainer computes in float16.")
+    batch = runs.read_step(local_runs / "tiny", 1).batch
+    assert torch.equal(batch.tensors()["ref_log_probs"], batch.tensors()["old_log_probs"])
+    gap = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].abs().max()
+    assert float(gap) > 1e-5
     assert read_checkpoint(local_runs / "tiny", CPU).scaler["_growth_tracker"] == 4
-    assert outcome(loop.train(config, resume=True)) == expected
+    loop.train(config, resume=True)
     state = read_checkpoint(local_runs / "tiny", CPU).scaler
     assert (state["_growth_tracker"], state["scale"]) == (12, 2.0**16)
     assert [row["bad/gradient"] for row in runs.read_metrics(local_runs / "tiny")] == [0, 0, 0]
 
 
 # --- what knows of it ---
-
-
-def test_only_known_formats_are_taken() -> None:
-    with pytest.raises(UsageError, match=r"unknown precision 'bf16'.*bfloat16"):
-        OptimConfig(precision="bf16")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("precision", ROUNDED)
@@ -163,13 +113,6 @@ def test_a_step_is_checked_only_if_both_sides_are_in_float32() -> None:
     prove_step(1e-3, replace(FLOAT32, dtype="bfloat16"), "float32")
     with pytest.raises(UsageError, match="the engine did not take the weights of the last sync"):
         prove_step(1e-3, FLOAT32, "float32")
-
-
-def test_a_head_left_behind_is_found_beside_a_trainer_in_bfloat16(tiny_model: Path) -> None:
-    lm = load_lm(tiny_model, CPU)
-    engine = TransformersEngine(replace(FLOAT32, stale_lm_head=True), lm, [EOS_ID])
-    with pytest.raises(UsageError, match=r"keeps the old lm_head\.weight"):
-        prove_sync(engine, Policy(lm, False, "bfloat16"), FLOAT32)
 
 
 def test_the_coarsest_format_of_both_sides_is_the_one_that_rounds() -> None:
@@ -201,26 +144,3 @@ def test_the_probe_says_whose_rounding_it_is() -> None:
     assert said is not None
     assert "rounding in bfloat16" in said
     assert said.endswith("with the trainer in float32 it would be k3 0.0e+00.")
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_manifest_says_it(precision: Precision, tiny_model: Path, local_runs: Path) -> None:
-    """And both scores round: the reference's log-probs are those of π_old before the first update."""
-    config = tiny_config(tiny_model, steps=1, optim=OptimConfig(precision=precision), tensorboard=False)
-    manifest = runs.read_manifest(loop.train(config))
-    assert manifest.trainer_dtype == manifest.config["optim"]["precision"] == precision
-    assert manifest.story.endswith(f"the trainer computes in {precision}.")
-    batch = runs.read_step(local_runs / "tiny", 1).batch
-    assert torch.equal(batch.tensors()["ref_log_probs"], batch.tensors()["old_log_probs"])
-    gap = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].abs().max()
-    assert (float(gap) < 1e-4) == (precision == "float32")
-
-
-def test_gradients_of_parameters_are_those_of_the_shared_tensors() -> None:
-    """`in_float32` is a view, not a copy."""
-    policy = small_policy()
-    policy.precision = "bfloat16"
-    batch = scored_batch(policy)
-    policy.in_float32()(batch, 1.0).log_probs.sum().backward()
-    assert policy.precision == "bfloat16"
-    assert bool(gradient(policy).any())

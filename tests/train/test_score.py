@@ -5,54 +5,25 @@ from typing import Any
 
 import pytest
 import torch
-from learners import EACH_ROW, ONE_STEP, rows_alone, sampled_batch, small_policy, train_config
+from learners import ONE_STEP, rows_alone, sampled_batch, small_policy, train_config
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
-from rlcorr.errors import UsageError
-from rlcorr.train.config.learning import AdvantageConfig, Estimator
+from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.policy import engine_weights
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.learner.score import corrected, over_microbatches, score, score_sampled, whitened, with_advantages
+from rlcorr.train.learner.score import corrected, score, score_sampled, whitened, with_advantages
 
 # --- scores ---
 
 
-# Rows by length: 1 + 6, 2 + 5, 3 + 4, 2 + 3, 4 + 1, 3 + 2. A budget of 15 leaves the first two alone, 2 · (2 + 6) and
-# 2 · (3 + 5) being 16, then takes 2 · (3 + 4) and 2 · (4 + 2); 24 takes 2 · (2 + 6), 3 · (4 + 4), and one.
-SIZES = {EACH_ROW: [1] * 6, 9: [1] * 6, 15: [1, 1, 2, 2], 24: [2, 3, 1], 60: [6]}
-
-
-@pytest.mark.parametrize("budget", SIZES)
-def test_micro_batches_give_the_scores_of_one_forward_pass(budget: int) -> None:
-    policy = small_policy(critic=True)
-    batch = sampled_batch()
-    sizes: list[int] = []
-
-    def computed(part: TokenBatch) -> dict[str, Any]:
-        return {name: tensor for name, tensor in policy(part, 1.0)._asdict().items() if tensor is not None}
-
-    def forward(part: TokenBatch) -> dict[str, Any]:
-        sizes.append(len(part.response_mask))
-        return computed(part)
-
-    scores = over_microbatches(batch, forward, budget, ALONE)
-    assert sizes == SIZES[budget]
-    mask = batch.response_mask
-    for name, x in computed(batch).items():
-        assert scores[name].shape == mask.shape
-        assert not scores[name].requires_grad
-        torch.testing.assert_close(scores[name][mask], x.detach()[mask], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("temperature", [None, 0.5])
-def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float | None) -> None:
-    """π_old of the policy, π_ref of the reference, the critic's values; at the trainer's temperature if it has one."""
+def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """π_old of the policy, π_ref of the reference, the critic's values; at the trainer's temperature."""
     policy, reference = small_policy(critic=True), small_policy()
     with torch.no_grad():
         for p in reference.parameters():
             p.mul_(1.2)
-    rollout = RolloutConfig(engine="transformers", dtype="float32", temperature=0.8, trainer_temperature=temperature)
+    rollout = RolloutConfig(engine="transformers", dtype="float32", temperature=0.8, trainer_temperature=0.5)
     optim = replace(ONE_STEP, microbatch_tokens=20)
     config = train_config(monkeypatch, CorrectionConfig(), rollout=rollout, optim=optim)
     batch = sampled_batch()
@@ -60,9 +31,11 @@ def test_what_a_score_adds(monkeypatch: pytest.MonkeyPatch, temperature: float |
     assert set(scored.tensors()) - set(batch.tensors()) == {"old_log_probs", "ref_log_probs", "values"}
     mask = batch.response_mask
     for name, model in (("old_log_probs", policy), ("ref_log_probs", reference)):
-        expected = torch.cat([log_p.detach() for log_p, _ in rows_alone(model, batch, temperature or 0.8)])
+        expected = torch.cat([log_p.detach() for log_p, _ in rows_alone(model, batch, 0.5)])
         torch.testing.assert_close(scored.tensors()[name][mask], expected, rtol=0, atol=1e-5)
     assert not torch.allclose(scored.tensors()["old_log_probs"], scored.tensors()["ref_log_probs"], atol=0.1)
+    with torch.no_grad():
+        torch.testing.assert_close(scored.tensors()["values"][mask], policy(batch, 0.5).values[mask])
     bare = score(batch, small_policy(), None, config, ALONE)
     assert set(bare.tensors()) - set(batch.tensors()) == {"old_log_probs"}
 
@@ -116,29 +89,22 @@ def test_gae_by_hand() -> None:
     assert judged_batch.returns.tolist() == [[2.125, 2.5, 1], [0.5, 2, 0], [0, 0, 0], [3, 6, 0]]
 
 
-def test_reinforce_pp_by_hand() -> None:
-    """Rewards to go, which all come at the end; whitened later, over what is kept."""
-    assert advantages(judged(), estimator="reinforce_pp") == [[1, 1, 1], [2, 2, 0], [0, 0, 0], [6, 6, 0]]
+HALF = 0.5**0.5
+BY_HAND: list[tuple[dict[str, Any], list[list[float]]]] = [
+    # Rewards to go, which all come at the end; whitened later, over what is kept.
+    ({"estimator": "reinforce_pp"}, [[1, 1, 1], [2, 2, 0], [0, 0, 0], [6, 6, 0]]),
+    # 1 against 0, 2 against 6, on every token of the response.
+    ({"estimator": "rloo"}, [[1, 1, 1], [-4, -4, 0], [-1, 0, 0], [4, 4, 0]]),
+    # Of two rewards each is 1/√2 deviations from their mean; Dr. GRPO leaves the difference, ½ and 2.
+    ({"estimator": "grpo"}, [[HALF] * 3, [-HALF, -HALF, 0], [-HALF, 0, 0], [HALF, HALF, 0]]),
+    ({"estimator": "grpo", "norm_by_std": False}, [[0.5] * 3, [-2, -2, 0], [-0.5, 0, 0], [2, 2, 0]]),
+]
 
 
-def test_rloo_by_hand() -> None:
-    """1 against 0, 2 against 6, on every token of the response."""
-    assert advantages(judged(), estimator="rloo") == [[1, 1, 1], [-4, -4, 0], [-1, 0, 0], [4, 4, 0]]
-
-
-def test_grpo_by_hand() -> None:
-    """Of two rewards each is 1/√2 deviations from their mean; Dr. GRPO leaves the difference, ½ and 2."""
-    half = 0.5**0.5
-    got = torch.tensor(advantages(judged(), estimator="grpo"))
-    expected = torch.tensor([[half, half, half], [-half, -half, 0], [-half, 0, 0], [half, half, 0]])
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=0)
-    plain = advantages(judged(), estimator="grpo", norm_by_std=False)
-    assert plain == [[0.5] * 3, [-2, -2, 0], [-0.5, 0, 0], [2, 2, 0]]
-
-
-def test_missing_fields_are_named() -> None:
-    with pytest.raises(UsageError, match="the batch lacks values;"):
-        advantages(judged(), estimator="gae")
+def test_advantages_by_hand() -> None:
+    for settings, expected in BY_HAND:
+        got = torch.tensor(advantages(judged(), **settings))
+        torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=0)
 
 
 # --- rejection and advantages ---
@@ -175,12 +141,6 @@ def test_a_rejected_sequence_does_not_move_its_siblings(monkeypatch: pytest.Monk
     assert [row[0] for row in grpo] == pytest.approx([0.5**0.5, -(0.5**0.5), 0], rel=1e-5)
 
 
-def test_a_sequence_of_which_a_token_is_left_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RLOO with the rewards 1 0 5: 1 − 2.5, 0 − 3, 5 − ½, of which the rejected token gets nothing."""
-    got = kept_advantages(monkeypatch, TOKENS, of_three(5.0), estimator="rloo")
-    assert got == [[-1.5, -1.5], [-3, -3], [4.5, 0]]
-
-
 def test_a_rule_for_negative_advantages_sees_them_before_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third response is below its group's mean only while it belongs to the group, and is rejected for it."""
     rule = RejectionRule.named("seq_max_k1_negative", upper=2.0)
@@ -199,10 +159,3 @@ def test_advantages_are_whitened_over_the_kept_tokens(monkeypatch: pytest.Monkey
     assert white.flatten().tolist() == pytest.approx([*expected, 0], rel=1e-5)
     assert batch.advantages is not None
     assert batch.advantages.tolist() == [[1, 1], [0, 0], [4, 4]]
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_what_is_not_whitened(monkeypatch: pytest.MonkeyPatch, estimator: Estimator) -> None:
-    advantage = AdvantageConfig(estimator=estimator)
-    batch, result, _ = corrected(of_three(5.0), train_config(monkeypatch, TOKENS, advantage=advantage), 1)
-    assert whitened(batch, result, advantage) is batch

@@ -1,12 +1,5 @@
-import ast
 import itertools
-import operator
 import random
-import subprocess
-import sys
-from collections import deque
-from collections.abc import Iterator
-from fractions import Fraction
 
 import pytest
 
@@ -33,12 +26,12 @@ def texts(task: Task, count: int, seed: int = 0, *, held_out: bool = False) -> l
 def test_what_every_task_does(name: str) -> None:
     """Right answers are worth one and fit; a seed draws the same prompts; held-out prompts are never trained on."""
     task = get_task(name)
-    for example in itertools.islice(examples(task, seed=3), 200):
+    for example in itertools.islice(examples(task, seed=3), 50):
         assert task.reward(example, example.answer) == 1
         assert len(example.answer) + 1 <= task.max_tokens  # one character a token, and <eos>
         assert set(prompt_text(example.prompt) + example.answer) <= set(ALPHABET)
     assert texts(task, 20, 1) == texts(task, 20, 1) != texts(task, 20, 2)
-    assert not set(texts(task, 5000)) & set(texts(task, 500, held_out=True))
+    assert not set(texts(task, 500)) & set(texts(task, 100, held_out=True))
 
 
 # Written down from the version that drew the prompts of the committed runs: those can be repeated while these stay.
@@ -58,18 +51,6 @@ def test_the_prompts_of_committed_runs_stay() -> None:
         assert " ".join(texts(get_task(name), len(first.split()), seed, held_out=held_out)) == first, (name, seed)
 
 
-def test_addition_adds() -> None:
-    for example in itertools.islice(examples(get_task("addition"), 0), 50):
-        a, b = prompt_text(example.prompt).removesuffix("=").split("+")
-        assert int(a) + int(b) == int(example.answer)
-
-
-def test_running_sums_are_long() -> None:
-    lengths = [len(e.answer) for e in itertools.islice(examples(get_task("running_sum"), 0), 200)]
-    assert min(lengths) >= 30
-    assert max(lengths) <= 80
-
-
 def test_running_sum_reward() -> None:
     """4+7+2= is answered 4,11,13. A third of the reward for every sum before the first mistake; an answer that goes on
     after the last sum loses one of them."""
@@ -77,50 +58,6 @@ def test_running_sum_reward() -> None:
     for response, thirds in rewards.items():
         got = get_task("running_sum").reward(Example("4+7+2=", "4,11,13"), response)
         assert got == pytest.approx(thirds / 3), response
-
-
-# The oracle of countdown: every way to join three numbers, with its text and its value, without a parser.
-SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-
-
-def joined(a: tuple[str, Fraction], sign: str, b: tuple[str, Fraction]) -> tuple[str, Fraction] | None:
-    return None if sign == "/" and b[1] == 0 else (f"({a[0]}{sign}{b[0]})", SIGNS[sign](a[1], b[1]))
-
-
-def expressions(numbers: list[int]) -> Iterator[tuple[str, Fraction]]:
-    """Fully parenthesized, with values; those that divide by zero are left out."""
-    for a, b, c in itertools.permutations([(str(n), Fraction(n)) for n in numbers]):
-        for first, second in itertools.product(SIGNS, repeat=2):
-            left, right = joined(a, first, b), joined(b, second, c)
-            whole = [left and joined(left, second, c), right and joined(a, first, right)]
-            yield from ((text[1:-1], value) for text, value in filter(None, whole))
-
-
-def test_countdown_has_a_solution_on_its_form() -> None:
-    for example in itertools.islice(examples(get_task("countdown"), 0), 300):
-        target, numbers = prompt_text(example.prompt).removesuffix("=").split("=")
-        given = [int(n) for n in numbers.split(",")]
-        assert len(given) == 3
-        assert all(1 <= n <= 20 for n in given)
-        assert 1 <= int(target) <= 99
-        assert int(target) in {value for _, value in expressions(given)}
-
-
-@pytest.mark.parametrize("numbers", [[3, 7, 25], [2, 2, 8], [1, 12, 12]])
-def test_countdown_rewards_exactly_the_right_expressions(numbers: list[int]) -> None:
-    every = list(expressions(numbers))
-    assert len(every) > 150
-    for target in {int(value) for _, value in every if 1 <= value <= 99}:
-        prompt = f"{target}={','.join(map(str, numbers))}="
-        for text, value in every:
-            assert countdown.score(prompt, text) == (1 if value == target else 0.1), (prompt, text)
-
-
-def test_countdown_writes_no_more_parentheses_than_needed() -> None:
-    rng = random.Random(5)
-    answers = [countdown.draw(rng)[1] for _ in range(400)]
-    assert answers == [ast.unparse(ast.parse(answer)).replace(" ", "") for answer in answers]
-    assert any("(" in answer for answer in answers)
 
 
 # By hand: 3 · 7 + 25 = 46, 25 − 7 · 3 = 4, 7/3 + 25 = 82/3; 7·7 and 3·7 use other numbers than the three given. The
@@ -141,11 +78,7 @@ def test_countdown_reward() -> None:
         for response in responses:
             got = get_task("countdown").reward(Example("46=3,7,25=", "3*7+25"), response)
             assert got == reward, response[:40]
-
-
-def test_dividing_by_zero_is_worth_nothing() -> None:
     assert countdown.score("4=4,4,4=", "4/(4-4)") == 0
-    assert countdown.score("4=4,4,4=", "4*(4-4)") == 0.1
 
 
 RIGHT = ["1234", " 1234\n", "1200 + 34 = 1234.", "The sum is 1,234, not negative", "12 + 3 is 15, so 1234!"]
@@ -153,9 +86,7 @@ WRONG = ["", "none", "12345", "1234.5", "1,23,4", "12 34"]
 GOES_ON = ["1234 is 1200 + 34", "1200 + 34 = 1234.\n\nOther: 6"]
 
 
-@pytest.mark.parametrize(
-    ("name", "goes_on"), [("sum_questions", 1.0), ("product_questions", 1.0), ("explained_products", 0.0)]
-)
+@pytest.mark.parametrize(("name", "goes_on"), [("sum_questions", 1.0), ("explained_products", 0.0)])
 def test_questions_are_answered_by_a_number_in_the_response(name: str, goes_on: float) -> None:
     """A pretrained model says 1200 + 34 = 1234 and goes on. Thousands may be grouped; a decimal is another number. Of
     an explanation only the last number counts."""
@@ -166,28 +97,13 @@ def test_questions_are_answered_by_a_number_in_the_response(name: str, goes_on: 
 
 
 def test_unknown_task_names_what_exists() -> None:
-    existing = r"'adition'.*'addition'.*addition, countdown, explained_products, jsonl, product_questions"
-    for name, message in (("adition", existing), ("jsonl", "task jsonl needs a file")):
-        with pytest.raises(UsageError, match=message):
-            get_task(name)
+    with pytest.raises(UsageError, match=r"'adition'.*'addition'.*countdown, explained_products, running_sum"):
+        get_task("adition")
 
 
-@pytest.mark.slow
-def test_tasks_load_nothing_heavy() -> None:
-    script = (
-        "import sys, rlcorr; before = set(sys.modules); import rlcorr.train.inputs.tasks, "
-        "rlcorr.train.inputs.jsonl_task, rlcorr.train.inputs.model_source; "
-        "print({n.split('.')[0] for n in set(sys.modules) - before})"
-    )
-    new = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert "rlcorr" in new
-    assert not any(heavy in new for heavy in ("torch", "transformers", "huggingface_hub", "tokenizers"))
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_training_on_a_few_prompts(name: str) -> None:
+def test_a_training_on_a_few_prompts() -> None:
     """The first different ones that the task would draw, all of them before any comes again."""
-    whole, few = get_task(name), with_prompts(get_task(name), 40, seed=3)
+    whole, few = get_task("addition"), with_prompts(get_task("addition"), 40, seed=3)
     first = list(dict.fromkeys(texts(whole, 400, seed=3)))[:40]
     for seed in (3, 4):
         drawn = texts(few, 120, seed)
@@ -208,54 +124,6 @@ def test_more_prompts_than_a_task_has() -> None:
 # --- sorting ---
 
 
-def distances(digits: str) -> dict[str, int]:
-    """The oracle: every order of the digits, and how many exchanges of any two neighbours it is away from the right
-    one, by breadth-first search from there."""
-    start = "".join(sorted(digits))
-    steps, waiting = {start: 0}, deque([start])
-    while waiting:
-        text = waiting.popleft()
-        for i in range(len(text) - 1):
-            following = text[:i] + text[i : i + 2][::-1] + text[i + 2 :]
-            if following not in steps:
-                steps[following] = steps[text] + 1
-                waiting.append(following)
-    return steps
-
-
-def neighbours_exchanged(before: str, after: str) -> bool:
-    """Whether two neighbours, and nothing else, have changed places."""
-    apart = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    return len(apart) == 2 and apart[1] == apart[0] + 1 and sorted(before) == sorted(after)
-
-
-@pytest.mark.parametrize("digits", ["3210", "2211", "0120", "51413"])
-def test_an_answer_needs_as_many_exchanges_as_the_shortest_way(digits: str) -> None:
-    for text, steps in distances(digits).items():
-        assert sorting.exchanges(text) == steps
-
-
-@pytest.mark.parametrize("digits", ["3210", "2110"])
-def test_a_list_is_right_if_it_is_one_exchange_closer_to_the_order(digits: str) -> None:
-    steps = distances(digits)
-    for before, after in itertools.product(steps, repeat=2):
-        closer = neighbours_exchanged(before, after) and steps[after] < steps[before]
-        if steps[before] > 1:
-            assert sorting.score(before + "=", after) == closer / steps[before], (before, after)
-
-
-def test_every_drawn_answer_is_a_shortest_way() -> None:
-    rng = random.Random(5)
-    for _ in range(100):
-        prompt, answer = sorting.draw(rng)
-        lists = [prompt.removesuffix("="), *answer.split(",")]
-        assert len(lists[0]) == 12
-        assert lists[-1] == "".join(sorted(lists[0]))
-        assert all(neighbours_exchanged(before, after) for before, after in itertools.pairwise(lists))
-        # Fewer cannot do: an exchange of neighbours mends one pair of digits, and these are the pairs to be mended.
-        assert len(lists) - 1 == sum(a > b for a, b in itertools.combinations(lists[0], 2))
-
-
 def test_answers_are_long_and_differ_from_draw_to_draw() -> None:
     rng = random.Random(6)
     drawn = [sorting.draw(rng) for _ in range(300)]
@@ -268,29 +136,16 @@ def test_answers_are_long_and_differ_from_draw_to_draw() -> None:
 
 # 310= needs three exchanges: 31 and 10 and 30 are in the wrong order. One third of the reward for each before the first
 # mistake; an answer that goes on after the last loses one of them.
-@pytest.mark.parametrize(
-    ("response", "reward"),
-    [
-        ("130,103,013", 1),
-        ("301,031,013", 1),
-        ("130,103", 2 / 3),
-        ("130,103,031", 2 / 3),  # 1, 0 and 3 are not neighbours of the right kind
-        ("130,310,130,103,013", 1 / 3),  # back again
-        ("130,013", 1 / 3),  # two exchanges at once
-        ("013", 0),
-        ("310", 0),
-        ("", 0),
-        ("130,103,013,013", 2 / 3),
-        ("130,103,013,", 2 / 3),
-        ("130,103,0133", 2 / 3),
-        ("130,103,013=", 2 / 3),
-        ("130,,103,013", 1 / 3),
-        ("1300,103,013", 0),
-        (" 130,103,013", 0),
-        ("١30,103,013", 0),  # a digit, but not one of ours
-        ("130," * 100_000, 1 / 3),
-        ("9" * 100_000, 0),
-    ],
-)
-def test_reward(response: str, reward: float) -> None:
-    assert get_task("sorting").reward(Example("310=", "130,103,013"), response) == pytest.approx(reward)
+THIRDS = {
+    3: ["130,103,013", "301,031,013"],
+    2: ["130,103", "130,103,031", "130,103,013,013", "130,103,013,", "130,103,0133"],  # 1, 0 and 3 are no neighbours
+    1: ["130,310,130,103,013", "130,013", "130,,103,013", "130," * 100_000],  # back again; two exchanges at once
+    0: ["013", "310", "", "1300,103,013", " 130,103,013", "١30,103,013", "9" * 100_000],  # a digit, but not ours
+}
+
+
+def test_sorting_reward() -> None:
+    for thirds, responses in THIRDS.items():
+        for response in responses:
+            got = get_task("sorting").reward(Example("310=", "130,103,013"), response)
+            assert got == pytest.approx(thirds / 3), response[:40]

@@ -1,7 +1,6 @@
 """Our character tokenizer, and those of other models: byte-level, with a chat template, beside a Qwen2 config."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,15 @@ from chat_models import (
     byte_level,
     save,
 )
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.tasks import ALPHABET, TASKS, Example
 from rlcorr.train.inputs.tokenizer import (
-    BOS_ID,
-    EOS_ID,
-    character_tokenizer,
     decode,
     encode,
-    eos_id,
     eos_ids,
     load_tokenizer,
 )
-from rlcorr.train.rollout.collect import encode_example
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +52,6 @@ def test_a_saved_tokenizer_does_what_its_file_says(plain_model: Path, text: str)
     assert decode(tokenizer, [*ids, END_OF_TEXT_ID, 9, 9]) == text
 
 
-def test_the_character_tokenizer_survives_beside_a_qwen2_config(tmp_path: Path) -> None:
-    letters = character_tokenizer(ALPHABET + " ab")  # Qwen2's byte-level alphabet writes the space as another character
-    tokenizer = load_tokenizer(save(letters, tmp_path))
-    expected = [BOS_ID, *(3 + (ALPHABET + " ab").index(c) for c in "1 a+ b")]
-    assert encode(tokenizer, "1 a+ b") == expected
-    assert decode(tokenizer, [*expected[1:], EOS_ID, 7]) == "1 a+ b"
-    assert eos_id(tokenizer) == EOS_ID
-
-
 def test_a_text_is_one_user_message(chat_model: Path) -> None:
     tokenizer = load_tokenizer(chat_model)
     ids = encode(tokenizer, "12+3=")
@@ -85,37 +69,9 @@ def test_an_instruction_stands_before_a_text_for_a_chat_model_alone(chat_model: 
     assert encode(chat, messages, "Add.") == encode(chat, messages)
 
 
-def test_a_prompt_has_the_instruction_and_the_system_message_of_its_task(chat_model: Path) -> None:
-    """What the engine samples from, what the probe sees, and what exact sketches grow from is one function's."""
-    tokenizer = load_tokenizer(chat_model)
-    task = replace(TASKS["addition"], instruction="Add.", system_message="Be brief.")
-    text = str(tokenizer.decode(encode_example(tokenizer, task, Example("1+2=", "3"))))
-    assert text.index("Be brief.") < text.index("Add.") < text.index("1+2=")
-
-
-def test_messages_are_taken_as_they_are(chat_model: Path) -> None:
-    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "12+3="}]
-    whole = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\n12+3=<|im_end|>\n<|im_start|>assistant\n"
-    assert encode(load_tokenizer(chat_model), messages) == file_ids(chat_model, whole)
-
-
-def test_a_template_inside_the_settings_counts_too(chat_model: Path, tmp_path: Path) -> None:
-    """Older repositories keep it in tokenizer_config.json instead of a file of its own."""
-    for name in ("tokenizer.json", "config.json"):
-        (tmp_path / name).write_bytes((chat_model / name).read_bytes())
-    settings = json.loads((chat_model / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
-    assert encode(load_tokenizer(tmp_path), "12+3=") == encode(load_tokenizer(chat_model), "12+3=")
-
-
 def test_what_a_template_refuses_is_one_line(chat_model: Path) -> None:
     with pytest.raises(UsageError, match=r"chat template of the tokenizer at .* refuses .*robots may not speak"):
         encode(load_tokenizer(chat_model), [{"role": "robot", "content": "hello"}])
-
-
-def test_messages_need_a_template(plain_model: Path) -> None:
-    with pytest.raises(UsageError, match=f"need a chat template; the tokenizer at {plain_model} has none"):
-        encode(load_tokenizer(plain_model), [{"role": "user", "content": "hello"}])
 
 
 def test_a_text_that_cannot_be_written_is_one_line(tiny_model: Path) -> None:
@@ -153,25 +109,6 @@ def test_every_named_end_stops_a_response(
     assert eos_ids(tmp_path, load_tokenizer(chat_model)) == expected
 
 
-def test_a_model_without_an_end_is_refused(tmp_path: Path) -> None:
-    save(byte_level(), tmp_path, eos_token_id=None)
-    with pytest.raises(UsageError, match="names no eos_token_id"):
-        eos_ids(tmp_path, load_tokenizer(tmp_path))
-
-
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no tokenizer at .*: it must hold tokenizer\.json"):
         load_tokenizer(tmp_path)
-
-
-def test_a_tokenizer_that_loses_text_is_refused(tmp_path: Path) -> None:
-    """Two ways of losing it: characters that are dropped, and characters that have no token."""
-    tokenizer = byte_level(eos_token=END_OF_TEXT)
-    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("+", "")  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.save_pretrained(tmp_path / "drops")
-    with pytest.raises(UsageError, match=r"does not keep text: '12\+34=46' became '1234=46'"):
-        load_tokenizer(tmp_path / "drops")
-    character_tokenizer("abc").save_pretrained(tmp_path / "letters")
-    with pytest.raises(UsageError, match=r"cannot encode '12\+34=46'"):
-        load_tokenizer(tmp_path / "letters")
-    assert encode(load_tokenizer(tmp_path / "letters", probe="cab"), "ab") == [BOS_ID, 3, 4]

@@ -6,31 +6,18 @@ from rlcorr.train.config.learning import AdvantageConfig, OptimConfig
 from rlcorr.train.config.training import TRAINER_LOSS, TrainConfig
 from rlcorr.train.inputs import smollm2
 
-SMOLLM2 = TrainConfig(
-    model=smollm2.NAME,
-    task="sum_questions",
-    train_prompts=128,
-    prompts_per_step=16,
-    samples_per_prompt=8,
-    steps=20,
-    eval_every=5,
-    eval_prompts=64,
-    advantage=AdvantageConfig(estimator="grpo"),
-    optim=OptimConfig(
-        epochs=1,
-        minibatches=1,
-        microbatch_tokens=512,
-        learning_rate=2e-5,
-        final_learning_rate=2e-5,
-        precision="bfloat16",
-    ),
-    loss=dataclasses.replace(TRAINER_LOSS, use_kl_loss=False),
+_OPTIM = OptimConfig(
+    epochs=1, minibatches=1, microbatch_tokens=512, learning_rate=2e-5, final_learning_rate=2e-5, precision="bfloat16"
 )
+SMOLLM2 = TrainConfig(
+    model=smollm2.NAME, task="sum_questions", train_prompts=128, prompts_per_step=16, samples_per_prompt=8, steps=20,
+    eval_every=5, eval_prompts=64, advantage=AdvantageConfig(estimator="grpo"), optim=_OPTIM,
+    loss=dataclasses.replace(TRAINER_LOSS, use_kl_loss=False),
+)  # fmt: skip
 """Settings of `--model smollm2`, unless an option says otherwise. Its learning rate is smaller than the tiny models'.
 
-A training run takes 5.5 GB, and a step 31 s on two cores (`bench_real` of commit `dc1e367`). With 768 tokens per
-micro-batch it was 6.1 GB and 29 s, with 384 tokens 5.6 GB and 32 s. Before answers shared their prompt, 2,048 tokens
-took 39 s and 7.5 GB, with recomputed layers besides 44 s and 5.6 GB.
+With 2,048 tokens per micro-batch a step took 39 s on two cores, and the run 7.5 GB. Smaller micro-batches need less
+memory and more time (`bench_real` of commit `dc1e367`).
 """
 
 

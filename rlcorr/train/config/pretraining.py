@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.validated import check, member
-
 Architecture = Literal["qwen2", "qwen2_narrow", "qwen3_moe"]
 PretrainTask = Literal["addition", "sorting"]
 
@@ -32,21 +30,5 @@ class PretrainConfig:
     addition_every: int = 10
     """One step in this many trains on additions, the others on running sums, which are learned much more slowly; 1:
     additions only."""
-    addition_batch: int = 48
-    """Prompts per step on additions."""
-    running_sum_batch: int = 16
-    """Prompts per step on running sums."""
-    sorting_batch: int = 8
-    """Prompts per step on sorting."""
-    learning_rate: float = 1e-3
-    """Learning rate after the warm-up."""
-    warmup_steps: int = 100
-    """Steps over which the learning rate rises linearly to its value."""
     seed: int = 0
     """Seed of the initial weights and the prompts."""
-
-    def __post_init__(self) -> None:
-        member("architecture", self.architecture, Architecture)
-        member("task", self.task, PretrainTask)
-        for name in ("addition_every", "eval_prompts"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "≥ 1")

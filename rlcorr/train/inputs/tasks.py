@@ -89,12 +89,7 @@ def _correct_prefix(example: Example, response: str) -> float:
 
 def _drawn(draw: Callable[[random.Random], tuple[str, str]]) -> Stream:
     """Return the stream of examples from a function that draws a prompt and an answer."""
-
-    def stream(rng: random.Random) -> Iterator[Example]:
-        while True:
-            yield Example(*draw(rng))
-
-    return stream
+    return lambda rng: (Example(*draw(rng)) for _ in itertools.count())
 
 
 def _scored(score: Callable[[str, str], float]) -> Callable[[Example, str], float]:
@@ -124,17 +119,9 @@ def _numbers(text: str) -> list[str]:
     return [number.replace(",", "") for number in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text)]
 
 
-NUMBER_ONLY = "Reply with the number only."
-
-
 def _sum_questions(rng: random.Random) -> tuple[str, str]:
     a, b = rng.randrange(1, 100), rng.randrange(1, 100)
-    return f"Compute {a} + {b}. {NUMBER_ONLY}", str(a + b)
-
-
-def _product_questions(rng: random.Random) -> tuple[str, str]:
-    a, b = rng.randrange(1, 10), rng.randrange(1, 10)
-    return f"Compute {a} × {b}. {NUMBER_ONLY}", str(a * b)
+    return f"Compute {a} + {b}. Reply with the number only.", str(a + b)
 
 
 def _explained_products(rng: random.Random) -> tuple[str, str]:
@@ -146,7 +133,6 @@ QUESTIONS = {
     task.name: task
     for task in (
         Task("sum_questions", _drawn(_sum_questions), names_number, max_tokens=24),
-        Task("product_questions", _drawn(_product_questions), names_number, max_tokens=24),
         Task("explained_products", _drawn(_explained_products), ends_with_number, max_tokens=200),
     )
 }
@@ -177,24 +163,17 @@ def built_in() -> dict[str, Task]:
 
 def get_task(name: str) -> Task:
     """Return a built-in task. Raises `UsageError` with the nearest name if there is none of this name."""
-    if name == "jsonl":
-        raise UsageError(
-            "task jsonl needs a file of prompts; the built-in tasks are: " + ", ".join(sorted(built_in())) + "."
-        )
     if name not in built_in():
-        raise unknown("task", name, [*built_in(), "jsonl"])
+        raise unknown("task", name, built_in())
     return built_in()[name]
 
 
 def examples(task: Task, seed: int, *, held_out: bool = False) -> Iterator[Example]:
-    """Yield training prompts without end, or held-out prompts; the same seed gives the same stream."""
+    """Return training prompts without end, or held-out prompts; the same seed gives the same stream."""
     rng = random.Random(f"{task.name}:{seed}")
     if task.held_out is not None:
-        yield from task.held_out(rng) if held_out else task.stream(rng)
-        return
-    for example in task.stream(rng):
-        if is_held_out(example.prompt) == held_out:
-            yield example
+        return task.held_out(rng) if held_out else task.stream(rng)
+    return (example for example in task.stream(rng) if is_held_out(example.prompt) == held_out)
 
 
 def with_prompts(task: Task, count: int, seed: int) -> Task:
@@ -218,11 +197,7 @@ def with_prompts(task: Task, count: int, seed: int) -> Task:
 def passes(lines: list[Example]) -> Stream:
     """Return a stream of passes over all lines without end, each pass in another order."""
 
-    def stream(rng: random.Random) -> Iterator[Example]:
-        while True:
-            yield from rng.sample(lines, len(lines))
-
-    return stream
+    return lambda rng: (line for _ in itertools.count() for line in rng.sample(lines, len(lines)))
 
 
 def is_held_out(prompt: Prompt) -> bool:

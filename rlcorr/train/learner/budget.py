@@ -7,12 +7,10 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from rlcorr.analysis.budget import with_budget
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
-from rlcorr.errors import UsageError
 from rlcorr.train.config.learning import BudgetConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -51,16 +49,13 @@ def reject_at_random(
         order = torch.randperm(len(positions), generator=rng)[:needed].to(mask.device)
         keep[tuple(positions[order].T)] = True
     else:
-        may_go = mask & _negative(batch) if budget.rule == "random_negative" else mask
+        may_go = mask
+        if budget.rule == "random_negative":
+            assert batch.advantages is not None
+            may_go = mask & (batch.advantages < 0)
         order = torch.randperm(len(mask), generator=rng).flip(0).to(mask.device)
         left = mask.sum() - may_go.sum(-1)[order].cumsum(0)  # tokens left after each sequence that goes
         gone = order[left >= needed]
         keep = mask.clone()
         keep[gone] &= ~may_go[gone]
     return replace(result, keep_mask=result.keep_mask & keep)
-
-
-def _negative(batch: TokenBatch) -> Tensor:
-    if batch.advantages is None:
-        raise UsageError("random_negative needs the sign of the advantages; the batch has no advantages.")
-    return batch.advantages < 0

@@ -6,10 +6,7 @@ The plan depends only on lengths that every rank knows, so the ranks need not ex
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from rlcorr.errors import UsageError
-from rlcorr.train.learner.shared_prompts import LONGEST_ROW, group_answers
 from rlcorr.types import TokenBatch
 
 Lengths = Sequence[tuple[int, int]]
@@ -21,28 +18,22 @@ def lengths_of(batch: TokenBatch) -> Lengths:
     return list(zip(batch.prompt_mask.sum(-1).tolist(), batch.response_mask.sum(-1).tolist(), strict=True))
 
 
-def plan_microbatches(
-    rows: Sequence[int], lengths: Lengths, budget: int, size: int = 1, prompts: Sequence[int] | None = None
-) -> list[list[list[int]]]:
+def plan_microbatches(lengths: Lengths, budget: int, size: int = 1) -> list[list[list[int]]]:
     """Return the micro-batches of each of `size` ranks, as lists of rows.
 
     Every rank gets as many as the rank that has most, so that all ranks make the same collective calls. The missing
-    ones are empty lists, which stand for a padding micro-batch. With `prompts`, the number of each row's prompt, rows
-    with the same prompt are neighbours and share it.
+    ones are empty lists, which stand for a padding micro-batch.
     """
-    ranks = [
-        pack_rows(share, lengths, budget) if prompts is None else pack_shared(share, lengths, prompts, budget)
-        for share in split_over_ranks(rows, lengths, size)
-    ]
+    ranks = [pack_rows(share, lengths, budget) for share in split_over_ranks(lengths, size)]
     most = max(map(len, ranks))
     return [groups + [[] for _ in range(most - len(groups))] for groups in ranks]
 
 
-def split_over_ranks(rows: Sequence[int], lengths: Lengths, size: int) -> list[list[int]]:
+def split_over_ranks(lengths: Lengths, size: int) -> list[list[int]]:
     """Return the rows of each rank: from the longest row on, each goes to the rank with the fewest tokens so far."""
     shares: list[list[int]] = [[] for _ in range(size)]
     loads = [0] * size
-    for row in _longest_first(rows, lengths):
+    for row in _longest_first(range(len(lengths)), lengths):
         rank = loads.index(min(loads))
         shares[rank].append(row)
         loads[rank] += sum(lengths[row])
@@ -67,65 +58,27 @@ def pack_rows(rows: Sequence[int], lengths: Lengths, budget: int) -> list[list[i
     return groups
 
 
-def pack_shared(rows: Sequence[int], lengths: Lengths, prompts: Sequence[int], budget: int) -> list[list[int]]:
-    """Group rows as `pack_rows` does, where answers to the same prompt share one row of the model's input."""
-    shared = group_answers(sorted(rows, key=lambda row: prompts[row]), prompts, lengths, min(budget, LONGEST_ROW))
-    tokens = {group[0]: lengths[group[0]][0] + sum(lengths[row][1] for row in group) for group in shared}
-    groups: list[list[int]] = []
-    count = widest = 0
-    for group in sorted(shared, key=lambda group: -tokens[group[0]]):
-        if groups and (count + 1) * widest <= budget:
-            groups[-1] += group
-            count += 1
-        else:
-            groups.append([*group])
-            count, widest = 1, tokens[group[0]]
-    return groups
-
-
 def _longest_first(rows: Sequence[int], lengths: Lengths) -> list[int]:
     return sorted(rows, key=lambda row: -sum(lengths[row]))
 
 
 def slice_rows(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:
-    """Return these rows without columns that are only padding; without rows, return the batch's padding micro-batch."""
-    if not rows:
-        return padding_of(batch)
-    return trimmed(batch.rows(torch.tensor(rows, device=batch.response_mask.device)))
+    """Return these rows without columns that are only padding.
+
+    Without rows, return the batch's padding micro-batch, which adds nothing to the loss: the first row with every
+    response token masked. It has the same fields as the batch, so that the forward pass is the same on every rank.
+    """
+    if rows:
+        return trimmed(batch.rows(torch.tensor(rows, device=batch.response_mask.device)))
+    row = trimmed(batch.rows(slice(0, 1)))
+    return row.replace(response_mask=torch.zeros_like(row.response_mask))
 
 
 def trimmed(batch: TokenBatch) -> TokenBatch:
     """Return the batch without leading columns before all prompts and trailing columns after all responses."""
     assert batch.prompt_mask is not None
-    start = batch.prompt_mask.shape[1] - _width(batch.prompt_mask)
-    return _columns(batch, start, max(_width(batch.response_mask), 1))
-
-
-def padding_of(batch: TokenBatch) -> TokenBatch:
-    """Return a micro-batch that adds nothing to the loss: the batch's first row with every response token masked.
-
-    It has the same fields as the batch, so that the forward pass is the same on every rank.
-    """
-    row = trimmed(batch.rows(slice(0, 1)))
-    return row.replace(response_mask=torch.zeros_like(row.response_mask))
-
-
-def require_batch_fields(batch: TokenBatch, names: Sequence[str]) -> None:
-    """Raise `UsageError` if the batch lacks a field. Call it before anything that other ranks wait for."""
-    missing = [name for name in names if name not in batch.tensors()]
-    if missing:
-        raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch.tensors())}.")
-
-
-def _width(mask: Tensor) -> int:
-    return int(mask.sum(-1).max())
-
-
-def _columns(batch: TokenBatch, start: int, stop: int) -> TokenBatch:
-    """Return the batch with prompt columns from `start` and response columns up to `stop`."""
-    assert batch.prompt_mask is not None
-    prompt = batch.prompt_mask.shape[1]
-    columns = batch.response_mask.shape[1]
+    prompt, columns = batch.prompt_mask.shape[1], batch.response_mask.shape[1]
+    start, stop = prompt - int(batch.prompt_mask.sum(-1).max()), max(int(batch.response_mask.sum(-1).max()), 1)
     fields = {}
     for name, tensor in batch.tensors().items():
         if name in ("prompt_ids", "prompt_mask"):

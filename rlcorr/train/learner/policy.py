@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
@@ -17,16 +16,11 @@ from rlcorr.errors import UsageError
 from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.router_replay import replayed
-from rlcorr.train.learner.shared_prompts import can_share, shared_rows, states_of, worth_sharing
 from rlcorr.train.learner.token_log_probs import token_log_probs
 from rlcorr.types import TokenBatch
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()  # one bar for the run is enough
-
-
-Prompts = list[int] | None
-"""The number of each row's prompt, where answers to the same prompt share it; None if they do not."""
 
 
 class Scores(NamedTuple):
@@ -53,27 +47,18 @@ class Policy(nn.Module):
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
 
-    def forward(
-        self,
-        batch: TokenBatch,
-        temperature: float,
-        *,
-        replay: bool = False,
-        share_prompts: bool = False,
-        support: bool = False,
-    ) -> Scores:
+    def forward(self, batch: TokenBatch, temperature: float, *, replay: bool = False, support: bool = False) -> Scores:
         """Score the responses of a batch, and the tokens in `batch.top_ids` if it has them.
 
-        With `replay`, a mixture of experts uses the experts in `batch.routed_experts`. With `share_prompts`, neighbours
-        with the same prompt share a row; not every model can do that (`can_share`), and none with `replay`. With
-        `support`, log-probs are those among the tokens in `batch.top_ids` that the sampler could draw.
+        With `replay`, a mixture of experts uses the experts in `batch.routed_experts`. With `support`, log-probs are
+        those among the tokens in `batch.top_ids` that the sampler could draw.
         """
         assert batch.response_ids is not None
         ids = batch.response_ids
         if batch.top_ids is not None:
             ids = torch.cat([ids[..., None], batch.top_ids.clamp(min=0)], -1)
         with self._products():
-            hidden = self._states(batch, replay=replay, share_prompts=share_prompts)
+            hidden = self._states(batch, replay)
             log_probs, entropy = token_log_probs(output_head(self.lm), hidden, ids, temperature)
         values = None if self.value_head is None else self.value_head(hidden.to(self.value_head.weight))[..., 0]
         if batch.top_ids is None:
@@ -86,10 +71,8 @@ class Policy(nn.Module):
             log_probs, top = log_probs - total, torch.where(drawable, top - total[..., None], -torch.inf)
         return Scores(log_probs, entropy, values, top)
 
-    def _states(self, batch: TokenBatch, *, replay: bool, share_prompts: bool) -> Tensor:
+    def _states(self, batch: TokenBatch, replay: bool) -> Tensor:
         """Return the hidden states that predict the response tokens, (B, T, H)."""
-        if share_prompts and (shared := shared_rows(batch)) is not None:
-            return states_of(self.lm.base_model, shared)
         assert batch.prompt_ids is not None
         assert batch.prompt_mask is not None
         assert batch.response_ids is not None
@@ -126,21 +109,11 @@ class Policy(nn.Module):
         return torch.autocast(self.lm.device.type, dtype, enabled=rounds, cache_enabled=False)
 
 
-def forward_options(module: nn.Module, batch: TokenBatch, rollout: RolloutConfig) -> tuple[dict[str, bool], Prompts]:
-    """Return the options of the forward pass of a policy, and the number of each row's prompt if answers share theirs.
-
-    Answers share their prompt if the model can do that, and if it saves enough. Router replay cannot, because the
-    experts are those of each row's own prompt.
-
-    Args:
-        module: the policy, or the wrapper that splits it over ranks.
-    """
-    policy: Any = module.module if isinstance(module, DistributedDataParallel) else module
-    prompts = worth_sharing(batch) if can_share(policy.lm.config) and not rollout.router_replay else None
-    options = {
-        "replay": rollout.router_replay, "share_prompts": prompts is not None, "support": rollout.support_replay
+def forward_options(rollout: RolloutConfig) -> dict[str, Any]:
+    """Return the options with which every forward pass of a run scores a batch."""
+    return {
+        "temperature": rollout.scored_temperature, "replay": rollout.router_replay, "support": rollout.support_replay
     }  # fmt: skip
-    return options, prompts
 
 
 def engine_weights(state: Mapping[str, Tensor], lm: PreTrainedModel) -> list[tuple[str, Tensor]]:

@@ -28,8 +28,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from rlcorr.errors import UsageError
-
 T = TypeVar("T")
 
 FOR_LOADING = StateDictOptions(full_state_dict=True)
@@ -57,10 +55,7 @@ ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 
 
 def start_ranks() -> Ranks:
-    """Return this process's place among torchrun's ranks, and join their group; without torchrun there is one rank.
-
-    Raises `UsageError` if the machine has GPUs, but none for this rank.
-    """
+    """Return this process's place among torchrun's ranks, and join their group; without torchrun there is one rank."""
     rank, size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     ranks = Ranks(rank, max(size, 1), local_rank, _device(local_rank))
     if ranks.size > 1:
@@ -72,12 +67,8 @@ def start_ranks() -> Ranks:
 def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if local_rank >= count:
-        raise UsageError(f"local rank {local_rank} has no GPU: this machine has {count}; lower --nproc-per-node.")
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 def stop_ranks(ranks: Ranks) -> None:

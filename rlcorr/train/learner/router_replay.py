@@ -12,14 +12,6 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 from rlcorr.errors import UsageError
 
 
-def layers_and_k(lm: PreTrainedModel) -> tuple[int, int]:
-    """Return the number of layers with a router, and of experts per token. Raises `UsageError` without routers."""
-    gates = _gates(lm)
-    if not gates:
-        raise UsageError(f"router replay needs a model of type qwen3_moe; got {lm.config.model_type}.")
-    return len(gates), gates[0].top_k
-
-
 @contextmanager
 def replayed(lm: PreTrainedModel, routed: Tensor | None, attention: Tensor) -> Iterator[None]:
     """Make every router use the experts `routed` inside the `with` block; at −1 and on padding it uses its own choice.
@@ -30,30 +22,17 @@ def replayed(lm: PreTrainedModel, routed: Tensor | None, attention: Tensor) -> I
     Args:
         routed: (B, S, layers, k), or None to change nothing.
         attention: (B, S) bool, False on padding.
-
-    Raises:
-        UsageError: if the shapes do not fit the model.
     """
     with ExitStack() as hooks:
         if routed is not None:
-            _check(lm, routed, attention)
             experts = routed.masked_fill(~attention[..., None, None], -1).flatten(0, 1)  # (B · S, layers, k)
-            for layer, gate in enumerate(_gates(lm)):
+            gates = [module for module in lm.modules() if isinstance(module, Qwen3MoeTopKRouter)]
+            if not gates:
+                raise UsageError(f"router replay needs a model of type qwen3_moe; got {lm.config.model_type}.")
+            for layer, gate in enumerate(gates):
                 handle = gate.register_forward_hook(_replay_hook(experts[:, layer]))
                 hooks.callback(handle.remove)
         yield
-
-
-def _gates(lm: PreTrainedModel) -> list[Qwen3MoeTopKRouter]:
-    return [module for module in lm.modules() if isinstance(module, Qwen3MoeTopKRouter)]
-
-
-def _check(lm: PreTrainedModel, routed: Tensor, attention: Tensor) -> None:
-    expected = (*attention.shape, *layers_and_k(lm))
-    if routed.shape != expected:
-        raise UsageError(f"routed experts have shape {tuple(routed.shape)}; this model and batch need {expected}.")
-    if lm.is_gradient_checkpointing and torch.is_grad_enabled():  # the backward pass would route again without hooks
-        raise UsageError("router replay and gradient checkpointing exclude each other; switch one off.")
 
 
 def _replay_hook(replayed_experts: Tensor) -> Any:

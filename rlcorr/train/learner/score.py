@@ -15,7 +15,7 @@ from rlcorr.masked import masked_sum
 from rlcorr.train.config.learning import AdvantageConfig
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.budget import correct_within_budget
-from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
+from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, slice_rows
 from rlcorr.train.learner.policy import Policy, forward_options
 from rlcorr.train.learner.ranks import Ranks, gather
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -33,20 +33,19 @@ def score(
 
     Every mode computes π_old, because a run records pairs of π_old and π_rollout.
     """
-    options, prompts = forward_options(forward, batch, config.rollout)
+    options = forward_options(config.rollout)
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
-        temperature = config.rollout.scored_temperature
-        policy = forward(part, temperature, **options)
+        policy = forward(part, **options)
         computed = {
             "old_log_probs": policy.log_probs, "values": policy.values, "old_top_log_probs": policy.top_log_probs
         }  # fmt: skip
         columns = {name: tensor for name, tensor in computed.items() if tensor is not None}
         if reference is not None:
-            columns["ref_log_probs"] = reference(part, temperature, **options).log_probs
+            columns["ref_log_probs"] = reference(part, **options).log_probs
         return columns
 
-    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
+    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks))
 
 
 @torch.no_grad()
@@ -58,26 +57,22 @@ def score_sampled(
     Args:
         weights: the tensors of the language model that sampled, under the names that the engine gets.
     """
-    options, prompts = forward_options(policy, batch, config.rollout)
     old = {f"lm.{name}": tensor.float() for name, tensor in weights}
 
     def scores(part: TokenBatch) -> dict[str, Tensor]:
-        arguments = (part, config.rollout.scored_temperature)
-        return {"sampled_log_probs": functional_call(policy, old, arguments, options, tie_weights=False).log_probs}
+        options = forward_options(config.rollout)
+        return {"sampled_log_probs": functional_call(policy, old, (part,), options, tie_weights=False).log_probs}
 
-    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks, prompts))
+    return batch.replace(**over_microbatches(batch, scores, config.optim.microbatch_tokens, ranks))
 
 
 @torch.no_grad()
-def over_microbatches(
-    batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks, prompts: Sequence[int] | None = None
-) -> dict[str, Tensor]:
+def over_microbatches(batch: TokenBatch, forward: Forward, budget: int, ranks: Ranks) -> dict[str, Tensor]:
     """Return the named tensors (B, T) or (B, T, K) that `forward` computes for all rows.
 
-    Every rank computes its share of the rows and gets the tensors of all rows. With `prompts`, see `plan_microbatches`,
-    `forward` must let neighbours share their prompt.
+    Every rank computes its share of the rows and gets the tensors of all rows.
     """
-    shares = plan_microbatches(range(len(batch.response_mask)), lengths_of(batch), budget, ranks.size, prompts)
+    shares = plan_microbatches(lengths_of(batch), budget, ranks.size)
     computed = [(rows, forward(slice_rows(batch, rows))) for rows in shares[ranks.rank]]
     tensors: dict[str, Tensor] = {}
     for parts in gather(ranks, [(rows, columns) for rows, columns in computed if rows]):
@@ -92,7 +87,6 @@ def over_microbatches(
 
 def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor | None = None) -> TokenBatch:
     """Add advantages, and for GAE also returns. Only rows in `counted` (B,) enter the statistics of their group."""
-    require_batch_fields(batch, FIELDS_READ[config.estimator])
     mask, rewards = batch.response_mask, batch.rewards
     assert rewards is not None
     per_token = token_rewards(rewards, mask)
@@ -109,15 +103,6 @@ def with_advantages(batch: TokenBatch, config: AdvantageConfig, counted: Tensor 
     else:
         per_sequence = leave_one_out(rewards, batch.group_ids, counted)
     return batch.replace(advantages=torch.where(mask, per_sequence[:, None], 0))
-
-
-FIELDS_READ = {
-    "gae": ("rewards", "values"),
-    "reinforce_pp": ("rewards",),
-    "grpo": ("rewards", "group_ids"),
-    "rloo": ("rewards", "group_ids"),
-}
-"""Fields of the batch that each estimator reads."""
 
 
 def corrected(

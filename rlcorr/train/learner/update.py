@@ -5,9 +5,7 @@ over ranks. The losses of micro-batches are divided by the totals of the mini-ba
 ranks is the loss of the mini-batch, however it is split.
 """
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,8 +21,8 @@ from rlcorr.measuring.measure import merge
 from rlcorr.measuring.metrics import means
 from rlcorr.measuring.moments import MomentTable
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, require_batch_fields, slice_rows
-from rlcorr.train.learner.policy import Prompts, Scores, forward_options
+from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, slice_rows
+from rlcorr.train.learner.policy import forward_options
 from rlcorr.train.learner.ranks import Ranks, accumulate, clip_gradients, gather, sum_over_ranks
 from rlcorr.train.learner.score import over_microbatches
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -37,8 +35,6 @@ VALUE_COEF = 0.1
 """Weight of the value loss of GAE."""
 VALUE_CLIP = 0.2
 """Largest change of a value that the value loss rewards, as in PPO."""
-PolicyLoss = Callable[[Scores, TokenBatch, CorrectionResult, list[int]], tuple[Tensor, list[MomentTable]]]
-"""(scores of π_θ, micro-batch, its correction, its rows in the mini-batch) → its part of the loss, and its moments."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,19 @@ class MiniBatch:
     sequences: float
     response_tokens: float  # kept or not: divisors of the value loss, the entropy, and KL terms on all tokens
     response_sequences: float
-    options: dict[str, bool] = field(default_factory=dict)
-    """Options of the forward pass. These and the next are known once a module makes the step."""
-    prompts: Prompts = None
+
+
+@dataclass(frozen=True)
+class WholeLoss:
+    """The policy loss of a mini-batch whose tokens cannot be treated row by row."""
+
+    value: Tensor
+    moments: MomentTable
+    gradient: Tensor  # in log π_θ, (B, T)
 
 
 def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dict[str, float]:
     """Make all optimizer steps of one batch; return their mean metrics, and how many were skipped for each reason."""
-    require_batch_fields(batch, fields_read(learner.config))
     optim, correction, count = learner.config.optim, learner.config.correction, len(batch.response_mask)
     step_values, measured, factors = [], [], []
     skipped: dict[str, float] = dict.fromkeys(SKIPPED, 0)
@@ -96,16 +97,6 @@ def update(learner: Learner, batch: TokenBatch, result: CorrectionResult) -> dic
     return row
 
 
-def fields_read(config: TrainConfig) -> list[str]:
-    """Return the fields of the batch that the losses read."""
-    names = ["advantages", "old_log_probs", "prompt_ids", "prompt_mask", "response_ids"]
-    if config.advantage.estimator == "gae":
-        names += ["values", "returns"]
-    if config.policy_loss.use_kl_loss:
-        names.append("ref_log_probs")
-    return names + (["routed_experts"] if config.rollout.router_replay else [])
-
-
 def minibatch(config: TrainConfig, batch: TokenBatch, result: CorrectionResult, rows: Tensor) -> MiniBatch:
     mini, corrected = batch.rows(rows), result.rows(rows)
     counted = mini.response_mask if config.correction.denominator == "fixed" else corrected.keep_mask
@@ -122,27 +113,20 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Mome
     """
     config, ranks = learner.config, learner.ranks
     learner.optimizer.zero_grad()
-    options, prompts = forward_options(learner.module, mini.batch, config.rollout)
-    mini = replace(mini, options=options, prompts=prompts)
-    make_loss = minibatch_policy_loss if needs_minibatch_statistics(config) else microbatch_policy_loss
-    policy_loss_of = make_loss(learner, mini)
-    groups = plan_microbatches(
-        range(len(mini.batch.response_mask)),
-        lengths_of(mini.batch),
-        config.optim.microbatch_tokens,
-        ranks.size,
-        mini.prompts,
-    )
+    whole = whole_loss(learner, mini) if needs_minibatch_statistics(config) else None
+    groups = plan_microbatches(lengths_of(mini.batch), config.optim.microbatch_tokens, ranks.size)
     sums, measured = [], []
     for number, rows in enumerate(groups[ranks.rank], 1):
-        part = slice_rows(mini.batch, rows)
         with accumulate(learner.module, last=number == len(groups[ranks.rank])):
-            loss, terms, moments = microbatch_loss(learner, mini, part, rows, policy_loss_of)
+            loss, terms, moments = microbatch_loss(learner, mini, rows, whole)
             learner.scaler.scale(loss * ranks.size).backward()  # ranks average gradients, but these must be summed
         sums.append(terms)
         measured += moments
     totals = sum_over_ranks(ranks, torch.stack(sums).sum(0))
-    measured = [moments for rank_moments in gather(ranks, measured) for moments in rank_moments]
+    if whole is None:
+        measured = [moments for rank_moments in gather(ranks, measured) for moments in rank_moments]
+    else:
+        totals[0], measured = whole.value, [whole.moments]
     learner.scaler.unscale_(learner.optimizer)
     grad_norm = clip_gradients(learner.module, config.optim.max_grad_norm)
     fault = _fault(totals, measured, grad_norm)
@@ -153,38 +137,30 @@ def optimizer_step(learner: Learner, mini: MiniBatch) -> tuple[Tensor, list[Mome
 
 
 def microbatch_loss(
-    learner: Learner, mini: MiniBatch, part: TokenBatch, rows: list[int], policy_loss_of: PolicyLoss
+    learner: Learner, mini: MiniBatch, rows: list[int], whole: WholeLoss | None
 ) -> tuple[Tensor, Tensor, list[MomentTable]]:
     """Return a micro-batch's part of the loss; its parts of policy loss, value loss and entropy, (3,); its moments."""
-    scores: Any = learner.module(part, learner.config.rollout.scored_temperature, **mini.options)
-    result = _result_of(mini.result, rows, part)
-    policy, measured = policy_loss_of(scores, part, result, rows)
-    tokens = mini.response_tokens
-    entropy = masked_sum(scores.entropy, part.response_mask) / tokens
+    part = slice_rows(mini.batch, rows)
+    scores: Any = learner.module(part, **forward_options(learner.config.rollout))
+    if whole is None:
+        policy, moments = policy_loss(
+            scores.log_probs, part, _result_of(mini.result, rows, part), learner.config.correction, mini.loss,
+            tokens=mini.tokens, sequences=mini.sequences, response_tokens=mini.response_tokens,
+            response_sequences=mini.response_sequences, top_log_probs=scores.top_log_probs,
+        )  # fmt: skip
+        measured = [moments]
+    else:
+        gradient = whole.gradient[rows or [0], : scores.log_probs.shape[1]]
+        policy, measured = masked_sum(gradient * scores.log_probs, part.response_mask), []
+    entropy = masked_sum(scores.entropy, part.response_mask) / mini.response_tokens
     loss, value = policy, torch.zeros_like(policy)
     if scores.values is not None:
         assert part.values is not None
         assert part.returns is not None
         losses = clipped_value(scores.values, part.values, part.returns, clip=VALUE_CLIP)
-        value = masked_sum(losses, part.response_mask) / tokens
+        value = masked_sum(losses, part.response_mask) / mini.response_tokens
         loss = loss + VALUE_COEF * value
     return loss, torch.stack([policy.detach(), value.detach(), entropy]), measured
-
-
-def microbatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
-    """Return a function that computes the policy loss of each micro-batch by itself."""
-
-    def compute(
-        scores: Scores, part: TokenBatch, result: CorrectionResult, _: list[int]
-    ) -> tuple[Tensor, list[MomentTable]]:
-        loss, measured = policy_loss(
-            scores.log_probs, part, result, learner.config.correction, mini.loss, tokens=mini.tokens,
-            sequences=mini.sequences, response_tokens=mini.response_tokens,
-            response_sequences=mini.response_sequences, top_log_probs=scores.top_log_probs,
-        )  # fmt: skip
-        return loss, [measured]
-
-    return compute
 
 
 def needs_minibatch_statistics(config: TrainConfig) -> bool:
@@ -194,35 +170,23 @@ def needs_minibatch_statistics(config: TrainConfig) -> bool:
     return LOSSES[correction.loss_type].whole_batch or (correction.bypass_mode and divides)
 
 
-def minibatch_policy_loss(learner: Learner, mini: MiniBatch) -> PolicyLoss:
-    """Return a function that computes each micro-batch's part of the policy loss of the whole mini-batch.
+def whole_loss(learner: Learner, mini: MiniBatch) -> WholeLoss:
+    """Return the policy loss of a whole mini-batch, and its gradient in log π_θ.
 
-    A first forward pass without a graph gives log π_θ of all rows, and from it the gradient dL/d log π_θ. Each
-    micro-batch then sends its rows of this gradient through its own graph. The result does not depend on how the
-    mini-batch is split; the price is one more forward pass.
+    A forward pass without a graph gives log π_θ of all rows. Each micro-batch then sends its rows of the gradient
+    through its own graph. The result does not depend on how the mini-batch is split; the price is this forward pass.
     """
     config = learner.config
 
     def forward(part: TokenBatch) -> dict[str, Tensor]:
-        scores: Any = learner.module(part, config.rollout.scored_temperature, **mini.options)
+        scores: Any = learner.module(part, **forward_options(config.rollout))
         return {"log_probs": scores.log_probs}
 
-    scores = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks, mini.prompts)
-    leaf = scores["log_probs"].requires_grad_()
-    loss, moments = policy_loss(leaf, mini.batch, mini.result, config.correction, mini.loss, generator=learner.loss_rng)
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    once = iter([(loss.detach(), [moments])] if learner.ranks.main else [])
-
-    def compute(
-        scores: Scores, part: TokenBatch, _: CorrectionResult, rows: list[int]
-    ) -> tuple[Tensor, list[MomentTable]]:
-        # The first micro-batch of the first rank reports the value and moments of all; the others report zero.
-        value, measured = next(once, (torch.zeros_like(loss.detach()), []))
-        part_gradient = gradient[rows or [0], : scores.log_probs.shape[1]]
-        surrogate = masked_sum(part_gradient * scores.log_probs, part.response_mask)
-        return surrogate - surrogate.detach() + value, measured  # has this value, and the surrogate's gradient
-
-    return compute
+    leaf = over_microbatches(mini.batch, forward, config.optim.microbatch_tokens, learner.ranks)["log_probs"]
+    loss, moments = policy_loss(
+        leaf.requires_grad_(), mini.batch, mini.result, config.correction, mini.loss, generator=learner.loss_rng
+    )
+    return WholeLoss(loss.detach(), moments, *torch.autograd.grad(loss, leaf))
 
 
 def _result_of(result: CorrectionResult, rows: list[int], part: TokenBatch) -> CorrectionResult:
@@ -231,17 +195,13 @@ def _result_of(result: CorrectionResult, rows: list[int], part: TokenBatch) -> C
     rows_result = result.rows(torch.tensor(rows or [0], device=part.response_mask.device))
     keep = rows_result.keep_mask[:, :columns] & part.response_mask
     tensors = {name: getattr(rows_result, name)[:, :columns] for name in ("log_ratio", "weights", "rejected_by")}
-    return dataclasses.replace(rows_result, keep_mask=keep, **tensors)
+    return replace(rows_result, keep_mask=keep, **tensors)
 
 
 def _fault(totals: Tensor, measured: list[MomentTable], grad_norm: Tensor) -> str | None:
-    if not kept_tokens(measured):
+    # The kept tokens by the moments of the loss: in bypass mode they depend on π_θ.
+    if not sum(float(m.table[m.names.index("actor/ppo_kl"), 0]) for m in measured):
         return "bad/all_rejected"
     if not bool(totals.isfinite().all()):
         return "bad/loss"
     return None if bool(grad_norm.isfinite()) else "bad/gradient"
-
-
-def kept_tokens(measured: list[MomentTable]) -> float:
-    """Return the number of kept tokens, from the moments of the loss: in bypass mode it depends on π_θ."""
-    return sum(float(m.table[m.names.index("actor/ppo_kl"), 0]) for m in measured)

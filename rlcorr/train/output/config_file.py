@@ -15,6 +15,8 @@ from rlcorr.records.disk import write_whole
 RUNS = "$RLCORR_RUNS/"
 """Placeholder of the runs folder, so that a file is right on every machine."""
 RETIRED = {
+    "eval_data": "null", "system_message": "null", "addition_batch": "48", "running_sum_batch": "16",
+    "sorting_batch": "8", "learning_rate": "0.001", "warmup_steps": "100",
     "mask_truncated": "false", "wandb": "", "rollout.data_parallel_size": "1", "advantage.critic": "shared",
     "advantage.gamma": "1.0", "advantage.value_coef": "0.1", "advantage.value_clip": "0.2", "advantage.whiten": "true",
     "advantage.rejected_in_groups": "false", "advantage.kl_reward_coef": "0.0", "advantage.kl_reward_type": None,

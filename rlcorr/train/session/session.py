@@ -59,7 +59,7 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     proof = prove_sync(engine, policy, config.rollout)
     measured = probe(engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, proof=proof)
     reference = None
-    if config.needs_reference:
+    if config.policy_loss.use_kl_loss:
         reference = Policy(load_lm(model, ranks.device), False, precision).requires_grad_(False)
     worker = RolloutWorker(engine, tokenizer, task, ending_ids)
     return Session(
@@ -103,10 +103,8 @@ def task_of(config: TrainConfig) -> Task:
     elif config.data is None:
         task = get_task(config.task)
     else:
-        task = jsonl_task(
-            config.data, reward=config.reward, eval_data=config.eval_data, max_tokens=config.max_response_tokens
-        )
-    task = replace(task, system_message=config.resolved_system_message)
+        task = jsonl_task(config.data, reward=config.reward, max_tokens=config.max_response_tokens)
+    task = replace(task, system_message=config.system_message)
     if config.train_prompts:
         task = with_prompts(task, config.train_prompts, config.seed)
     if task.prompts is not None and config.sketch.exact_prompts > task.prompts:
