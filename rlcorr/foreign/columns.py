@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.names import NEEDED
-from rlcorr.foreign.parse.limits import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.types import TOP
 
 _LARGEST_INTEGER = 2**63 - 1

@@ -13,9 +13,8 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_readable
 from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, UNIQUE, WANTED, WITHOUT_PAIR
-from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
-from rlcorr.systems import skyrl
 from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.verl import dumps as verl_dumps
 
@@ -25,10 +24,8 @@ def adapt_dump(columns: Columns, names: Collection[str]) -> Columns:
 
     Raises `UsageError` if a mask over rows has no number per row.
     """
-    if columns.keys() >= skyrl.DUMP_COLUMNS:
-        return _skyrl_batch(columns)
     for dump in DUMPS:
-        if dump.columns <= columns.keys() and (not dump.one_of or dump.one_of & set(names)):
+        if dump.columns <= set(names) and (not dump.one_of or dump.one_of & set(names)):
             return _apply_dump(dump, columns)
     return _verl_arrays(columns)
 
@@ -83,32 +80,6 @@ def _row_sums(name: str, scores: Column) -> Column:
     if not isinstance(scores, Lists):
         return scores if isinstance(scores, Unreadable) else Unreadable(f"{name} must hold a list of numbers per row.")
     return torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
-
-
-def _skyrl_batch(columns: Columns) -> Columns:
-    """Return SkyRL's columns with response_ids and prompt_ids cut out of `sequences`.
-
-    The loss runs over loss_mask. Response tokens that it leaves out (a tool's answer) are not prompt tokens, either.
-    """
-    columns = dict(columns)
-    sequences = columns.pop(skyrl.SEQUENCES)
-    response = columns.pop(skyrl.RESPONSE_MASK, columns[skyrl.LOSS_MASK])
-    attention = columns.get(verl_dumps.ATTENTION_MASK)
-    if isinstance(sequences, Unreadable):
-        return columns | {"response_ids": sequences}
-    if not (isinstance(sequences, Lists) and isinstance(response, Lists) and sequences.padded and response.padded):
-        return columns
-    rows, tokens = len(sequences.lengths), int(response.lengths[0]) if len(response.lengths) else 0
-    ids = sequences.values.view(rows, -1)
-    if len(response.lengths) != rows or tokens > ids.shape[1]:
-        why = Unreadable("sequences must cover prompt and response; it is shorter than the log-probs.")
-        return columns | {"response_ids": why}
-    columns["response_ids"] = Lists(ids[:, ids.shape[1] - tokens :].flatten(), response.lengths, padded=True)
-    if isinstance(attention, Lists) and torch.equal(attention.lengths, sequences.lengths):
-        in_prompt = attention.values.view(rows, -1) != 0
-        in_prompt[:, ids.shape[1] - tokens :] &= response.values.view(rows, -1) == 0
-        columns["prompt_ids"] = Lists(ids[in_prompt], in_prompt.sum(-1))
-    return columns
 
 
 def to_our_names(columns: Columns, names: Collection[str]) -> Columns:

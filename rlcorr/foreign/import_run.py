@@ -1,7 +1,6 @@
 """Files of pairs imported as one run."""
 
 import ctypes
-import glob
 import itertools
 import math
 import platform
@@ -12,7 +11,7 @@ from pathlib import Path
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import aborted_sentence, fill_missing, missing, unpaired_sentence
-from rlcorr.foreign.read_file import ENDINGS, LARGE, parts_of_file
+from rlcorr.foreign.read_file import LARGE, parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
 from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
@@ -46,35 +45,7 @@ class ImportSummary:
         return [*tokens, *([aborted_sentence(self.aborted, self.responses)] if self.aborted else [])]
 
 
-# --- finding files ---
-
-
-def find_files(paths: Sequence[str]) -> list[Path]:
-    """Return the files named by paths, all files in folders and their subfolders, and all matches of globs.
-
-    Raises `UsageError` if one of the paths gives no file, or a file is named twice.
-    """
-    files = [file for path in paths for file in _matching_files(path)]
-    if len(set(files)) < len(files):
-        repeated = next(file for file in files if files.count(file) > 1)
-        raise UsageError(f"{repeated} is named twice.")
-    return files
-
-
-def _matching_files(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        inside = [file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file()]
-        steps = [file for file in inside if file.parent.name == "steps"]
-        if not inside:
-            raise UsageError(f"{pattern} holds no file that ends in {', '.join(ENDINGS)}.")
-        return sorted(steps if (path / "steps").is_dir() else inside)
-    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    if not matches:
-        raise UsageError(f"{pattern} is neither a file nor a folder, and as a glob it matches nothing.")
-    return [file for match in matches for file in _matching_files(match)]
+# --- one run ---
 
 
 def file_source(file: Path, **repairs: bool) -> Source:
@@ -84,9 +55,6 @@ def file_source(file: Path, **repairs: bool) -> Source:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
     return Source(str(file), lambda: parts_of_file(file, **repairs), size)
-
-
-# --- one run ---
 
 
 def return_large_blocks(size: int) -> None:

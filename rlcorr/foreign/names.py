@@ -6,7 +6,7 @@ from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REWARDS
 from rlcorr.systems.verl import dumps as verl_dumps
 from rlcorr.types import TOP
 
-DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
+DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP, skyrl.DUMP)
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
 _ENDINGS = ("log_probs", "log_prob", "logprobs", "logprob", "logps", "logp", "per_token_logps")
@@ -73,7 +73,7 @@ WITHOUT_PAIR = (
 )  # fmt: skip
 
 WANTED = frozenset(name for names in NAMES.values() for name in names) | {
-    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, skyrl.SEQUENCES, *COUNTED,
+    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, *COUNTED,
     *(name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
 }  # fmt: skip
 """Names of all columns that are read."""
@@ -95,8 +95,8 @@ RECORDED_STEP_COLUMNS = {
 
 _TO_MEASURE = (*PAIR, "response_mask", "lengths", "advantages")
 WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[field]) | {
-    name for dump in DUMPS for name in (*dump.columns, *dump.one_of, dump.mask_over_dummy, dump.row_mask) if name
-} | skyrl.DUMP_COLUMNS | COUNTED  # fmt: skip
+    name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name
+} | COUNTED  # fmt: skip
 """Names of the columns that are read if only the mismatch is measured."""
 
 _LOG_PROBS = tuple(

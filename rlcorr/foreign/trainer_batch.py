@@ -13,8 +13,8 @@ from torch import Tensor
 
 from rlcorr.foreign.columns import Column, Columns, Lists, from_array, from_arrow, try_read
 from rlcorr.foreign.names import KEYS, WANTED
-from rlcorr.foreign.parse.limits import Unreadable
-from rlcorr.foreign.parse.rows import array_of_cells, to_cell
+from rlcorr.foreign.parse.objects import array_of_cells, to_cell
+from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.parse.turns import to_arrays
 
 

@@ -27,14 +27,9 @@ from attempts import Attack
 KINDS = {
     "kills": "training runs and imports, killed at any moment",
     "writers": "two writers under one name",
-    "disks": "full and read-only disks",
-    "vllm": "training runs with the vLLM engine, killed at any moment",
     "addresses": "addresses of pages and routes, over damaged runs",
     "memory": "memory of an import by row groups",
-    "uploads": "files that several sessions drop at once",
     "files": "damaged and hostile files, through `import` and `report`",
-    "sessions": "forty sessions at once, and forty cut off",
-    "numbers": "extreme batches, every preset and loss",
     "bits": "flipped bits in a recorded run",
 }
 """Name, which is also that of the module attack_NAME.py → row of the table. The longest come first."""

@@ -50,12 +50,6 @@ READ: dict[str, dict[str, Any]] = {
         "rollout_log_probs": [ROLLOUT[0], ROLLOUT[1][:1]], "old_log_probs": [OLD[0], OLD[1][:1]],
         "response_ids": [[6, 7, 8], [9]], "prompts": [[3, 4], [5]], "rewards": [1.0, 0.0], "step": 4,
     },
-    # A tool's answer (the middle token) and padding (the third row): only loss_mask is 0 for both.
-    "skyrl/global_step_7_training_input.pkl": {
-        "rollout_log_probs": [[-0.5, -2.0], [-0.25, -0.75], []], "old_log_probs": [[-0.75, -2.5], [-0.125, -1.5], []],
-        "advantages": [[1.0, 1.0], [-1.0, -1.0], []], "response_ids": [[6, 8], [9, 10], []],
-        "prompts": [[3, 4], [5], [3, 4]], "step": 7,
-    },
 }  # fmt: skip
 """File → what is read from it."""
 
@@ -90,7 +84,7 @@ def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
 @pytest.mark.parametrize(
     ("name", "column", "values", "said"),
     [
-        (TODAY, "losses", [1], "object of losses per token; got 1"),
+        (TODAY, "losses", [1], "a JSON list with an object per token; got '[1, {"),
         (PRIME_RL, "trainer_logprobs", [None, None, -1.0, None], "row 0, token 3 (from 0): old_log_probs is NaN"),
     ],
 )
@@ -128,6 +122,22 @@ def test_trl_leaves_out_what_a_tool_answered() -> None:
         assert token(record, ours) == rows
     advantages = [[float(x)] * int(n) for x, n in zip(theirs["advantages"], counts.sum(-1), strict=True)]
     assert token(record, "advantages") == advantages
+
+
+def test_skyrl() -> None:
+    """Read the arrays of a TrainingInputBatch. For a tool's answer and for padding only loss_mask is 0."""
+    rollout, old = [[-0.5, -1.0, -2.0], [0.0, -0.25, -0.75]], [[-0.75, -0.5, -2.5], [0.0, -0.125, -1.5]]
+    content = npz(
+        sequences=np.array([[3, 4, 6, 7, 8], [0, 3, 4, 9, 10]]), response_mask=np.array([[1, 1, 1], [0, 1, 1]]),
+        loss_mask=np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), rollout_logprobs=np.array(rollout),
+        action_log_probs=np.array(old), advantages=np.array([[1.0] * 3, [-1.0] * 3]),
+    )  # fmt: skip
+    record = read_pairs("global_step_7.npz", content)
+    assert record.step == 7
+    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], [-0.25, -0.75]]
+    assert token(record, "old_log_probs") == [[-0.75, -2.5], [-0.125, -1.5]]
+    assert token(record, "turn_ids") == [[0, 1], [0, 0]]
+    assert record.notes == ()
 
 
 def test_verl() -> None:
@@ -235,24 +245,6 @@ def test_a_file_that_is_only_measured_counts_the_same_tokens(tmp_path: Path) -> 
 # --- the lines that a refusal prints ---
 
 
-def line_of(said: str) -> str:
-    """Return the text between backquotes."""
-    return said.split("`")[1]
-
-
-def test_the_line_for_arrays_of_skyrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the line that needs SkyRL's classes on a plain dict of tensors instead."""
-    said = refused("batch.pickle", b"\x80\x04\x95 skyrl_train.training_batch")
-    file, masks = tmp_path / "batch.pkl", {"loss_mask": torch.tensor([[1.0, 1.0]])}
-    torch.save({name: torch.tensor([row]) for name, row in PAIR.items()} | masks | {"values": None}, file)
-    run(line_of(said).replace("pickle.load(open(FILE, 'rb'))", "torch.load(FILE)"), file, tmp_path, monkeypatch)
-
-
-def test_the_line_for_arrays_of_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = refused("batch.pkl", b"\x80\x04\x95 verl.protocol DataProto")
-    run(line_of(said), tmp_path / "batch.pkl", tmp_path, monkeypatch)
-
-
 class DataProto:
     """The part of verl's DataProto that the line uses; `make peers` runs the real one."""
 
@@ -263,9 +255,13 @@ class DataProto:
         return DataProto()
 
 
-def run(line: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the line as a user would, and read its file."""
-    monkeypatch.chdir(folder)
-    exec(line, {"numpy": np, "torch": torch, "json": json, "DataProto": DataProto, "FILE": file})
-    record = read_pairs("pairs.npz", (folder / "pairs.npz").read_bytes())
+@pytest.mark.parametrize("mark", [b"skyrl_train.training_batch", b"verl.protocol DataProto"])
+def test_the_line_that_makes_arrays(mark: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the line as a user would, on a plain dict of tensors instead of SkyRL's, and read its file."""
+    line = refused("batch.pickle", b"\x80\x04\x95" + mark).split("`")[1]
+    monkeypatch.chdir(tmp_path)
+    torch.save(DataProto.batch | {"values": None}, "batch.pkl")
+    line = line.replace("pickle.load(open(FILE, 'rb'))", "torch.load(FILE)")
+    exec(line, {"numpy": np, "torch": torch, "DataProto": DataProto, "FILE": "batch.pkl"})
+    record = read_pairs("pairs.npz", (tmp_path / "pairs.npz").read_bytes())
     assert token(record, "rollout_log_probs") == [PAIR["rollout_log_probs"]]

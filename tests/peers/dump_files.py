@@ -1,10 +1,9 @@
 """Writes tests/support/golden/dumps with the systems' own code; the files are committed, this says how they were made.
 
-    python tests/peers/dump_files.py NEMO_RL PRIME_RL PRIME_RL_TODAY SLIME SKYRL
+    python tests/peers/dump_files.py NEMO_RL PRIME_RL PRIME_RL_TODAY SLIME
 
-Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477 and 004274ec, slime 624b824a; SKYRL is where the
-package skyrl 0.3.0 was unpacked. What these modules import and the functions called here do not use (ray, wandb, …) is
-replaced by stand-ins. The numbers are the same everywhere: two responses, of three tokens and of two.
+Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477 and 004274ec, slime 624b824a. What these modules import
+and the functions called here do not use (ray, wandb, …) is replaced by stand-ins. The numbers are the same everywhere: two responses, of three tokens and of two.
 """
 
 import ast
@@ -179,16 +178,6 @@ def skyrl_batch(batches: Any) -> Any:
     return batches.pad_training_input_batch(batch, 1)
 
 
-def skyrl(package: Path) -> None:
-    sys.path.append(str(package))
-    batches = load(
-        package / "skyrl/backends/skyrl_train/training_batch.py", "skyrl", "skyrl.backends",
-        "skyrl.backends.skyrl_train", name="skyrl.backends.skyrl_train.training_batch",
-    )  # fmt: skip
-    (OUT / "skyrl").mkdir(parents=True, exist_ok=True)
-    skyrl_batch(batches).save(OUT / "skyrl" / "global_step_7_training_input.pkl")
-
-
 if __name__ == "__main__":
-    for write, path in zip((nemo_rl, prime_rl, prime_rl_today, slime, skyrl), sys.argv[1:], strict=True):
+    for write, path in zip((nemo_rl, prime_rl, prime_rl_today, slime), sys.argv[1:], strict=True):
         write(Path(path))

@@ -5,15 +5,13 @@ look the same, so other keys decide: a single reward means turns, a list of rewa
 the file is refused, because a wrong guess would make every number per sequence wrong.
 """
 
-import math
 from typing import Any, Literal
 
 import numpy as np
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.parse.engine_log_probs import plain_log_probs
-from rlcorr.foreign.parse.limits import Unreadable
-from rlcorr.foreign.parse.request import Keys
+from rlcorr.foreign.parse.request import Keys, Unreadable
 
 Row = dict[str, Any]
 Meaning = Literal["turns", "responses"]
@@ -33,45 +31,7 @@ def to_arrays(entry: Row, where: str, keys: Keys) -> Row:
             converted[name] = Unreadable(str(error))
         except (OverflowError, RecursionError):
             converted[name] = Unreadable(f"{place} holds a number that is too large, or lists that are too deep.")
-    one_response = any(isinstance(converted.get(name), np.ndarray) for name in keys.log_probs)
-    for name in keys.top:
-        if isinstance(converted.get(name), list):
-            converted[name] = _flat_top_lists(converted[name], f"{name} in {where}", per_token=one_response)
     return converted
-
-
-def _flat_top_lists(value: list[Any], place: str, *, per_token: bool) -> Any:
-    """Return the K numbers of each token as one array, one token after the other.
-
-    If the lists are not per token, return an array per list: that of a turn or of a response.
-    """
-    try:
-        if per_token:
-            return _flat_tokens(value, place)
-        parts = [list(x) if _is_list(x) else x for x in value]
-        return [
-            _flat_tokens(x, f"list {n} (from 0) of {place}") if _is_list(x) and x and _is_list(x[0]) else value[n]
-            for n, x in enumerate(parts)
-        ]
-    except UsageError as error:
-        return Unreadable(str(error))
-    except (TypeError, ValueError, OverflowError):
-        return Unreadable(f"{place} must hold a list of numbers per token.")
-
-
-def _flat_tokens(tokens: list[Any], place: str) -> np.ndarray:
-    """Return the lists of all tokens as one array. Raises `UsageError` if one has another length than the first."""
-    sizes = [len(x) if _is_list(x) else 1 for x in tokens]
-    token = next((t for t, size in enumerate(sizes) if size != sizes[0]), None)
-    if token is not None:
-        raise UsageError(
-            f"token {token} (from 0) of {place} has {sizes[token]} numbers, token 0 has {sizes[0]}; every token must "
-            "have the same number of them."
-        )
-    numbers = np.array([math.nan if x is None else x for one in tokens for x in one], np.float64)
-    if numbers.ndim > 1:
-        raise UsageError(f"{place} has lists within the list of a token.")
-    return numbers
 
 
 def _to_array(value: Any, *, nested: bool) -> Any:

@@ -1,16 +1,16 @@
 """Objects of a file (of JSON, of nested Parquet columns, of torch.save) as a table with one row per response."""
 
+import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.parse.limits import Unreadable
-from rlcorr.foreign.parse.request import Keys, Piece, Request
+from rlcorr.foreign.parse.request import MAX_ROWS, Keys, Piece, Request, Unreadable, check_limit
 from rlcorr.foreign.parse.turns import (
     TURN_IDS,
     Row,
@@ -52,6 +52,36 @@ def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
     unreadable = {name: column.why for name, column in columns.items() if isinstance(column, Unreadable)}
     table = pa.table({name: column for name, column in columns.items() if isinstance(column, pa.Array)})
     return {"names": list(names), "unreadable": unreadable}, table
+
+
+# --- JSON → values ---
+
+
+def json_pieces(request: Request) -> Iterator[Piece]:
+    """Yield the rows of JSON or JSON Lines. Raises `UsageError` if the file is damaged."""
+    yield table_piece(_json_values(request.path.read_bytes()), request)
+
+
+def _json_values(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield every JSON value of the file with its place. If the first line is {…}, each line is a value."""
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    first = content.lstrip().partition(b"\n")[0].strip()
+    if not (first.startswith(b"{") and first.endswith(b"}")):
+        yield "the document", _parse(content, "the document")
+        return
+    check_limit(MAX_ROWS, content.count(b"\n"), "lines")
+    for number, line in enumerate(io.BytesIO(content), 1):
+        if line.strip():
+            yield f"line {number}", _parse(line, f"line {number}")
+
+
+def _parse(text: bytes, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise UsageError(f"{place} is nested too deeply.") from error
+    except ValueError as error:  # wrong JSON or UTF-8, or a number with thousands of digits
+        raise UsageError(f"{place} is not JSON: {error!s:.120}.") from error
 
 
 # --- values → objects ---
