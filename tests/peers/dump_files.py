@@ -3,7 +3,8 @@
     python tests/peers/dump_files.py NEMO_RL PRIME_RL PRIME_RL_TODAY SLIME
 
 Each argument is a checkout: NeMo RL 7ea279ab, prime-rl 559b4477 and 004274ec, slime 624b824a. What these modules import
-and the functions called here do not use (ray, wandb, …) is replaced by stand-ins. The numbers are the same everywhere: two responses, of three tokens and of two.
+and the functions called here do not use (ray, wandb, …) is replaced by stand-ins. The numbers are the same everywhere:
+two responses, of three tokens and of two.
 """
 
 import ast
