@@ -15,8 +15,8 @@ from rlcorr.foreign.parse.request import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unre
 from rlcorr.types import TOP
 
 _LARGEST_INTEGER = 2**63 - 1
-ABORTED = "import --leave-out-aborted leaves out the rows for which one side has no log-prob, and counts them"
-"""How to leave them out, for messages."""
+ABORTED = "leave out the rows of aborted responses, for which one side has no log-prob"
+"""What to do with such rows, for messages."""
 
 
 @dataclass(frozen=True)

@@ -54,25 +54,14 @@ def _row_numbers(name: str, column: Column, rows: int) -> torch.Tensor:
 
 def _verl_arrays(columns: Columns) -> Columns:
     columns = dict(columns)
-    for theirs, mine in verl_dumps.TOKEN_IDS.items():
-        if isinstance(columns.get(theirs), Lists):
-            columns[mine] = columns.pop(theirs)
-    prompts, attention = columns.get("prompt_ids"), columns.get(verl_dumps.ATTENTION_MASK)
-    if isinstance(prompts, Lists) and attention is not None:
-        columns["prompt_mask"] = _prompt_mask(prompts, attention)
+    if isinstance(columns.get("responses"), Lists):
+        columns["response_ids"] = columns.pop("responses")
+    if isinstance(columns.get("prompts"), Lists):
+        del columns["prompts"]  # ids between padding, not texts
     scores = columns.get(verl_dumps.TOKEN_SCORES)
     if scores is not None and "rewards" not in columns:
         columns["rewards"] = _row_sums(verl_dumps.TOKEN_SCORES, scores)
     return columns
-
-
-def _prompt_mask(prompts: Lists, attention: Column) -> Column:
-    if not isinstance(attention, Lists):
-        return attention if isinstance(attention, Unreadable) else Unreadable("attention_mask must hold lists per row.")
-    if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
-        return Unreadable("attention_mask must cover prompt and response; it is shorter than the prompts.")
-    in_prompt = attention.positions() < prompts.lengths[attention.rows()]
-    return Lists(attention.values[in_prompt], prompts.lengths)
 
 
 def _row_sums(name: str, scores: Column) -> Column:

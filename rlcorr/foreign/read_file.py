@@ -1,7 +1,7 @@
 """A file of log-prob pairs, in any of the formats that are read, as columns and as parts of steps.
 
 Parquet and JSON Lines hold a response per row; .npz, .pt and .safetensors hold arrays (B, T) with a mask, or all tokens
-in one array (N,) with lengths or offsets. rollout_log_probs and old_log_probs are needed; `names` has their names in
+in one array (N,) with lengths. rollout_log_probs and old_log_probs are needed; `names` has their names in
 other systems. Files are not trusted: another process parses them (`child`), and no pickle is executed.
 """
 
@@ -204,8 +204,9 @@ def _parts(path: Path, name: str, ending: str, repairs: dict[str, bool]) -> Iter
 def _ending(name: str, head: bytes, size: int) -> str:
     """Return the suffix that says the format. Raises `UsageError` for others, for pickles, and for an empty file."""
     ending = PurePosixPath(name).suffix.lower()
-    # torch.save writes a zip archive: a pickle under its ending is another program's, or of an old version.
-    if ending in _PICKLES or (ending in (".pt", ".pth") and head[:1] == b"\x80"):
+    # torch.save writes a zip archive, so a pickle under its ending is another program's. The first byte of a
+    # .safetensors is a part of a number.
+    if ending in _PICKLES or (head[:1] == b"\x80" and ending != ".safetensors"):
         conversion = next((text for mark, text in _CONVERSIONS.items() if mark in head), _ANY_ARRAYS)
         raise UsageError(
             "Reading a pickle runs the code in it, so it is not read here. Convert it where you trust it: "

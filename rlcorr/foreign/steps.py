@@ -15,10 +15,10 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.check import checked, clamp_values
 from rlcorr.foreign.columns import Column, Columns, Lists, require_lists, select_rows
 from rlcorr.foreign.find_columns import to_our_names
-from rlcorr.foreign.names import PAIR_NAMES, RECORDED_STEP_COLUMNS
+from rlcorr.foreign.names import RECORDED_STEP_COLUMNS
 from rlcorr.foreign.parse.request import MAX_TOKENS, check_limit
 from rlcorr.foreign.to_record import to_record
-from rlcorr.foreign.which_tokens_count import keep_counting_tokens, leave_out_aborted
+from rlcorr.foreign.which_tokens_count import keep_counting_tokens
 from rlcorr.records.step_files import StepRecord
 
 # --- numbers in the names of files ---
@@ -62,8 +62,6 @@ class Part:
     columns: Columns
     left_out: dict[str, str] = field(default_factory=dict)
     """Columns of the file that are left out → why."""
-    aborted: int = 0
-    """Rows that `leave_out_aborted` left out of the file; those of all its steps are counted with the first part."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,6 @@ class Repairs:
 
     nan_is_ratio_one: bool = False  # leave out, and count, tokens whose engine log-prob is NaN
     clamp_rounding: bool = False  # set log-probs slightly above 0 to 0, see `check.clamp_values`
-    leave_out_aborted: bool = False  # leave out rows for which one side has no log-prob, see `leave_out_aborted`
 
 
 def to_tokens(columns: Columns, names: Collection[str], repairs: Repairs) -> tuple[Columns, dict[str, str]]:
@@ -81,7 +78,7 @@ def to_tokens(columns: Columns, names: Collection[str], repairs: Repairs) -> tup
     Args:
         columns: the columns that were read, under the file's names.
         names: the names of all columns of the file.
-        repairs: what is repaired, except `leave_out_aborted`.
+        repairs: what is repaired.
 
     Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """
@@ -108,22 +105,16 @@ def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **
             error if the two differ.
         repairs: those of `Repairs`.
     """
-    asked, aborted = Repairs(**repairs), 0
-    if asked.leave_out_aborted:
-        columns, aborted = leave_out_aborted(columns, PAIR_NAMES)
-    tokens, left_out = to_tokens(columns, names, asked)
+    tokens, left_out = to_tokens(columns, names, Repairs(**repairs))
     steps = tokens.pop("step", None)
     if not isinstance(steps, torch.Tensor):
-        return [Part(path_step, tokens, left_out, aborted)]
+        return [Part(path_step, tokens, left_out)]
     numbers = steps.unique(sorted=True).tolist()
     if len(numbers) == 1:
         if path_step not in (None, numbers[0]):
             raise UsageError(f"its name has step {path_step}, but its column step has {numbers[0]}.")
-        return [Part(numbers[0], tokens, left_out, aborted)]
-    return [
-        Part(number, select_rows(tokens, steps == number), left_out, 0 if index else aborted)
-        for index, number in enumerate(numbers)
-    ]
+        return [Part(numbers[0], tokens, left_out)]
+    return [Part(number, select_rows(tokens, steps == number), left_out) for number in numbers]
 
 
 def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
@@ -138,8 +129,7 @@ def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
     number = parts[0].step if step is None else step
     left_out = {name: why for part in parts for name, why in part.left_out.items()}
     columns = _concat([part.columns for part in parts], left_out)
-    record = to_record(columns, 1 if number is None else number, left_out)
-    return replace(record, aborted=sum(part.aborted for part in parts))
+    return to_record(columns, 1 if number is None else number, left_out)
 
 
 def _concat(parts: Sequence[Columns], left_out: dict[str, str]) -> Columns:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcorr.foreign.columns import Column, Columns, Lists, from_array, from_arrow, try_read
 from rlcorr.foreign.names import KEYS, WANTED
-from rlcorr.foreign.parse.objects import array_of_cells, to_cell
+from rlcorr.foreign.parse.objects import column_of
 from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.parse.turns import to_arrays
 
@@ -58,8 +58,10 @@ def _list_column(name: str, values: Any) -> Column | None:
     if isinstance(values, Unreadable):
         return values
     rows: Sequence[Any] = values if isinstance(values, list) else values.tolist()
-    array = array_of_cells(name, [to_cell(x, name) for x in rows])
-    return try_read(lambda: from_arrow(name, pa.chunked_array([array]))) if isinstance(array, pa.Array) else array
+    array = column_of(name, rows)
+    if isinstance(array, Unreadable):
+        return array
+    return None if array.null_count == len(array) else try_read(lambda: from_arrow(name, pa.chunked_array([array])))
 
 
 def _array_column(name: str, value: Any) -> Column:

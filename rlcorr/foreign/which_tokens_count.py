@@ -1,4 +1,4 @@
-"""The tokens of a file that count: loss masks of other systems, real tokens between padding, and aborted responses.
+"""The tokens of a file that count: loss masks of other systems, and real tokens between padding.
 
 A column that may be a loss mask is used or refused.
 """
@@ -27,7 +27,6 @@ from rlcorr.foreign.columns import (
     refuse_where,
     require_aligned,
     require_lists,
-    select_rows,
 )
 from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.parse.request import MAX_TOKENS, Unreadable, check_limit
@@ -127,7 +126,7 @@ def keep_counting_tokens(columns: Columns, *, may_be_padded: bool, nan_is_ratio_
     if nan_is_ratio_one:
         columns, counts = _without_unpaired(columns, rollout, counts)
     columns[PLACES] = Lists(rollout.positions().int(), rollout.lengths)
-    kept = {name: column for name, column in columns.items() if name not in ("response_mask", "lengths", "offsets")}
+    kept = {name: column for name, column in columns.items() if name not in ("response_mask", "lengths")}
     return _select_tokens(kept, rollout, counts)
 
 
@@ -142,7 +141,7 @@ def _is_all_null(column: Column) -> bool:
 
 
 def _as_lists(columns: Columns) -> Columns:
-    """Return the columns with every array (N,) of all tokens cut into rows, by lengths (B,) or offsets (B + 1,).
+    """Return the columns with every array (N,) of all tokens cut into rows, by lengths (B,).
 
     If rollout_log_probs has lists or is two-dimensional, the columns are returned unchanged.
     """
@@ -150,7 +149,7 @@ def _as_lists(columns: Columns) -> Columns:
     if not isinstance(log_probs, Tensor) or log_probs.dim() != 1:
         return columns
     lengths = _row_lengths(columns, len(log_probs))
-    rest = {name: column for name, column in columns.items() if name not in ("lengths", "offsets")}
+    rest = {name: column for name, column in columns.items() if name != "lengths"}
     for name, column in rest.items():
         if name in _WITH_ENTRY_PER_TOKEN and isinstance(column, Tensor) and column.shape == log_probs.shape:
             rest[name] = Lists(column, lengths)
@@ -161,17 +160,15 @@ def _as_lists(columns: Columns) -> Columns:
 
 
 def _row_lengths(columns: Columns, tokens: int) -> Tensor:
-    if "lengths" not in columns and "offsets" not in columns:
+    if "lengths" not in columns:
         raise UsageError(
             "rollout_log_probs has one number per row; give a list per row, an array (B, T) with a response_mask, or "
-            "an array (N,) of all tokens together with lengths (B,) or offsets (B + 1,)."
+            "an array (N,) of all tokens together with lengths (B,)."
         )
-    name = "lengths" if "lengths" in columns else "offsets"
-    numbers = whole_numbers(name, one_per_row(name, columns[name])).long()
-    lengths = numbers if name == "lengths" else numbers.diff()
-    if not bool((lengths >= 0).all()) or int(lengths.sum()) != tokens or (name == "offsets" and int(numbers[:1].sum())):
-        rule = "be ≥ 0 and sum to" if name == "lengths" else "rise from 0 to"
-        raise UsageError(f"{name} must {rule} the {tokens} tokens of rollout_log_probs; got {first_numbers(numbers)}.")
+    lengths = whole_numbers("lengths", one_per_row("lengths", columns["lengths"])).long()
+    if not bool((lengths >= 0).all()) or int(lengths.sum()) != tokens:
+        got = first_numbers(lengths)
+        raise UsageError(f"lengths must be ≥ 0 and sum to the {tokens} tokens of rollout_log_probs; got {got}.")
     return lengths
 
 
@@ -302,30 +299,3 @@ def _numbers_per_token(name: str, column: Lists, rollout: Lists) -> int:
             "tokens; every token must have the same number of them."
         )
     return count
-
-
-# --- aborted responses ---
-
-
-def leave_out_aborted(columns: Columns, pair: Collection[str]) -> tuple[Columns, int]:
-    """Return the columns without the rows for which one side has no log-prob, and the number of these rows.
-
-    Such a row is null, or it is empty or all NaN while the other side has numbers.
-
-    Args:
-        columns: the columns, under any names.
-        pair: the names of the two log-probs.
-
-    Raises `UsageError` if no row is left.
-    """
-    sides = [column for name in pair if isinstance(column := columns.get(name), Lists)]
-    if not sides or len({len(side.lengths) for side in sides}) > 1:
-        return columns, 0  # refused later
-    numbers = [torch.bincount(side.rows()[~side.values.isnan()], minlength=len(side.lengths)) for side in sides]
-    nan = [(count == 0) & (side.lengths > 0) for side, count in zip(sides, numbers, strict=True)]
-    null = [torch.zeros(len(side.lengths), dtype=torch.bool) if side.null is None else side.null for side in sides]
-    empty = torch.stack([side.lengths == 0 for side in sides])
-    lost = torch.stack([*nan, *null]).any(0) | (empty.any(0) & ~empty.all(0))
-    if bool(lost.all()):
-        raise UsageError("in every row one side has no log-prob.")
-    return select_rows(columns, ~lost) if bool(lost.any()) else columns, int(lost.sum())

@@ -203,7 +203,7 @@ def test_versions_turns_and_top_lists_that_cannot_be_are_left_out_and_named(root
         "policy_versions": ([5, 4, 4], "policy_versions is left out: row 0 (from 0): policy_versions falls within the "
                             "response, from 5 to 4; a response is only continued with newer weights"),
         "turn_ids": ([0, 1, 0], "turn_ids falls within the response, from 1 to 0; a turn ends before the next one"),
-        "top_ids": ([[1, 2], [1, 2], [1]], "token 2 (from 0) of top_ids in line 1 has 1 numbers, token 0 has 2"),
+        "top_ids": ([[1, 2], [1, 2], [1]], "top_ids must hold a list of numbers per row"),
     }  # fmt: skip
     row = {"old_log_probs": OLD[0], "rollout_log_probs": ROLLOUT[0]}
     for name, (values, why) in wrong.items():

@@ -141,11 +141,10 @@ def test_skyrl() -> None:
 
 
 def test_verl() -> None:
-    """Read a DataProto's tensors: prompts padded on the left, ids instead of texts, the score at the last token."""
+    """Read a DataProto's tensors: ids instead of texts, and the score at the last token."""
     mask = np.array([[1, 1], [1, 0]])
     content = npz(
         prompts=np.array([[0, 3, 4], [0, 0, 5]]), responses=np.array([[6, 7], [8, 0]]), response_mask=mask,
-        attention_mask=np.array([[0, 1, 1, 1, 1], [0, 0, 1, 1, 0]]),
         old_log_probs=np.array([[-0.75, -0.5], [-0.125, 0]]),
         rollout_log_probs=np.array([[-0.5, -1], [-0.25, 0]]), token_level_scores=np.array([[0, 1.0], [-1.0, 0]]),
         ref_log_prob=np.array([[-0.75, -0.5], [-0.125, 0]]), advantages=np.array([[2.0, 1.0], [3.0, 0]]),
@@ -154,7 +153,6 @@ def test_verl() -> None:
     batch = record.batch.tensors()
     assert token(record, "rollout_log_probs") == [[-0.5, -1.0], [-0.25]]
     assert token(record, "response_ids") == [[6, 7], [8]]
-    assert batch["prompt_ids"].tolist() == [[3, 4], [0, 5]]
     assert batch["rewards"].tolist() == [1, -1]
     assert token(record, "ref_log_probs") == token(record, "old_log_probs") == [[-0.75, -0.5], [-0.125]]
     assert record.responses == ["", ""]

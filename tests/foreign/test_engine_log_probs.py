@@ -5,13 +5,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pair_files import jsonl, npz, parquet, read_pairs, real, refused
 
 from rlcorr.command.cli import main
 from rlcorr.errors import UsageError
-from rlcorr.foreign.stream import pair_batches
 from rlcorr.records import runs
 
 SAMPLED, OLD, IDS = [[-0.5, -1.25], [-0.125]], [[-0.25, -1.5], [-0.0625]], [[12, 7], [3]]
@@ -65,24 +63,6 @@ def test_every_format_in_turns_and_in_batches() -> None:
         assert real(turns.batch.rollout_log_probs, turns) == [SAMPLED[0] + SAMPLED[1]], case
 
 
-def test_formats_in_parquet(tmp_path: Path) -> None:
-    """Read maps, objects and lists of lists. Measuring the mismatch needs the ids, too."""
-    value = pa.struct({"logprob": pa.float64(), "rank": pa.int32(), "decoded_token": pa.string()})
-    maps = [[[(int(i), x) for i, x in entry.items()] for entry in row] for row in FORMATS["vLLM, the best beside it"]]
-    for case, column in {
-        "a map": pa.array(maps, pa.list_(pa.map_(pa.int64(), value))),
-        "an object with a key per id": FORMATS["vLLM, the best beside it"],
-        "lists": FORMATS["SGLang"],
-        "objects": FORMATS["OpenAI's list"],
-    }.items():
-        content = parquet(rollout_log_probs=column, old_log_probs=OLD, response_ids=IDS)
-        record = read_pairs("x.parquet", content)
-        assert real(record.batch.rollout_log_probs, record) == SAMPLED, case
-        (tmp_path / "x.parquet").write_bytes(content)
-        (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
-        assert batch.rollout_log_probs[batch.response_mask].tolist() == [-0.125, -0.5, -1.25], case  # shortest first
-
-
 def test_what_does_not_say_which_token_was_sampled_is_refused() -> None:
     best = FORMATS["vLLM, the best beside it"]
     triples = FORMATS["SGLang"]
@@ -94,7 +74,6 @@ def test_what_does_not_say_which_token_was_sampled_is_refused() -> None:
         (lines(FORMATS["vLLM, the sampled token alone"], response_ids=[[12, 8], [3]]), "for the sampled token 8"),
         (lines(triples, response_ids=[[12, 8], [3]]), "is for token 7, but response_ids has 8 there"),
         (lines([[{"12": {"rank": 1}}, {"7": -1.0}], [{"3": -1.0}]]), "must be a log-prob; got"),
-        (lines([[{"12": -1.0}, -1.0], [{"3": -1.0}]]), "token 1 (from 0) of rollout_log_probs in line 1 is -1.0"),
         (lines([[[None, 12, None], [-1.0, 7, None]], [[-1.0, 3, None]]]), "token 0 (from 0): rollout_log_probs is NaN"),
     ):  # fmt: skip
         assert said in refused("x.jsonl", content), said

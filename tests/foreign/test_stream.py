@@ -61,7 +61,7 @@ def numbers(files: list[Path], config: CorrectionConfig) -> dict[str, float]:
     return metrics(measure_stream(pair_batches(files, advantages=config.needs_advantages), config))
 
 
-@pytest.mark.parametrize(("part", "padded"), [(30, 200), (1 << 18, 1 << 18)])
+@pytest.mark.parametrize(("part", "padded"), [(300, 200), (1 << 18, 1 << 18)])
 def test_parts_give_the_numbers_of_the_whole(
     part: int, padded: int, three_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

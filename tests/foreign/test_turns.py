@@ -1,15 +1,10 @@
 """Lists of lists in an object are turns of one response or many responses; other keys of the object decide."""
 
 import io
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from pair_files import jsonl, parquet, read_pairs, real, refused
-
-from rlcorr.errors import UsageError
-from rlcorr.foreign.stream import pair_batches
 
 # Two trajectories of two and three turns, and two of two turns each.
 UNEVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75], [-2.0]]]
@@ -32,7 +27,7 @@ def files(columns: dict[str, list[Any]]) -> dict[str, bytes]:
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     stream = io.BytesIO()
     torch.save([{name: as_tensors(x) for name, x in row.items()} for row in rows], stream)
-    return {"x.jsonl": jsonl(rows), "x.parquet": parquet(**columns), "x.pt": stream.getvalue()}
+    return {"x.jsonl": jsonl(rows), "x.pt": stream.getvalue()}
 
 
 def as_tensors(value: Any) -> Any:
@@ -141,14 +136,7 @@ def test_turns_that_do_not_fit_each_other() -> None:
     assert "input_ids is a list per turn" in record.notes[0]
 
 
-def test_a_file_that_is_measured_is_read_the_same_way(tmp_path: Path) -> None:
-    """Use rewards to decide what the lists are, although measuring does not need them."""
-    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, reward=[1.0, 0.0])))
-    (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
-    assert batch.response_mask.sum(-1).tolist() == [3, 3]
-    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, rewards=[[1.0, 0.0], [1.0, 0.0, 1.0]])))
-    (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
-    assert sorted(batch.response_mask.sum(-1).tolist()) == [1, 1, 1, 1, 2]
-    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN)))
-    with pytest.raises(UsageError, match=r"x\.parquet: .*as many responses or the turns of one"):
-        list(pair_batches([tmp_path / "x.parquet"], advantages=False))
+def test_lists_of_lists_in_parquet_are_refused() -> None:
+    said = refused("x.parquet", parquet(**both(UNEVEN, reward=[1.0, 0.0])))
+    assert "rollout_logprobs is a column of list<" in said
+    assert "JSON Lines may hold lists of lists and objects, too" in said

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pair_files import jsonl, parquet, read_pairs
+from pair_files import jsonl, read_pairs, refused
 
 from rlcorr.analysis.triage import triage
 from rlcorr.command.cli import run_verb
@@ -83,39 +82,11 @@ def test_what_the_trainer_lacks_is_refused() -> None:
         read_pairs("a.jsonl", jsonl([WITHOUT, WITHOUT]), nan_is_ratio_one=True)
 
 
-ABORTED = [
-    {"rollout_log_probs": None, "old_log_probs": OLD},
-    {"rollout_log_probs": [], "old_log_probs": OLD},
-    {"old_log_probs": OLD},
-    {"rollout_log_probs": None, "old_log_probs": None},
-    {"rollout_log_probs": [None] * 4, "old_log_probs": OLD},
-    {"rollout_log_probs": OLD, "old_log_probs": None},
-]
-
-
-@pytest.mark.parametrize("aborted", ABORTED)
-def test_a_row_without_log_probs_is_left_out_and_counted_on_request(aborted: dict[str, Any], local: Path) -> None:
-    rows = [WITH | {"reward": 1.0}, aborted | {"reward": 0.0}]
-    table = {name: [row.get(name) for row in rows] for name in (*WITH, "reward")}
-    for name, content in {"a.jsonl": jsonl(rows), "a.parquet": parquet(pa.list_(pa.float32()), **table)}.items():
-        with pytest.raises(UsageError, match=r"row 1.*--leave-out-aborted leaves out the rows"):
-            read_pairs(name, content)
-        record = read_pairs(name, content, leave_out_aborted=True)
-        assert record.aborted == 1, name
-        assert record.batch.response_mask.tolist() == [[True] * 4], name
-        assert record.batch.tensors()["rewards"].tolist() == [1.0], name
-
-
-def test_import_says_how_many_rows_were_aborted(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer without a token on both sides is no fault, and stays."""
-    empty = {"rollout_log_probs": [], "old_log_probs": []}
-    (local / "b.jsonl").write_bytes(jsonl([WITH, empty, *ABORTED]))
-    assert run_verb(["import", "b.jsonl", "--run", "mine", "--leave-out-aborted"]) == 0
-    said = "6 of 8 responses have no log-prob on one side, as if they had been aborted, and are left out."
-    assert said in " ".join(capsys.readouterr().out.split())
-    assert runs.read_manifest(local / "local" / "mine").story.endswith(said)
-    with pytest.raises(UsageError, match=r"b\.jsonl.: in every row one side has no log-prob"):
-        read_pairs("b.jsonl", jsonl(ABORTED), leave_out_aborted=True)
+def test_a_row_without_log_probs_is_refused() -> None:
+    for row in ({"rollout_log_probs": None}, {"rollout_log_probs": []}, {}, {"rollout_log_probs": [None] * 4}):
+        said = refused("a.jsonl", jsonl([WITH, row | {"old_log_probs": OLD}]))
+        assert "row 1" in said, row
+        assert "leave out the rows of aborted responses" in said, row
 
 
 def test_the_verdict_is_not_that_of_the_few_that_are_left() -> None:

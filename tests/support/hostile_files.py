@@ -256,7 +256,7 @@ JSON: dict[str, Case] = {
         b'{"rollout_log_probs": [[-1], [-1]], "old_log_probs": [[-1]], "reward": [1, 0]}',
         "holds 2 rows, but old_log_probs 1",
     ),
-    "a pickle": (lambda harm: pickle.dumps(Bomb(harm)), "the document is not JSON"),
+    "a pickle": (lambda harm: pickle.dumps(Bomb(harm)), "Reading a pickle runs the code in it"),
 }
 
 HOSTILE: dict[str, dict[str, Case]] = {

@@ -153,7 +153,6 @@ FILES = {
     "float mask.npz": npz(**(arrays() | {"response_mask": np.array(MASK, np.float32)})),
     "lengths beside arrays.npz": npz(**{k: arrays()[k] for k in PAIR}, lengths=np.array([3, 1, 0, 2])),
     "lengths.npz": npz(**FLAT, lengths=np.array([3, 1, 0, 2])),
-    "offsets.npz": npz(**FLAT, offsets=np.array([0, 3, 4, 4, 6], np.uint64)),
     "other arrays.npz": npz(**arrays(), logits=np.zeros((2, 3, 4)), step=np.array(1)),
     "padded.safetensors": tensors(**arrays()),
     "bfloat16.safetensors": tensors(torch.bfloat16, **arrays()),
@@ -162,7 +161,7 @@ FILES = {
     "rows not detached.pt": saved(
         samples=[{k: torch.tensor(x, requires_grad=True) for k, x in row.items()} for row in rows()]
     ),
-    "offsets.safetensors": tensors(**FLAT, offsets=[0, 3, 4, 4, 6]),
+    "lengths.safetensors": tensors(**FLAT, lengths=[3, 1, 0, 2]),
 }  # fmt: skip
 
 

@@ -2,14 +2,13 @@
 
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.foreign.parse.request import MAX_ROWS, Keys, Piece, Request, Unreadable, check_limit
 from rlcorr.foreign.parse.turns import (
     TURN_IDS,
@@ -22,8 +21,6 @@ from rlcorr.foreign.parse.turns import (
     to_arrays,
     unknown_meaning,
 )
-
-Cell = np.ndarray | float | bool | str | Unreadable | None
 
 
 def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
@@ -45,7 +42,7 @@ def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
     if not rows:
         raise UsageError("holds no rows.")
     columns = {
-        name: array_of_cells(name, [to_cell(row.get(name), name) for row in rows])
+        name: column_of(name, [row.get(name) for row in rows])
         for name in names | dict.fromkeys(name for row in rows for name in row)
         if name in wanted
     }
@@ -156,20 +153,29 @@ def _rows(entries: list[tuple[str, Row]], keys: Keys) -> list[Row]:
 # --- rows → columns ---
 
 
-def to_cell(value: Any, name: str) -> Cell:
-    """Return arrays and texts unchanged, a number as a float, and everything else, such as messages, as JSON."""
+def column_of(name: str, values: Iterable[Any]) -> pa.Array | Unreadable:
+    """Return the column of these values, one per row: arrays are lists, numbers floats, and messages texts of JSON.
+
+    Values of different kinds make it `Unreadable`.
+    """
+    cells = list(values)
+    unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
+    if unreadable is not None:
+        return unreadable
+    try:
+        return pa.array([_cell(x) for x in cells])
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # those of Arrow are among them
+        return Unreadable(f"{name} must hold the same kind of value in all rows ({first_line(error):.120}).")
+
+
+def _cell(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, str | bool | np.ndarray | Unreadable):
+    if value is None or isinstance(value, str | bool | np.ndarray):
         return value
-    try:
-        if isinstance(value, int | float):
-            return float(value)
-        return json.dumps(value, ensure_ascii=False, default=_json_default)
-    except (OverflowError, RecursionError):
-        return Unreadable(f"{name} holds a number that is too large, or lists that are too deep.")
-    except (TypeError, ValueError) as error:
-        return Unreadable(f"{name} holds neither numbers nor text ({error!s:.80}).")
+    if isinstance(value, int | float):
+        return float(value)
+    return json.dumps(value, ensure_ascii=False, default=_json_default)
 
 
 def _json_default(value: Any) -> Any:
@@ -177,49 +183,3 @@ def _json_default(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__}")
-
-
-def array_of_cells(name: str, cells: list[Cell]) -> pa.Array | Unreadable | None:
-    """Return the column of these cells, one per row; None if all are null.
-
-    null becomes NaN among numbers, an empty text among texts, and stays null among lists. Cells of different kinds make
-    it `Unreadable`.
-    """
-    unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
-    if unreadable is not None:
-        return unreadable
-    kinds = [_cell_kind(x) for x in cells]
-    kind_of_column = next((kind for kind in kinds if kind not in ("nothing", "an empty list")), kinds[0])
-    if set(kinds) == {"nothing"}:
-        return None
-    for row, kind in enumerate(kinds):
-        empty = ("an empty list", "nothing") if " list" in kind_of_column else ("nothing",)
-        if kind not in (kind_of_column, *empty):
-            return Unreadable(f"row {row} (from 0) has {kind} as {name}, another row has {kind_of_column}.")
-    return _list_array(cells) if " list" in kind_of_column else _value_array(name, cells)
-
-
-def _list_array(cells: list[Any]) -> pa.Array:
-    lists = [x for x in cells if x is not None]
-    ends = np.cumsum([0, *(0 if x is None else len(x) for x in cells)]).tolist()
-    starts = [None if x is None else start for x, start in zip(cells, ends, strict=False)]  # None: a null list
-    offsets = pa.array([*starts, ends[-1]], pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([x for x in lists if len(x)] or lists)))
-
-
-def _value_array(name: str, cells: list[Any]) -> pa.Array | Unreadable:
-    if any(isinstance(x, str) for x in cells):
-        try:
-            return pa.array([x or "" for x in cells])
-        except UnicodeEncodeError as error:
-            return Unreadable(f"{name} holds half a surrogate pair, which is no text: {error.object[:40]!r}.")
-    if all(isinstance(x, bool) for x in cells):
-        return pa.array(cells)
-    return pa.array([math.nan if x is None else float(x) for x in cells], pa.float64())
-
-
-def _cell_kind(cell: Any) -> str:
-    if isinstance(cell, np.ndarray):
-        kind = "a list of numbers" if cell.dtype == np.float64 else "a list of true and false"
-        return kind if len(cell) else "an empty list"
-    return {type(None): "nothing", str: "a text", bool: "true or false", float: "a number"}[type(cell)]
