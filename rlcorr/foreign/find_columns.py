@@ -11,7 +11,7 @@ from collections.abc import Collection
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_readable
+from rlcorr.foreign.columns import Column, Columns, Lists, require_readable
 from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, UNIQUE, WANTED, WITHOUT_PAIR
 from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
@@ -82,7 +82,6 @@ def to_our_names(columns: Columns, names: Collection[str]) -> Columns:
     may be a loss mask but is unknown.
     """
     refuse_unknown_masks(names, WANTED)
-    columns = refuse_null(columns)
     _refuse_unreadable({name: column for name, column in columns.items() if name not in OPTIONAL})
     columns = adapt_dump(columns, names)
     named: Columns = {}

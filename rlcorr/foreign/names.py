@@ -107,7 +107,6 @@ KEYS = Keys(
     log_probs=_LOG_PROBS,
     masks=_LOSS_MASKS,
     ids=(*NAMES["response_ids"], *NAMES["token_ids"]),
-    prompts=frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]}),
     top=TOP,
     per_token=frozenset({
         *_LOG_PROBS, *_LOSS_MASKS, *NAMES["response_ids"], *NAMES["policy_versions"], *NAMES["turn_ids"],

@@ -18,7 +18,7 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.child import parsed, seconds_for
-from rlcorr.foreign.columns import Columns, from_array, from_arrow, from_table, try_read
+from rlcorr.foreign.columns import Column, Columns, from_array, from_arrow, from_table, try_read
 from rlcorr.foreign.names import KEYS, WANTED
 from rlcorr.foreign.parse.request import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Request, Unreadable, check_limit
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
@@ -124,8 +124,12 @@ def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: b
 
 def _array(facts: dict[str, Any], table: pa.Table) -> Columns:
     name = facts["name"]
-    column = try_read(lambda: from_arrow(name, table[name]))
-    return {name: from_array(name, column.view(facts["shape"])) if isinstance(column, torch.Tensor) else column}
+
+    def read() -> Column:
+        column = from_arrow(name, table[name])
+        return from_array(name, column.view(facts["shape"])) if isinstance(column, torch.Tensor) else column
+
+    return {name: try_read(read)}
 
 
 def _is_long(tables: Sequence[pa.Table]) -> bool:

@@ -95,20 +95,6 @@ def test_responses_of_one_token_with_an_advantage_each() -> None:
         assert real(record.batch.tensors()["advantages"], record) == [[0.5], [-0.5]], file
 
 
-def test_a_flat_side_says_that_the_lists_of_the_other_are_turns() -> None:
-    table = {"rollout_logprobs": UNEVEN, "old_log_probs": joined(UNEVEN)}
-    for file, content in files(table).items():
-        record = read_pairs(file, content)
-        assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN), file
-
-
-def test_an_object_that_does_not_say_it_is_as_the_others_of_its_file() -> None:
-    """Read an object whose reward is null like the others."""
-    rows = [{"rollout_logprobs": x, "old_log_probs": x, "reward": r} for x, r in zip(UNEVEN, (None, 1.0), strict=True)]
-    record = read_pairs("x.jsonl", jsonl(rows))
-    assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN)
-
-
 def test_where_nothing_says_it_the_file_is_refused() -> None:
     for case, table in {
         "nothing": both(UNEVEN), "even": both(EVEN), "one line": both(UNEVEN[:1]),
@@ -121,7 +107,9 @@ def test_where_nothing_says_it_the_file_is_refused() -> None:
             assert "Add one reward (a number) for turns, or a list of rewards" in said, (case, file)
     contradiction = both(UNEVEN, reward=[1.0, 1.0], group_ids=[[1, 1], [2, 2, 2]])
     for file, content in files(contradiction).items():
-        assert "reward says that the 2 lists of rollout_logprobs are turns of one response" in refused(file, content)
+        assert "2 lists of rollout_logprobs, which may be as many responses or the turns of one" in refused(
+            file, content
+        )
 
 
 def test_turns_that_do_not_fit_each_other() -> None:
@@ -133,7 +121,7 @@ def test_turns_that_do_not_fit_each_other() -> None:
     assert "the turns of rollout_logprobs have [2, 1] tokens, those of old_log_probs [1, 2]" in said
     table = both(UNEVEN, reward=[1.0, 0.0], input_ids=[[[1, 1, 1], [1, 1]], [[1], [1], [1]]])
     record = read_pairs("x.jsonl", files(table)["x.jsonl"])
-    assert "input_ids is a list per turn" in record.notes[0]
+    assert record.notes[0].startswith("token_ids is left out: ")
 
 
 def test_lists_of_lists_in_parquet_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Objects of a file (of JSON, of nested Parquet columns, of torch.save) as a table with one row per response."""
+"""Objects of a file (of JSON, of torch.save, of a trainer's batch) as a table with one row per response."""
 
 import io
 import json
@@ -9,38 +9,32 @@ import numpy as np
 import pyarrow as pa
 
 from rlcorr.errors import UsageError, first_line
+from rlcorr.foreign.parse.engine_log_probs import plain_log_probs
 from rlcorr.foreign.parse.request import MAX_ROWS, Keys, Piece, Request, Unreadable, check_limit
-from rlcorr.foreign.parse.turns import (
-    TURN_IDS,
-    Row,
-    join_turns,
-    meaning,
-    nested_key,
-    one_turn,
-    split_responses,
-    to_arrays,
-    unknown_meaning,
-)
+
+Row = dict[str, Any]
+TURN_IDS = "turn_ids"
 
 
 def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
     """Return the rows of objects, each of which comes with its place in the file, for messages.
 
     A row is an object with a list of numbers per token key. If such a key holds lists of lists, the object is as many
-    rows, or the turns of one row (`turns`). An object with "samples" is one row per sample, and a table with "columns"
+    rows, or the turns of one row. An object with "samples" is one row per sample, and a table with "columns"
     and "data" (Weights & Biases, pandas with orient="split") one row per list of its data. null among numbers becomes
     NaN. Raises `UsageError` for anything but objects.
     """
     wanted, keys = request.wanted, request.keys
-    entries: list[tuple[str, Row]] = []
+    rows: list[Row] = []
     names: dict[str, None] = {}
     for place, value in objects:
         for where, entry in _samples(value, place, keys):
             names |= dict.fromkeys(entry)
-            entries.append((where, to_arrays({name: x for name, x in entry.items() if name in wanted}, where, keys)))
-    rows = _rows(entries, keys)
+            rows += _rows(to_arrays({name: x for name, x in entry.items() if name in wanted}, where, keys), where, keys)
     if not rows:
         raise UsageError("holds no rows.")
+    if any(TURN_IDS in row for row in rows):
+        rows = [_with_turn(row, keys) for row in rows]
     columns = {
         name: column_of(name, [row.get(name) for row in rows])
         for name in names | dict.fromkeys(name for row in rows for name in row)
@@ -127,27 +121,93 @@ def _placed_values(whole: Row, entry: Row, keys: Keys) -> Row:
 # --- objects → rows ---
 
 
-def _rows(entries: list[tuple[str, Row]], keys: Keys) -> list[Row]:
-    """Return one row per response.
+def to_arrays(entry: Row, where: str, keys: Keys) -> Row:
+    """Return the entry with lists of numbers as arrays, and with the engines' log-probs as one number per token."""
+    ids = next((entry[name] for name in keys.ids if entry.get(name) is not None), None)
+    converted: Row = {}
+    for name, value in entry.items():
+        place = f"{name} in {where}"
+        try:
+            numbers = plain_log_probs(value, ids, place) if name in keys.log_probs else value
+            converted[name] = _to_array(numbers, nested=True)
+        except UsageError as error:
+            converted[name] = Unreadable(str(error))
+        except (OverflowError, RecursionError):
+            converted[name] = Unreadable(f"{place} holds a number that is too large, or lists that are too deep.")
+    return converted
 
-    The lists of an object may be turns or responses. If it does not say which, the other objects of the file decide.
+
+def _to_array(value: Any, *, nested: bool) -> Any:
+    if not isinstance(value, list):
+        return value
+    kinds = set(map(type, value))
+    if kinds <= {int, float, type(None)}:
+        return np.array(value, np.float64)
+    if kinds == {bool}:
+        return np.array(value, np.bool_)
+    return [_to_array(x, nested=False) for x in value] if nested and isinstance(value[0], list) else value
+
+
+def _rows(entry: Row, where: str, keys: Keys) -> list[Row]:
+    """Return one row per response of an object whose log-probs or masks may be lists of lists.
+
+    ms-swift keeps rollout_logprobs as a list per turn (pull request 6803); NeMo RL writes a micro-batch as one object.
+    They look the same, so other keys decide: a list of rewards means responses, a single reward turns. If no key
+    decides, the file is refused, because a wrong guess would make every number per sequence wrong.
     """
-    nested = {n: key for n, (_, entry) in enumerate(entries) if (key := nested_key(entry, keys)) is not None}
-    meanings = {n: meaning(entries[n][1], key, entries[n][0], keys) for n, key in nested.items()}
-    stated = {meanings[n] for n, key in nested.items() if len(entries[n][1][key]) > 1} - {None}
-    rows: list[Row] = []
-    for n, (where, entry) in enumerate(entries):
-        key = nested.get(n)
-        if key is None:
-            rows.append(entry)
-            continue
-        if meanings[n] is None and len(stated) != 1:
-            raise unknown_meaning(entry, key, where)
-        if (meanings[n] or next(iter(stated))) == "turns":
-            rows.append(join_turns(entry, key, where, keys))
-        else:
-            rows += split_responses(entry, key, where)
-    return [one_turn(row, keys) for row in rows] if any(TURN_IDS in row for row in rows) else rows
+    key = next((name for name in (*keys.log_probs, *keys.masks) if _is_nested(entry.get(name))), None)
+    if key is None:
+        return [entry]
+    count = len(entry[key])
+    is_turns = any(isinstance(entry.get(name), int | float) for name in keys.single)
+    is_responses = any(isinstance(x := entry.get(name), np.ndarray) and len(x) == count for name in keys.per_response)
+    if is_responses > is_turns or (count == 1 and not is_turns):
+        return [{name: _of_response(value, i, key, name, count) for name, value in entry.items()} for i in range(count)]
+    if is_turns > is_responses:
+        return [_joined(entry, key, where, keys)]
+    raise UsageError(
+        f"{where} holds {count} lists of {key}, which may be as many responses or the turns of one. Add one reward (a "
+        "number) for turns, or a list of rewards, lengths or group_ids (one per list) for responses; or write one "
+        "object per response."
+    )
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list | np.ndarray)
+
+
+def _of_response(value: Any, index: int, key: str, name: str, count: int) -> Any:
+    """Return the entry of one response; a value that is not a list belongs to all of them."""
+    if not isinstance(value, list | np.ndarray):
+        return value
+    if len(value) == count:
+        return value[index]
+    return Unreadable(f"an object with {count} lists of {key} holds {count} rows, but {name} {len(value)}.")
+
+
+def _joined(entry: Row, key: str, where: str, keys: Keys) -> Row:
+    """Return one row, in which the lists per token of all turns are joined."""
+    lengths = [np.size(x) for x in entry[key]]
+    row: Row = {TURN_IDS: np.repeat(np.arange(len(lengths), dtype=np.float64), lengths)}
+    for name, value in entry.items():
+        row[name] = value
+        if (
+            _is_nested(value)
+            and name in keys.per_token | set(keys.top)
+            and all(isinstance(x, np.ndarray) for x in value)
+        ):
+            row[name] = np.concatenate(value)
+            got = [len(x) for x in value]
+            if got != lengths and name not in keys.top:
+                said = f"in {where}, the turns of {key} have {lengths!s:.60} tokens, those of {name} {got!s:.60}."
+                row[name] = Unreadable(said)
+    return row
+
+
+def _with_turn(row: Row, keys: Keys) -> Row:
+    """Return a plain row of a file in which other rows have turns: all of its tokens are in turn 0."""
+    log_probs = next((row[name] for name in keys.log_probs if isinstance(row.get(name), np.ndarray)), None)
+    return row if log_probs is None or TURN_IDS in row else row | {TURN_IDS: np.zeros(len(log_probs))}
 
 
 # --- rows → columns ---

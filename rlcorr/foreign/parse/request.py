@@ -43,8 +43,6 @@ class Keys:
     masks: tuple[str, ...]
     ids: tuple[str, ...]
     """Ids of the sampled tokens."""
-    prompts: frozenset[str]
-    """Ids of prompts, alone or followed by those of the response."""
     top: tuple[str, ...]
     """The sampler's likeliest tokens: K numbers per token."""
     per_token: frozenset[str]
