@@ -166,35 +166,24 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = 
 
 
 def select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows of every column at which `selected` (B,) is true; a number for the whole file stays."""
+    """Return the rows of every column at which `selected` (B,) is true."""
     result: Columns = {}
-    for name, any_column in columns.items():
-        column = fit_rows(name, any_column, len(selected))
+    for name, column in columns.items():
         if isinstance(column, Lists):
             result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded)
         elif isinstance(column, list):
             result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
-        else:
-            result[name] = column[selected] if isinstance(column, Tensor) and column.dim() else column
+        elif isinstance(column, Tensor):
+            result[name] = column[selected]
     return result
 
 
 def fit_rows(name: str, column: Column, rows: int) -> Column:
-    """Return the column if it has so many rows; otherwise leave it out, see `leave_out`."""
-    got = count_rows(column, rows)
-    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
-
-
-def count_rows(column: Column, default: int) -> int:
-    """Return the number of rows of a column.
-
-    It is `default` for one number for the whole file, and for a column that cannot be read.
-    """
-    if isinstance(column, Lists):
-        return len(column.lengths)
+    """Return the column if it has so many rows, or one number for the whole file; otherwise see `leave_out`."""
     if isinstance(column, Unreadable) or (isinstance(column, Tensor) and not column.dim()):
-        return default
-    return len(column)
+        return column
+    got = len(column.lengths if isinstance(column, Lists) else column)
+    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
 
 
 def leave_out(name: str, why: str) -> Unreadable:

@@ -11,7 +11,8 @@ from collections.abc import Collection
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, require_readable
+from rlcorr.foreign.check import one_per_row
+from rlcorr.foreign.columns import Columns, Lists, fit_rows, require_readable
 from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, UNIQUE, WANTED, WITHOUT_PAIR
 from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
@@ -36,20 +37,13 @@ def _apply_dump(dump: Dump, columns: Columns) -> Columns:
     if isinstance(mask, Lists):
         mask_values = mask.values * (mask.positions() > 0)
         if rows is not None:
-            mask_values = mask_values * _row_numbers(dump.row_mask, rows, len(mask.lengths))[mask.rows()]
+            numbers = one_per_row(dump.row_mask, fit_rows("response_mask", rows, len(mask.lengths)))
+            mask_values = mask_values * numbers[mask.rows()]
         columns[dump.mask_over_dummy] = Lists(mask_values, mask.lengths)
     for theirs, mine in dump.renamed.items():
         if theirs in columns:
             columns[mine] = columns.pop(theirs)
     return columns
-
-
-def _row_numbers(name: str, column: Column, rows: int) -> torch.Tensor:
-    """Return a mask with one number per row, which may be in lists of length 1. Raises `UsageError` otherwise."""
-    values = column.values if isinstance(column, Lists) and bool((column.lengths == 1).all()) else column
-    if not isinstance(values, torch.Tensor) or len(values) != rows:
-        raise UsageError(f"{name} must hold one number per row: 0 where no token of the row counts.")
-    return values
 
 
 def _verl_arrays(columns: Columns) -> Columns:
@@ -59,16 +53,10 @@ def _verl_arrays(columns: Columns) -> Columns:
     if isinstance(columns.get("prompts"), Lists):
         del columns["prompts"]  # ids between padding, not texts
     scores = columns.get(verl_dumps.TOKEN_SCORES)
-    if scores is not None and "rewards" not in columns:
-        columns["rewards"] = _row_sums(verl_dumps.TOKEN_SCORES, scores)
+    if isinstance(scores, Lists) and "rewards" not in columns:
+        sums = torch.zeros(len(scores.lengths))
+        columns["rewards"] = sums.index_add_(0, scores.rows(), scores.values.float())
     return columns
-
-
-def _row_sums(name: str, scores: Column) -> Column:
-    """Return the sum of the numbers of each row."""
-    if not isinstance(scores, Lists):
-        return scores if isinstance(scores, Unreadable) else Unreadable(f"{name} must hold a list of numbers per row.")
-    return torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
 
 
 def to_our_names(columns: Columns, names: Collection[str]) -> Columns:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import fill_missing, missing, unpaired_sentence
 from rlcorr.foreign.read_file import LARGE, parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
@@ -42,18 +41,6 @@ class ImportSummary:
         return [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
 
 
-# --- one run ---
-
-
-def file_source(file: Path, **repairs: bool) -> Source:
-    """Return a source of a file's parts; `repairs` as in `Repairs`. Raises `UsageError` if it cannot be read."""
-    try:
-        size = file.stat().st_size
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
-    return Source(str(file), lambda: parts_of_file(file, **repairs), size)
-
-
 def return_large_blocks(size: int) -> None:
     """Make the process return every block of `_BLOCK` bytes or more to the system as soon as it is freed.
 
@@ -78,9 +65,9 @@ def import_files(
     Args:
         join: join the rows that several files have of one step, see `read_steps`.
         watch: called with the size of every file that has been read.
-        repairs: those of `Repairs`.
+        repairs: those of `steps.to_tokens`.
     """
-    sources = [file_source(file, **repairs) for file in files]
+    sources = [Source(str(f), lambda f=f: parts_of_file(f, **repairs), f.stat().st_size) for f in files]
     names = files[0].name if len(files) == 1 else f"{len(files)} files, the first of which is {files[0].name}"
     return write_run(run, read_steps(sources, watch, join=join), f"Imported from {names}.")
 

@@ -22,7 +22,7 @@ from rlcorr.foreign.columns import Column, Columns, from_array, from_arrow, from
 from rlcorr.foreign.names import KEYS, WANTED
 from rlcorr.foreign.parse.request import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Request, Unreadable, check_limit
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
-from rlcorr.systems import skyrl, slime
+from rlcorr.systems import skyrl
 from rlcorr.systems.verl import dumps as verl_dumps
 
 ENDINGS = (".parquet", ".jsonl", ".json", ".npz", ".safetensors", ".pt", ".pth")
@@ -36,7 +36,6 @@ _HEAD = 1 << 20
 _CONVERSIONS = {
     b"skyrl": skyrl.FROM_PICKLE,
     b"verl": verl_dumps.FROM_PICKLE,
-    b"slime": slime.FROM_PICKLE,
     b"roll.distributed": "ROLL's rollout_mock has the engine's log-probs only, so it has no pair",
 }
 _ANY_ARRAYS = (
@@ -178,7 +177,7 @@ def parts_of_file(path: Path, **repairs: bool) -> Iterator[Part]:
 
     Args:
         path: the file. Its suffix says the format, and its digits may say the step.
-        repairs: those of `Repairs`.
+        repairs: those of `to_tokens`.
 
     Raises `UsageError` if the file cannot be read, or lacks a needed column or has a wrong number in it.
     """

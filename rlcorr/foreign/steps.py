@@ -64,29 +64,24 @@ class Part:
     """Columns of the file that are left out → why."""
 
 
-@dataclass(frozen=True)
-class Repairs:
-    """Faults of a file that are repaired on request. Without it the file is refused."""
-
-    nan_is_ratio_one: bool = False  # leave out, and count, tokens whose engine log-prob is NaN
-    clamp_rounding: bool = False  # set log-probs slightly above 0 to 0, see `check.clamp_values`
-
-
-def to_tokens(columns: Columns, names: Collection[str], repairs: Repairs) -> tuple[Columns, dict[str, str]]:
+def to_tokens(
+    columns: Columns, names: Collection[str], *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False
+) -> tuple[Columns, dict[str, str]]:
     """Return the checked numbers of the tokens that count, under our names, and why other columns are left out.
 
     Args:
         columns: the columns that were read, under the file's names.
         names: the names of all columns of the file.
-        repairs: what is repaired.
+        nan_is_ratio_one: leave out, and count, tokens whose engine log-prob is NaN, instead of refusing the file.
+        clamp_rounding: set log-probs slightly above 0 to 0, see `check.clamp_values`, instead of refusing the file.
 
     Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """
     ours = to_our_names(columns, names)
-    if repairs.clamp_rounding:
+    if clamp_rounding:
         ours = {name: _clamp(column) if name.endswith("log_probs") else column for name, column in ours.items()}
     may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
-    kept = keep_counting_tokens(ours, may_be_padded=may_be_padded, nan_is_ratio_one=repairs.nan_is_ratio_one)
+    kept = keep_counting_tokens(ours, may_be_padded=may_be_padded, nan_is_ratio_one=nan_is_ratio_one)
     return checked(kept)
 
 
@@ -103,9 +98,9 @@ def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **
         columns, names: as in `to_tokens`, which says what is raised.
         path_step: the step in the name of the file, if it has one; without a column all rows are of this step. It is an
             error if the two differ.
-        repairs: those of `Repairs`.
+        repairs: those of `to_tokens`.
     """
-    tokens, left_out = to_tokens(columns, names, Repairs(**repairs))
+    tokens, left_out = to_tokens(columns, names, **repairs)
     steps = tokens.pop("step", None)
     if not isinstance(steps, torch.Tensor):
         return [Part(path_step, tokens, left_out)]
@@ -231,8 +226,10 @@ def read_steps(sources: Sequence[Source], watch: Watch = lambda _: None, *, join
             _check_ranks(ranks_of, number)
             with name_in_errors(path):
                 record = merge_parts([part for _, part in parts], number)
-            if join:
-                record = replace(record, notes=(*_joined([source for source, _ in parts]), *record.notes))
+            paths = list(dict.fromkeys(source.path for source, _ in parts))
+            if join and len(paths) > 1:
+                said = f"rows of {len(paths)} files are joined, from {paths[0]} to {paths[-1]}."
+                record = replace(record, notes=(said, *record.notes))
             parts.clear()  # frees their memory before the step is written
             yield record
             del record
@@ -254,12 +251,6 @@ def _groups(sources: Sequence[Source], join: bool) -> list[list[Source]]:
     for source in sources:
         groups.setdefault(step_of_path(source.path) if join else without_rank(source.path), []).append(source)
     return sorted(groups.values(), key=lambda group: (step_of_path(group[0].path) or 0, without_rank(group[0].path)))
-
-
-def _joined(sources: Sequence[Source]) -> list[str]:
-    """Return a sentence if rows of several files were joined."""
-    paths = list(dict.fromkeys(source.path for source in sources))
-    return [f"rows of {len(paths)} files are joined, from {paths[0]} to {paths[-1]}."] if len(paths) > 1 else []
 
 
 def _steps_of_group(group: Sequence[Source], watch: Watch) -> Iterator[tuple[int | None, list[tuple[Source, Part]]]]:

@@ -12,7 +12,7 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Columns, require_lists
 from rlcorr.foreign.names import WANTED, WANTED_TO_MEASURE
 from rlcorr.foreign.read_file import after_row, find_files, read_columns
-from rlcorr.foreign.steps import Repairs, to_tokens
+from rlcorr.foreign.steps import to_tokens
 from rlcorr.foreign.to_record import NoTokens, to_record
 from rlcorr.records import runs
 from rlcorr.records.step_files import UNPAIRED, StepRecord
@@ -41,7 +41,7 @@ def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: boo
         try:
             for part in read_columns(file, ".parquet", WANTED_TO_MEASURE, in_parts=True):
                 with after_row(row):
-                    columns, left_out = to_tokens(part.columns, part.names, Repairs(clamp_rounding=clamp_rounding))
+                    columns, left_out = to_tokens(part.columns, part.names, clamp_rounding=clamp_rounding)
                 row += part.rows
                 if lacking := [name for name in names if name not in columns]:
                     why = "the preset needs the sign of the advantage, but there is no column advantages."
@@ -97,7 +97,7 @@ def first_records(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = 
     read = 0
     for file in files:
         for part in read_columns(file, ".parquet", WANTED, in_parts=True):
-            columns, left_out = to_tokens(part.columns, part.names, Repairs(clamp_rounding=clamp_rounding))
+            columns, left_out = to_tokens(part.columns, part.names, clamp_rounding=clamp_rounding)
             columns.pop("step", None)
             try:
                 record = to_record(columns, 1, left_out)

@@ -27,7 +27,6 @@ from attempts import Attack
 KINDS = {
     "kills": "training runs and imports, killed at any moment",
     "writers": "two writers under one name",
-    "addresses": "addresses of pages and routes, over damaged runs",
     "memory": "memory of an import by row groups",
     "files": "damaged and hostile files, through `import` and `report`",
     "bits": "flipped bits in a recorded run",

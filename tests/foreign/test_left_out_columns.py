@@ -141,16 +141,6 @@ def test_ranks_of_which_one_lacks_a_column(tmp_path: Path) -> None:
     assert {"advantages"} <= made.missing.keys()
 
 
-def test_a_note_is_said_once_for_all_steps(tmp_path: Path) -> None:
-    rows = [
-        {name: x[0] for name, x in PAIR.items()} | {"step": step, "weight_version": f"v{step}"} for step in (1, 2, 3)
-    ]
-    (tmp_path / "x.jsonl").write_bytes(jsonl(rows))
-    (note,) = import_files([tmp_path / "x.jsonl"], tmp_path / "run").notes
-    assert note.startswith("step 1: policy_versions is left out")
-    assert note.endswith("So are 2 more steps.")
-
-
 def test_types_of_parquet_that_are_not_read() -> None:
     days = pa.array([0, 1], pa.date32())
     chat = pa.array([[{"role": "user", "content": "a"}]] * 2)

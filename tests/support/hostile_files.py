@@ -83,7 +83,6 @@ NPZ: dict[str, Case] = {
     "objects with code": (objects, "Save ragged rows as one array of all tokens together with lengths"),
     "code in the header": (stored(npy_header("(3,)", "__import__('os')")), "is damaged"),
     "three dimensions": (stored(npy_header("(2, 2, 2)"), b"\0" * 32), "shape (2, 2, 2)"),
-    "no array": (stored(b"hello"), "not an array in the format of numpy.savez"),
     "cut off": (npz(**arrays())[:-40], "cannot be read as .npz"),
     "JSON": (LINE, "cannot be read as .npz (it is no zip archive)"),
     "many rows of nothing": (npz(**dict.fromkeys(PAIR, np.zeros((3 * 10**8, 0)))), "300,000,000 rows or columns"),
@@ -113,7 +112,6 @@ _DAMAGED = "cannot be read as .safetensors"
 SAFETENSORS: dict[str, Case] = {
     "a header of 2 GB": (struct.pack("<Q", 2_000_000_000) + b"{}", _DAMAGED),
     "2⁴⁰ numbers": (one(shape=(1 << 40,)), _DAMAGED),
-    "an end at 2⁶²": (one(end=1 << 62), _DAMAGED),
     "8 bits": (one("F8_E4M3", (12,)), "dtype torch.float8_e4m3fn"),
     "cut off": (save(MASKED)[:-4], _DAMAGED),
     "deep lists": (raw_tensors(b"{" + b'"a":[' * 5000), _DAMAGED),
@@ -152,14 +150,13 @@ PT: dict[str, Case] = {
     "code": (lambda harm: saved({"samples": [Bomb(harm)]}), "names 'getattr', but only tensors"),
     "cut off": (saved(MASKED)[:200], "cannot be read as torch.save writes it"),
     "3 GB in the pickle": (with_pickle(saved(MASKED), lambda _: THREE_GB), MEMORY),
-    "half a pickle": (with_pickle(saved(MASKED), lambda _: b"\x80\x02}q"), "cannot be read as torch.save writes it"),
     "3·10⁹ numbers of six": (with_pickle(saved(MASKED), claims), "does not match expected size"),
     "expanded": (saved(MASKED | {"rollout_log_probs": EXPANDED}), "numbers in rollout_log_probs"),
     "expanded in a sample": (saved({"samples": [{"rollout_log_probs": EXPANDED[0]}]}), "is missing"),
     "complex numbers": (
         saved(MASKED | {"rollout_log_probs": torch.ones(2, 3, dtype=torch.complex64)}), "has dtype torch.complex64"
     ),
-    "numbers alone": (saved([1.0, 2.0]), "holds float where a dict of tensors is read"),
+    "numbers alone": (saved([1.0, 2.0]), "item 0 of the file is not an object"),
     "a sample of two dimensions": (
         saved({"samples": [{"rollout_log_probs": torch.zeros(2, 3)}]}), "has shape (2, 3); a tensor (T,)"
     ),
@@ -228,7 +225,6 @@ PARQUET: dict[str, Case] = {
     "cut off": (parquet(**PAIR)[:200], "cannot be read as Parquet"),
     "a footer of 2 GB": (b"PAR1" + struct.pack("<I", 2_000_000_000) + b"PAR1", "cannot be read as Parquet"),
     "losses that are no JSON": (with_losses("no JSON"), "losses must hold a JSON list"),
-    "losses that are a number": (with_losses("7"), "losses must hold a JSON list"),
     "losses that are deep": (with_losses("[" * 5000), "losses must hold a JSON list"),
 }  # fmt: skip
 
@@ -237,20 +233,19 @@ PARQUET: dict[str, Case] = {
 JSON: dict[str, Case] = {
     "deep lists": (b"[" * 100_000, "is nested too deeply"),
     "deep objects": (LINE + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 2 is nested too deeply"),
-    "1.5 million lists": (lambda _: b"[" + b"[]," * 1_500_000 + b"[]]", "item 0 of the document is not a JSON object"),
+    "1.5 million lists": (lambda _: b"[" + b"[]," * 1_500_000 + b"[]]", "item 0 of the document is not an object"),
     "33 MiB of text": (lambda _: LINE + b'{"a": "' + b"x" * (33 * MIB) + b'"}', "row 1 (from 0) has nothing"),
     "300,000 lines": (b"{}\n" * 300_000, "300,000 lines"),
     "300,001 rows": (lambda _: b'{"old_log_probs": [' + b"[]," * 300_000 + b"[]]}", "300001 lists of old"),
     "4,200,001 tokens": (lambda _: b'{"old_log_probs": [' + b"-1," * 4_200_000 + b"-1]}", "is missing"),
     "very many keys": (json.dumps({f"{n}": 1 for n in range(80_000)}).encode(), "needed are rollout_log_probs"),
-    "half a document": (LINE[:40], "the document is not JSON"),
     "half a line": (LINE + LINE[:20], "line 2 is not JSON"),
     "5,000 digits": (LINE.replace(b"-1", b"-1" + b"0" * 5000), "line 1 is not JSON: Exceeds the limit"),
     "400 digits": (LINE.replace(b"-1", b"-1" + b"0" * 400), "rollout_log_probs in line 1 holds a number that is too"),
     "no text": (b'{"prompt": "\xff", \n}', "the document is not JSON: 'utf-8'"),
     "half a surrogate pair": (LINE.replace(b"}", b', "prompt": "\\ud800"}'), ""),
-    "numbers": (b"[1, 2]", "item 0 of the document is not a JSON object"),
-    "lists as samples": (b'{"samples": [[]]}', "item 0 of line 1 is not a JSON object"),
+    "numbers": (b"[1, 2]", "item 0 of the document is not an object"),
+    "lists as samples": (b'{"samples": [[]]}', "item 0 of line 1 is not an object"),
     "nothing": (b"[]", "holds no rows"),
     "two rows and one": (
         b'{"rollout_log_probs": [[-1], [-1]], "old_log_probs": [[-1]], "reward": [1, 0]}',

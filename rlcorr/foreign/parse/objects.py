@@ -92,7 +92,7 @@ def _samples(value: Any, place: str, keys: Keys) -> Iterable[tuple[str, Row]]:
     places = [(f"item {i} of {place}", x) for i, x in enumerate(value)] if isinstance(value, list) else [(place, value)]
     for where, entry in places:
         if not isinstance(entry, dict):
-            raise UsageError(f"{where} is not a JSON object.")
+            raise UsageError(f"{where} is not an object, a name with a value per column.")
         yield where, shared | _placed_values(whole, entry, keys) | entry
 
 

@@ -41,13 +41,7 @@ def torch_pieces(request: Request) -> Iterator[Piece]:
             if name in request.wanted and isinstance(x, torch.Tensor):
                 yield array_piece(str(name), _numbers(str(name), x))
         return
-    samples = value.get("samples") if isinstance(value, dict) else value
-    if isinstance(samples, list):
-        shared = _plain_sample(value, request.wanted) if isinstance(value, dict) else {}
-        whole = shared | {"samples": [_plain_sample(x, request.wanted) for x in samples]}
-    else:
-        whole = _plain_sample(value, request.wanted)
-    yield table_piece([("the file", whole)], request)
+    yield table_piece([("the file", _plain("the file", value))], request)
 
 
 def _load(request: Request) -> Any:
@@ -76,30 +70,18 @@ def _numbers(name: str, tensor: torch.Tensor) -> np.ndarray | str:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _plain_sample(sample: Any, wanted: frozenset[str]) -> Any:
-    """Return a sample with its wanted tensors as arrays; other keys are kept with the value None."""
-    if not isinstance(sample, dict):
-        raise UsageError(f"holds {type(sample).__name__} where a dict of tensors is read.")
-    plain: dict[str, Any] = {}
-    for name, value in sample.items():
-        try:
-            plain[str(name)] = _plain(str(name), value) if name in wanted else None
-        except UsageError as error:
-            plain[str(name)] = Unreadable(str(error))
-    return plain
-
-
 def _plain(name: str, value: Any) -> Any:
-    """Return tensors of one dimension as arrays, also in lists and dictionaries. Raises `UsageError` for others."""
+    """Return tensors of one dimension as arrays, and others as `Unreadable`, also in lists and dictionaries."""
+    if isinstance(value, dict):
+        return {str(key): _plain(str(key), x) for key, x in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(name, x) for x in value]
-    if isinstance(value, dict):
-        return {key: _plain(name, x) for key, x in value.items()}
     if not isinstance(value, torch.Tensor):
         return value
     if value.dim() > 1:
-        raise UsageError(f"{name} has shape {tuple(value.shape)}; a tensor (T,) with one number per token is read.")
+        why = f"{name} has shape {tuple(value.shape)}; a tensor (T,) with one number per token is read."
+        return Unreadable(why)
     numbers = _numbers(name, value)
     if isinstance(numbers, str):
-        raise UsageError(numbers)
+        return Unreadable(numbers)
     return numbers.item() if value.dim() == 0 else numbers if numbers.dtype == bool else numbers.astype(np.float64)
