@@ -178,7 +178,7 @@ def _top_lists(columns: Columns) -> Columns:
     for name in present[1:]:
         if bool((lists[name].values.isnan() | (lists[name].values > ROUNDED_UP)).any()):
             raise UsageError(f"{name} must be natural logarithms of probabilities, ≤ 0 and not NaN.")
-    return lists | {"top_ids": _ids("top_ids", columns)}
+    return {**lists, "top_ids": _ids("top_ids", columns)}
 
 
 # --- per row ---
@@ -194,8 +194,10 @@ def _whole(name: str, columns: Columns) -> Tensor:
 
 def _step(name: str, columns: Columns) -> Tensor:
     column = columns[name]
-    of_file = isinstance(column, Tensor) and not column.dim()
-    numbers = whole_numbers(name, column) if of_file else _whole(name, columns)
+    if isinstance(column, Tensor) and not column.dim():  # one for the whole file
+        numbers = whole_numbers(name, column)
+    else:
+        numbers = _whole(name, columns)
     if not numbers.numel() or int(numbers.min()) < 0:
         raise UsageError("step must be a number ≥ 0 per row.")
     return numbers

@@ -47,7 +47,8 @@ def to_record(columns: Columns, step: int, left_out: dict[str, str]) -> StepReco
     if isinstance(prompt := columns.get("prompt_ids"), Lists):
         check_limit(MAX_PADDED, rows * int(prompt.lengths.max()), "places in the prompts")
         fields["prompt_ids"], fields["prompt_mask"] = pad(prompt.values, prompt.lengths, left=True)
-    return StepRecord(step, TokenBatch(**fields), *texts.values(), _notes(left_out, fields.get("rewards")))
+    notes = _notes(left_out, fields.get("rewards"))
+    return StepRecord(step, TokenBatch(**fields), texts["prompts"], texts["responses"], notes)
 
 
 def _padded(table: Tensor, mask: Tensor, name: str) -> Tensor:

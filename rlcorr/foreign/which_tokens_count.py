@@ -136,8 +136,9 @@ def _drop_empty(columns: Columns) -> Columns:
 
 
 def _is_all_null(column: Column) -> bool:
-    lists = isinstance(column, Lists) and bool(len(column.values)) and column.values.is_floating_point()
-    return lists and bool(column.values.isnan().all())
+    if not isinstance(column, Lists) or not len(column.values):
+        return False
+    return column.values.is_floating_point() and bool(column.values.isnan().all())
 
 
 def _as_lists(columns: Columns) -> Columns:

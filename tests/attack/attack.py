@@ -1,7 +1,7 @@
 """`make attack`: the real program, attacked in generated ways. Nothing may be lost, invented or left half-written.
 
     make attack                                    every kind, up to a quarter of an hour on two cores
-    make attack ARGS="files bits --seed 7"         these kinds, with other random numbers
+    make attack ARGS="files kills --seed 7"        these kinds, with other random numbers
     make attack ARGS="files --seed 7 --only 12"    one attempt again
 
 An attempt survives if the program gives a right result, or refuses with one sentence. It is wrong if there is a
@@ -29,7 +29,6 @@ KINDS = {
     "writers": "two writers under one name",
     "memory": "memory of an import by row groups",
     "files": "damaged and hostile files, through `import` and `report`",
-    "bits": "flipped bits in a recorded run",
 }
 """Name, which is also that of the module attack_NAME.py → row of the table. The longest come first."""
 LIMIT = 900

@@ -1,6 +1,5 @@
 """Small files that were damaged or made to do harm, as data: what is wrong with each, its content, and what is said."""
 
-import functools
 import io
 import json
 import pickle
@@ -194,14 +193,6 @@ def repeated_text(rows: int = 200) -> bytes:
     return written(pa.table({"rollout_log_probs": lists, "old_log_probs": lists, "prompt": text}))
 
 
-@functools.cache
-def repeated_lists() -> bytes:
-    """Return 2,000 objects with references to one text of 1 MiB, which would take 2 GiB."""
-    lists = pa.array([[-1.0]] * 2000, LISTS)
-    entry = pa.array([[{"logprob": -1.0, "token": "x" * MIB}]]).take(pa.array([0] * 2000))
-    return written(pa.table([entry, lists], [*PAIR]))
-
-
 def with_losses(text: str) -> bytes:
     lists = pa.array([[-1.0], [-1.0]], LISTS)
     return written(pa.table(dict.fromkeys(PAIR, lists) | {"losses": ['[{"rl": {"mask": true}}]', text]}))
@@ -213,13 +204,12 @@ PARQUET: dict[str, Case] = {
     "10⁸ zeros": (lambda _: zeros_in_one_row(100_000_000), MEMORY),
     "a column twice": (written(_TWICE), "cannot be read as Parquet"),
     "a text in many rows": (repeated_text(), ""),
-    "a text in many objects": (lambda _: repeated_lists(), MEMORY),
     "empty rows": (parquet(LISTS, 1_000_000, **dict.fromkeys(PAIR, [[]] * 300_000)), "no tokens that count"),
     "integers that would be negative": (
         parquet(**{name: [[-1.0]] for name in PAIR}, response_mask=[[np.uint64(2**64 - 5)]]), TOO_LARGE
     ),
     "no rows": (parquet(**{name: pa.array([], LISTS) for name in PAIR}), "holds no rows"),
-    "objects": (parquet(rollout_log_probs=[{"a": 1}], old_log_probs=[[-1.0]]), """got texts such as '{"a": 1}'"""),
+    "objects": (parquet(rollout_log_probs=[{"a": 1}], old_log_probs=[[-1.0]]), "is a column of struct<"),
     "lists of texts": (parquet(rollout_log_probs=[["a"]], old_log_probs=[[-1.0]]), "is a column of list<"),
     "null": (parquet(rollout_log_probs=[[-1.0], None], old_log_probs=[[-1.0]] * 2), "row 1 (from 0) has nothing"),
     "cut off": (parquet(**PAIR)[:200], "cannot be read as Parquet"),
