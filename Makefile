@@ -64,7 +64,7 @@ peers: $(READY) ## compare with the real verl 0.9.1, SkyRL and TRL; options in A
 mutate: $(READY) ## change the library one expression at a time: do the tests notice? ARGS="masked --sample 40"
 	@$(BIN)/python tests/mutants/mutate.py $(ARGS)
 
-attack: $(READY) ## attack the program with damaged files, kills, full disks and many sessions; ARGS="files --seed 7"
+attack: $(READY) ## attack the program with damaged files, kills and two writers; ARGS="files --seed 7"
 	@PYTHONPATH=tests/support:tests/bench $(BIN)/python tests/attack/attack.py $(ARGS)
 
 lessons: $(READY) system ## rebuild the notebooks from lessons/*.py

@@ -109,7 +109,8 @@ for name, use in missing(record).items():
 # %% [markdown]
 # The mask has a 0 where the second answer has no third token. Every page of the app that looks at ratios works with
 # this file. The command `import` lists what is missing, and what each missing field would enable. It reads `.jsonl`,
-# `.json`, `.parquet`, `.npz`, `.pt` and `.safetensors`, and the dumps of NeMo RL, prime-rl, slime, SkyRL and verl:
+# `.json`, `.parquet`, `.npz`, `.pt` and `.safetensors`, the dumps of NeMo RL, prime-rl and slime, and the arrays of
+# SkyRL and verl:
 #
 # ```
 # .venv/bin/python -m rlcorr import pairs.jsonl --run mine    # → runs/local/mine

@@ -18,7 +18,7 @@ from rlcorr.command.printing import table_row, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
-from rlcorr.foreign.stream import check_columns, count_unpaired_tokens, first_records, pair_batches, pair_files
+from rlcorr.foreign.stream import count_unpaired_tokens, first_records, pair_batches, pair_files
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.measuring.metrics import meaning, metrics
@@ -73,7 +73,6 @@ def measured_files(
 
     Raises `UsageError` if a file lacks a needed column or holds unusable numbers.
     """
-    check_columns(files, advantages=config.needs_advantages)
     batches = pair_batches(files, advantages=config.needs_advantages, clamp_rounding=clamp_rounding)
     return metrics(measure_stream(_with_progress_bar(batches), config))
 

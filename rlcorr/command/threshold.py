@@ -16,8 +16,8 @@ from rlcorr.command.options import ClampRounding, RunName
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
+from rlcorr.foreign.check import ROUNDING, clamp_batch
 from rlcorr.foreign.missing_fields import unpaired_sentence
-from rlcorr.foreign.values import ROUNDING, clamp_batch
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export

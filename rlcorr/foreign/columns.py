@@ -11,12 +11,12 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.names import NEEDED
-from rlcorr.foreign.parse.limits import MAX_NUMBERS, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
+from rlcorr.foreign.parse.request import MAX_NUMBERS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.types import TOP
 
 _LARGEST_INTEGER = 2**63 - 1
-ABORTED = "import --leave-out-aborted leaves out the rows for which one side has no log-prob, and counts them"
-"""How to leave them out, for messages."""
+ABORTED = "leave out the rows of aborted responses, for which one side has no log-prob"
+"""What to do with such rows, for messages."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class Lists:
     values: Tensor  # (N,) all rows, one after the other
     lengths: Tensor  # (B,) int64, with sum N
     padded: bool = False  # read from an array (B, T), so that some values may be padding
-    null: Tensor | None = None  # (B,) bool: rows in which the file has null, or nothing; here they are empty
 
     def rows(self) -> Tensor:
         """Return the row of each value, (N,)."""
@@ -55,14 +54,10 @@ def try_read(read: Callable[[], Column]) -> Column:
 
 
 def from_array(name: str, array: Tensor) -> Column:
-    """Return (B, T) as lists, and (B,) or a single number () unchanged; others, and too large ones, are unreadable.
+    """Return (B, T) as lists, and (B,) or a single number () unchanged. Raises `UsageError` for others.
 
     Only the sampler's likeliest tokens have three dimensions, (B, T, K), and become lists of T·K numbers.
     """
-    return try_read(lambda: _from_array(name, array))
-
-
-def _from_array(name: str, array: Tensor) -> Column:
     if array.is_complex() or (array.dtype.itemsize == 1 and array.is_floating_point()):
         raise UsageError(f"{name} has dtype {array.dtype}; bool, integers and floats of 16, 32 or 64 bits are read.")
     check_limit(MAX_NUMBERS if array.dim() > 1 else MAX_TOKENS, array.numel(), f"numbers in {name}")
@@ -76,7 +71,6 @@ def _from_array(name: str, array: Tensor) -> Column:
         array = _signed(name, array.numpy())
     if array.dim() < 2:
         return array
-    check_limit(MAX_ROWS, len(array), f"rows of {name}")
     return Lists(array.flatten(), torch.full(array.shape[:1], array.shape[1]), padded=True)
 
 
@@ -94,24 +88,27 @@ def from_table(table: pa.Table) -> Columns:
 
 
 def from_arrow(name: str, column: pa.ChunkedArray) -> Column:
-    """Return a column of numbers, lists of numbers or texts; a null text is empty, and a null number NaN."""
+    """Return a column of numbers, lists of numbers or texts; a null text is empty, and a null number NaN.
+
+    Raises `UsageError` if some rows have a list, and others null.
+    """
     kind = column.type
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return [text for chunk in column.chunks for text in _texts(chunk)]
     lists = isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
     whole = column.combine_chunks()
     values = whole.flatten() if lists else whole
+    if lists and whole.null_count:
+        row, hint = whole.is_null().index(True).as_py(), f": {ABORTED}" if name.endswith("log_probs") else ""
+        raise UsageError(f"row {row} (from 0) has nothing as {name}, another row has a list of numbers{hint}.")
     if pa.types.is_boolean(values.type) and values.null_count:
-        if lists:
-            raise UsageError(f"{name} holds nulls among true and false.")
         values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)
     tensor = _signed(name, array) if array.dtype.kind == "u" else torch.tensor(array)
     if not lists:
         return tensor
-    lengths = pc.fill_null(pc.call_function("list_value_length", [whole]), 0).to_numpy().astype("int64")
-    null = torch.tensor(whole.is_null().to_numpy(zero_copy_only=False)) if whole.null_count else None
-    return Lists(tensor, torch.tensor(lengths), null=null)
+    lengths = pc.call_function("list_value_length", [whole]).to_numpy().astype("int64")
+    return Lists(tensor, torch.tensor(lengths))
 
 
 def _texts(chunk: pa.Array) -> list[str]:
@@ -123,19 +120,6 @@ def _texts(chunk: pa.Array) -> list[str]:
 
 
 # --- checking columns ---
-
-
-def refuse_null(columns: Columns) -> Columns:
-    """Return the columns with `Unreadable` for every column that is null in a row and a list in others."""
-    return {name: _without_null(name, column) for name, column in columns.items()}
-
-
-def _without_null(name: str, column: Column) -> Column:
-    if not isinstance(column, Lists) or column.null is None or not bool(column.null.any()):
-        return column
-    row = int(column.null.nonzero()[0])
-    hint = f": {ABORTED}" if name.endswith("log_probs") else ""
-    return Unreadable(f"row {row} (from 0) has nothing as {name}, another row has a list of numbers{hint}.")
 
 
 def require_readable(column: Column) -> Lists | Tensor | list[str]:
@@ -182,36 +166,24 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = 
 
 
 def select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows of every column at which `selected` (B,) is true; a number for the whole file stays."""
+    """Return the rows of every column at which `selected` (B,) is true."""
     result: Columns = {}
-    for name, any_column in columns.items():
-        column = fit_rows(name, any_column, len(selected))
+    for name, column in columns.items():
         if isinstance(column, Lists):
-            null = None if column.null is None else column.null[selected]
-            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
+            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded)
         elif isinstance(column, list):
             result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
-        else:
-            result[name] = column[selected] if isinstance(column, Tensor) and column.dim() else column
+        elif isinstance(column, Tensor):
+            result[name] = column[selected]
     return result
 
 
 def fit_rows(name: str, column: Column, rows: int) -> Column:
-    """Return the column if it has so many rows; otherwise leave it out, see `leave_out`."""
-    got = count_rows(column, rows)
-    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
-
-
-def count_rows(column: Column, default: int) -> int:
-    """Return the number of rows of a column.
-
-    It is `default` for one number for the whole file, and for a column that cannot be read.
-    """
-    if isinstance(column, Lists):
-        return len(column.lengths)
+    """Return the column if it has so many rows, or one number for the whole file; otherwise see `leave_out`."""
     if isinstance(column, Unreadable) or (isinstance(column, Tensor) and not column.dim()):
-        return default
-    return len(column)
+        return column
+    got = len(column.lengths if isinstance(column, Lists) else column)
+    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
 
 
 def leave_out(name: str, why: str) -> Unreadable:

@@ -11,11 +11,11 @@ from collections.abc import Collection
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_readable
+from rlcorr.foreign.check import one_per_row
+from rlcorr.foreign.columns import Columns, Lists, fit_rows, require_readable
 from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, UNIQUE, WANTED, WITHOUT_PAIR
-from rlcorr.foreign.parse.limits import Unreadable
+from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
-from rlcorr.systems import skyrl
 from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.verl import dumps as verl_dumps
 
@@ -25,10 +25,8 @@ def adapt_dump(columns: Columns, names: Collection[str]) -> Columns:
 
     Raises `UsageError` if a mask over rows has no number per row.
     """
-    if columns.keys() >= skyrl.DUMP_COLUMNS:
-        return _skyrl_batch(columns)
     for dump in DUMPS:
-        if dump.columns <= columns.keys() and (not dump.one_of or dump.one_of & set(names)):
+        if dump.columns <= set(names) and (not dump.one_of or dump.one_of & set(names)):
             return _apply_dump(dump, columns)
     return _verl_arrays(columns)
 
@@ -39,7 +37,8 @@ def _apply_dump(dump: Dump, columns: Columns) -> Columns:
     if isinstance(mask, Lists):
         mask_values = mask.values * (mask.positions() > 0)
         if rows is not None:
-            mask_values = mask_values * _row_numbers(dump.row_mask, rows, len(mask.lengths))[mask.rows()]
+            numbers = one_per_row(dump.row_mask, fit_rows("response_mask", rows, len(mask.lengths)))
+            mask_values = mask_values * numbers[mask.rows()]
         columns[dump.mask_over_dummy] = Lists(mask_values, mask.lengths)
     for theirs, mine in dump.renamed.items():
         if theirs in columns:
@@ -47,67 +46,16 @@ def _apply_dump(dump: Dump, columns: Columns) -> Columns:
     return columns
 
 
-def _row_numbers(name: str, column: Column, rows: int) -> torch.Tensor:
-    """Return a mask with one number per row, which may be in lists of length 1. Raises `UsageError` otherwise."""
-    values = column.values if isinstance(column, Lists) and bool((column.lengths == 1).all()) else column
-    if not isinstance(values, torch.Tensor) or len(values) != rows:
-        raise UsageError(f"{name} must hold one number per row: 0 where no token of the row counts.")
-    return values
-
-
 def _verl_arrays(columns: Columns) -> Columns:
     columns = dict(columns)
-    for theirs, mine in verl_dumps.TOKEN_IDS.items():
-        if isinstance(columns.get(theirs), Lists):
-            columns[mine] = columns.pop(theirs)
-    prompts, attention = columns.get("prompt_ids"), columns.get(verl_dumps.ATTENTION_MASK)
-    if isinstance(prompts, Lists) and attention is not None:
-        columns["prompt_mask"] = _prompt_mask(prompts, attention)
+    if isinstance(columns.get("responses"), Lists):
+        columns["response_ids"] = columns.pop("responses")
+    if isinstance(columns.get("prompts"), Lists):
+        del columns["prompts"]  # ids between padding, not texts
     scores = columns.get(verl_dumps.TOKEN_SCORES)
-    if scores is not None and "rewards" not in columns:
-        columns["rewards"] = _row_sums(verl_dumps.TOKEN_SCORES, scores)
-    return columns
-
-
-def _prompt_mask(prompts: Lists, attention: Column) -> Column:
-    if not isinstance(attention, Lists):
-        return attention if isinstance(attention, Unreadable) else Unreadable("attention_mask must hold lists per row.")
-    if len(prompts.lengths) != len(attention.lengths) or bool((prompts.lengths > attention.lengths).any()):
-        return Unreadable("attention_mask must cover prompt and response; it is shorter than the prompts.")
-    in_prompt = attention.positions() < prompts.lengths[attention.rows()]
-    return Lists(attention.values[in_prompt], prompts.lengths)
-
-
-def _row_sums(name: str, scores: Column) -> Column:
-    """Return the sum of the numbers of each row."""
-    if not isinstance(scores, Lists):
-        return scores if isinstance(scores, Unreadable) else Unreadable(f"{name} must hold a list of numbers per row.")
-    return torch.zeros(len(scores.lengths)).index_add_(0, scores.rows(), scores.values.float())
-
-
-def _skyrl_batch(columns: Columns) -> Columns:
-    """Return SkyRL's columns with response_ids and prompt_ids cut out of `sequences`.
-
-    The loss runs over loss_mask. Response tokens that it leaves out (a tool's answer) are not prompt tokens, either.
-    """
-    columns = dict(columns)
-    sequences = columns.pop(skyrl.SEQUENCES)
-    response = columns.pop(skyrl.RESPONSE_MASK, columns[skyrl.LOSS_MASK])
-    attention = columns.get(verl_dumps.ATTENTION_MASK)
-    if isinstance(sequences, Unreadable):
-        return columns | {"response_ids": sequences}
-    if not (isinstance(sequences, Lists) and isinstance(response, Lists) and sequences.padded and response.padded):
-        return columns
-    rows, tokens = len(sequences.lengths), int(response.lengths[0]) if len(response.lengths) else 0
-    ids = sequences.values.view(rows, -1)
-    if len(response.lengths) != rows or tokens > ids.shape[1]:
-        why = Unreadable("sequences must cover prompt and response; it is shorter than the log-probs.")
-        return columns | {"response_ids": why}
-    columns["response_ids"] = Lists(ids[:, ids.shape[1] - tokens :].flatten(), response.lengths, padded=True)
-    if isinstance(attention, Lists) and torch.equal(attention.lengths, sequences.lengths):
-        in_prompt = attention.values.view(rows, -1) != 0
-        in_prompt[:, ids.shape[1] - tokens :] &= response.values.view(rows, -1) == 0
-        columns["prompt_ids"] = Lists(ids[in_prompt], in_prompt.sum(-1))
+    if isinstance(scores, Lists) and "rewards" not in columns:
+        sums = torch.zeros(len(scores.lengths))
+        columns["rewards"] = sums.index_add_(0, scores.rows(), scores.values.float())
     return columns
 
 
@@ -122,7 +70,6 @@ def to_our_names(columns: Columns, names: Collection[str]) -> Columns:
     may be a loss mask but is unknown.
     """
     refuse_unknown_masks(names, WANTED)
-    columns = refuse_null(columns)
     _refuse_unreadable({name: column for name, column in columns.items() if name not in OPTIONAL})
     columns = adapt_dump(columns, names)
     named: Columns = {}

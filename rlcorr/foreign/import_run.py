@@ -1,7 +1,6 @@
 """Files of pairs imported as one run."""
 
 import ctypes
-import glob
 import itertools
 import math
 import platform
@@ -10,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
-from rlcorr.foreign.missing_fields import aborted_sentence, fill_missing, missing, unpaired_sentence
-from rlcorr.foreign.read_file import ENDINGS, LARGE, parts_of_file
+from rlcorr.foreign.missing_fields import fill_missing, missing, unpaired_sentence
+from rlcorr.foreign.read_file import LARGE, parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
 from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
@@ -37,56 +35,10 @@ class ImportSummary:
     notes: tuple[str, ...] = ()
     unpaired: int = 0
     """Tokens that count but are left out of every number, because the engine's log-prob was NaN."""
-    aborted: int = 0
-    """Responses that were left out, because one side has no log-prob for them."""
 
     def left_out(self) -> list[str]:
-        """Return a sentence about the tokens, and one about the responses, that were left out on request."""
-        tokens = [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
-        return [*tokens, *([aborted_sentence(self.aborted, self.responses)] if self.aborted else [])]
-
-
-# --- finding files ---
-
-
-def find_files(paths: Sequence[str]) -> list[Path]:
-    """Return the files named by paths, all files in folders and their subfolders, and all matches of globs.
-
-    Raises `UsageError` if one of the paths gives no file, or a file is named twice.
-    """
-    files = [file for path in paths for file in _matching_files(path)]
-    if len(set(files)) < len(files):
-        repeated = next(file for file in files if files.count(file) > 1)
-        raise UsageError(f"{repeated} is named twice.")
-    return files
-
-
-def _matching_files(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        inside = [file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file()]
-        steps = [file for file in inside if file.parent.name == "steps"]
-        if not inside:
-            raise UsageError(f"{pattern} holds no file that ends in {', '.join(ENDINGS)}.")
-        return sorted(steps if (path / "steps").is_dir() else inside)
-    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    if not matches:
-        raise UsageError(f"{pattern} is neither a file nor a folder, and as a glob it matches nothing.")
-    return [file for match in matches for file in _matching_files(match)]
-
-
-def file_source(file: Path, **repairs: bool) -> Source:
-    """Return a source of a file's parts; `repairs` as in `Repairs`. Raises `UsageError` if it cannot be read."""
-    try:
-        size = file.stat().st_size
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
-    return Source(str(file), lambda: parts_of_file(file, **repairs), size)
-
-
-# --- one run ---
+        """Return a sentence about the tokens that were left out on request, if there are any."""
+        return [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
 
 
 def return_large_blocks(size: int) -> None:
@@ -113,9 +65,9 @@ def import_files(
     Args:
         join: join the rows that several files have of one step, see `read_steps`.
         watch: called with the size of every file that has been read.
-        repairs: those of `Repairs`.
+        repairs: those of `steps.to_tokens`.
     """
-    sources = [file_source(file, **repairs) for file in files]
+    sources = [Source(str(f), lambda f=f: parts_of_file(f, **repairs), f.stat().st_size) for f in files]
     names = files[0].name if len(files) == 1 else f"{len(files)} files, the first of which is {files[0].name}"
     return write_run(run, read_steps(sources, watch, join=join), f"Imported from {names}.")
 
@@ -142,20 +94,20 @@ def write_run(run: Path, records: Iterable[StepRecord], story: str) -> ImportSum
 
 def summarize(records: Iterable[StepRecord]) -> ImportSummary:
     """Return the summary of these steps. Raises what `records` raises."""
-    steps = responses = tokens = unpaired = aborted = 0
+    steps = responses = tokens = unpaired = 0
     lacking: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for record in records:
         mask = record.batch.response_mask
         steps, responses, tokens = steps + 1, responses + len(mask), tokens + int(mask.sum())
-        unpaired, aborted = unpaired + record.batch.count_unpaired(), aborted + record.aborted
+        unpaired += record.batch.count_unpaired()
         lacking |= missing(record)
         for note in record.notes:
             # One note per column (its first word) is printed, with the number of other steps.
             notes.setdefault(note.partition(" ")[0], []).append(f"step {record.step}: {note}")
         del record, mask  # frees the memory before the next step is read
     sentences = (first + (f" So are {len(more)} more steps." if more else "") for first, *more in notes.values())
-    return ImportSummary(steps, responses, tokens, lacking, tuple(sentences), unpaired, aborted)
+    return ImportSummary(steps, responses, tokens, lacking, tuple(sentences), unpaired)
 
 
 def _write_steps(run: Path, records: Iterable[StepRecord]) -> Iterator[StepRecord]:

@@ -6,7 +6,7 @@ from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REWARDS
 from rlcorr.systems.verl import dumps as verl_dumps
 from rlcorr.types import TOP
 
-DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP)
+DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP, skyrl.DUMP)
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
 _ENDINGS = ("log_probs", "log_prob", "logprobs", "logprob", "logps", "logp", "per_token_logps")
@@ -27,7 +27,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ref_log_probs": _spellings("ref", "reference", "reference_policy", "base", "base_action"),
     "response_mask": ("response_mask", "loss_mask", "loss_masks", "action_mask", "completion_mask", "token_loss_mask"),
     "lengths": ("lengths", "response_lengths", "response_length", "completion_lengths", "completion_length"),
-    "offsets": ("offsets", "cu_seqlens"),
     "advantages": ("advantages", "advantage"),
     "returns": ("returns",),
     "values": ("values",),
@@ -52,7 +51,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Our name → the names in other systems. If a file has several of these, the first is used, except for `UNIQUE`.
 prime-rl's export_step is the step of a run; its step is that of a trainer, which several runs may share."""
 
-NEEDED = (*PAIR, "response_mask", "lengths", "offsets", "step")
+NEEDED = (*PAIR, "response_mask", "lengths", "step")
 """Columns that must be readable, otherwise the file is refused: the pair, the columns that say which tokens count, and
 the step. Any other column that cannot be read is left out, with a note."""
 
@@ -73,20 +72,15 @@ WITHOUT_PAIR = (
 )  # fmt: skip
 
 WANTED = frozenset(name for names in NAMES.values() for name in names) | {
-    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, skyrl.SEQUENCES, *COUNTED,
+    verl_dumps.TOKEN_SCORES, *COUNTED,
     *(name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
 }  # fmt: skip
 """Names of all columns that are read."""
 
 OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEEDED for name in names) | {
-    verl_dumps.ATTENTION_MASK, verl_dumps.TOKEN_SCORES, *REWARDS, *PLACED.values(),
+    verl_dumps.TOKEN_SCORES, *REWARDS, *PLACED.values(),
 }  # fmt: skip
 """Names of `WANTED` that are left out if unreadable. A mask that is multiplied into response_mask is not optional."""
-
-PAIR_NAMES = frozenset(name for field in PAIR for name in NAMES[field]) | {
-    theirs for dump in DUMPS for theirs, mine in dump.renamed.items() if mine in PAIR
-}  # fmt: skip
-"""Names that the two log-probs have in files."""
 
 RECORDED_STEP_COLUMNS = {
     "group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"
@@ -95,8 +89,8 @@ RECORDED_STEP_COLUMNS = {
 
 _TO_MEASURE = (*PAIR, "response_mask", "lengths", "advantages")
 WANTED_TO_MEASURE = frozenset(name for field in _TO_MEASURE for name in NAMES[field]) | {
-    name for dump in DUMPS for name in (*dump.columns, *dump.one_of, dump.mask_over_dummy, dump.row_mask) if name
-} | skyrl.DUMP_COLUMNS | COUNTED  # fmt: skip
+    name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name
+} | COUNTED  # fmt: skip
 """Names of the columns that are read if only the mismatch is measured."""
 
 _LOG_PROBS = tuple(
@@ -113,7 +107,6 @@ KEYS = Keys(
     log_probs=_LOG_PROBS,
     masks=_LOSS_MASKS,
     ids=(*NAMES["response_ids"], *NAMES["token_ids"]),
-    prompts=frozenset({*NAMES["prompt_ids"], *NAMES["token_ids"]}),
     top=TOP,
     per_token=frozenset({
         *_LOG_PROBS, *_LOSS_MASKS, *NAMES["response_ids"], *NAMES["policy_versions"], *NAMES["turn_ids"],

@@ -1,13 +1,14 @@
-"""A file of log-prob pairs, in any of the formats that are read, as recorded steps.
+"""A file of log-prob pairs, in any of the formats that are read, as columns and as parts of steps.
 
 Parquet and JSON Lines hold a response per row; .npz, .pt and .safetensors hold arrays (B, T) with a mask, or all tokens
-in one array (N,) with lengths or offsets. rollout_log_probs and old_log_probs are needed; `names` has their names in
+in one array (N,) with lengths. rollout_log_probs and old_log_probs are needed; `names` has their names in
 other systems. Files are not trusted: another process parses them (`child`), and no pickle is executed.
 """
 
-import shutil
+import glob
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,37 +18,62 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.child import parsed, seconds_for
-from rlcorr.foreign.columns import Columns, from_array, from_arrow, from_table, try_read
+from rlcorr.foreign.columns import Column, Columns, from_array, from_arrow, from_table, try_read
 from rlcorr.foreign.names import KEYS, WANTED
-from rlcorr.foreign.parse.limits import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Unreadable, check_limit
-from rlcorr.foreign.parse.request import Request
+from rlcorr.foreign.parse.request import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Request, Unreadable, check_limit
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
-from rlcorr.systems import skyrl, slime
+from rlcorr.systems import skyrl
 from rlcorr.systems.verl import dumps as verl_dumps
 
-_CONTENT = {
-    ".parquet": ".parquet", ".jsonl": ".json", ".json": ".json", ".npz": "an archive", ".safetensors": ".safetensors",
-    ".pt": "an archive", ".pth": "an archive", ".pkl": "a pickle", ".pickle": "a pickle",
-}  # fmt: skip
-"""Ending → the kind that the content must look like."""
-ENDINGS = tuple(_CONTENT)
-_PICKLES = (".ckpt", ".bin", ".joblib")
+ENDINGS = (".parquet", ".jsonl", ".json", ".npz", ".safetensors", ".pt", ".pth")
+_PICKLES = (".pkl", ".pickle", ".ckpt", ".bin", ".joblib")
 LARGE = 32 << 20
 """A Parquet file with more bytes than this is never whole in memory."""
 PART = 1 << 18
 """Numbers of a column of such a file that are in memory at once."""
 _HEAD = 1 << 20
-"""Bytes at the beginning of a file that say what it is."""
+"""Bytes at the beginning of a pickle that say which system wrote it."""
 _CONVERSIONS = {
     b"skyrl": skyrl.FROM_PICKLE,
     b"verl": verl_dumps.FROM_PICKLE,
-    b"slime": slime.FROM_PICKLE,
     b"roll.distributed": "ROLL's rollout_mock has the engine's log-probs only, so it has no pair",
 }
 _ANY_ARRAYS = (
     "arrays (B, T) go into `numpy.savez('pairs.npz', rollout_log_probs=…, old_log_probs=…, response_mask=…)`, or with "
     "torch.save into a .pt"
 )
+
+
+# --- finding files ---
+
+
+def find_files(paths: Sequence[str], endings: Sequence[str] = ENDINGS) -> list[Path]:
+    """Return the files named by paths, all files in folders and their subfolders, and all matches of globs.
+
+    Raises `UsageError` if one of the paths gives no file, or a file is named twice.
+    """
+    files = [file for path in paths for file in _matching_files(path, endings)]
+    if len(set(files)) < len(files):
+        repeated = next(file for file in files if files.count(file) > 1)
+        raise UsageError(f"{repeated} is named twice.")
+    return files
+
+
+def _matching_files(pattern: str, endings: Sequence[str]) -> list[Path]:
+    path = Path(pattern)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        inside = [file for file in path.rglob("*") if file.suffix.lower() in endings and file.is_file()]
+        inside = inside or [file for file in path.rglob("*") if file.suffix.lower() in _PICKLES]  # refused with advice
+        steps = [file for file in inside if file.parent.name == "steps"]
+        if not inside:
+            raise UsageError(f"{pattern} holds no file that ends in {', '.join(endings)}.")
+        return sorted(steps if (path / "steps").is_dir() else inside)
+    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
+    if not matches:
+        raise UsageError(f"{pattern} is neither a file nor a folder, and as a glob it matches nothing.")
+    return [file for match in matches for file in _matching_files(match, endings)]
 
 
 # --- files → columns ---
@@ -73,10 +99,14 @@ def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: b
     """
     names: list[str] = []
     columns: Columns = {}
+    is_whole = True
     tables: list[pa.Table] = []
-    for facts, table in parsed(_request(path, ending, wanted)):
+    request = Request(path.absolute(), ending, wanted, KEYS, PART, seconds_for(path.stat().st_size))
+    for facts, table in parsed(request):
         names = facts.get("names", names)
-        if facts.get("rows") == 0 and not in_parts:
+        if facts.get("rows") == 0:
+            if in_parts:
+                return
             raise UsageError("holds no rows.")
         columns |= {name: Unreadable(why) for name, why in facts.get("unreadable", {}).items()}
         if "name" in facts:
@@ -84,26 +114,21 @@ def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: b
         elif table.num_columns:
             tables.append(table)
             if in_parts or _is_long(tables):
-                in_parts = True
+                in_parts, is_whole = True, False
                 yield _joined(columns, names, tables)
                 tables = []
-    if tables or not in_parts:
+    if tables or is_whole:
         yield _joined(columns, names, tables)
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the names of all columns of a Parquet file. Raises `UsageError` if it is damaged."""
-    return [name for facts, _ in parsed(_request(path, ".parquet", frozenset())) for name in facts["names"]]
-
-
-def _request(path: Path, ending: str, wanted: frozenset[str]) -> Request:
-    return Request(path.absolute(), ending, wanted, KEYS, PART, seconds_for(path.stat().st_size))
 
 
 def _array(facts: dict[str, Any], table: pa.Table) -> Columns:
     name = facts["name"]
-    column = try_read(lambda: from_arrow(name, table[name]))
-    return {name: from_array(name, column.view(facts["shape"])) if isinstance(column, torch.Tensor) else column}
+
+    def read() -> Column:
+        column = from_arrow(name, table[name])
+        return from_array(name, column.view(facts["shape"])) if isinstance(column, torch.Tensor) else column
+
+    return {name: try_read(read)}
 
 
 def _is_long(tables: Sequence[pa.Table]) -> bool:
@@ -121,7 +146,16 @@ def _joined(columns: Columns, names: list[str], tables: Sequence[pa.Table]) -> F
     return FileColumns(columns | (from_table(table) if table else {}), names, len(table) if table else 0)
 
 
-# --- columns → steps ---
+@contextmanager
+def after_row(row: int) -> Iterator[None]:
+    """Add to every `UsageError` that is raised inside after which row of the file its rows are counted, unless at 0."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"after row {row:,}: {error}" if row else str(error)) from error
+
+
+# --- files → parts of steps ---
 
 
 def read_parts(name: str, content: bytes, **repairs: bool) -> Iterator[Part]:
@@ -130,25 +164,22 @@ def read_parts(name: str, content: bytes, **repairs: bool) -> Iterator[Part]:
         ending = _ending(name, content[:_HEAD], len(content))
 
     def parts() -> Iterator[Part]:
-        folder = Path(tempfile.mkdtemp(prefix="rlcorr_"))
-        try:
-            path = folder / "file"
+        with tempfile.TemporaryDirectory(prefix="rlcorr_") as folder:
+            path = Path(folder) / "file"
             path.write_bytes(content)
             yield from _parts(path, name, ending, repairs)
-        finally:
-            shutil.rmtree(folder)
 
     return parts()
 
 
 def parts_of_file(path: Path, **repairs: bool) -> Iterator[Part]:
-    """Yield the content of a file by step, with log-probs that are not checked yet.
+    """Yield the content of a file by step, every value checked.
 
     Args:
         path: the file. Its suffix says the format, and its digits may say the step.
-        repairs: those of `Repairs`.
+        repairs: those of `to_tokens`.
 
-    Raises `UsageError` if the file cannot be read or lacks a needed column.
+    Raises `UsageError` if the file cannot be read, or lacks a needed column or has a wrong number in it.
     """
     with name_in_errors(str(path)):
         try:
@@ -161,52 +192,33 @@ def parts_of_file(path: Path, **repairs: bool) -> Iterator[Part]:
 
 
 def _parts(path: Path, name: str, ending: str, repairs: dict[str, bool]) -> Iterator[Part]:
+    row = 0
     with name_in_errors(name):
         in_parts = ending == ".parquet" and path.stat().st_size > LARGE
         for part in read_columns(path, ending, WANTED, in_parts=in_parts):
-            yield from to_parts(part.columns, part.names, step_of_path(name), **repairs)
-
-
-# --- the format of a file ---
+            with after_row(row):
+                parts = to_parts(part.columns, part.names, step_of_path(name), **repairs)
+            row += part.rows
+            del part  # frees the memory before the parts are merged
+            yield from parts
+            parts.clear()
 
 
 def _ending(name: str, head: bytes, size: int) -> str:
-    """Return the suffix that says the format. Raises `UsageError` if the content starts like another format."""
-    ending, kind = PurePosixPath(name).suffix.lower(), _kind(head)
-    expected = _CONTENT.get(ending)
-    if ending in _PICKLES or (kind == "a pickle" != expected) or (expected == "a pickle" and not _is_skyrl(head)):
-        raise _refusal(head)
-    if expected is None:
+    """Return the suffix that says the format. Raises `UsageError` for others, for pickles, and for an empty file."""
+    ending = PurePosixPath(name).suffix.lower()
+    # torch.save writes a zip archive, so a pickle under its ending is another program's. The first byte of a
+    # .safetensors is a part of a number.
+    if ending in _PICKLES or (head[:1] == b"\x80" and ending != ".safetensors"):
+        conversion = next((text for mark, text in _CONVERSIONS.items() if mark in head), _ANY_ARRAYS)
+        raise UsageError(
+            "Reading a pickle runs the code in it, so it is not read here. Convert it where you trust it: "
+            f"{conversion}."
+        )
+    if ending not in ENDINGS:
         raise UsageError(f"files that end in {', '.join(ENDINGS)} are read; this one ends in {ending!r:.20}.")
+    if not size:
+        raise UsageError("is empty.")
     if ending != ".parquet":
         check_limit(MAX_BYTES, size, "bytes")
-    if not head.strip(b" \t\r\n\0"):
-        raise UsageError("is empty.")
-    if expected not in (kind, "a pickle"):  # a pickle of protocol 0 or 1 may start with any byte
-        raise UsageError(f"ends in {ending}, but its content looks like {kind}.")
     return ending
-
-
-def _is_skyrl(head: bytes) -> bool:
-    return skyrl.PICKLE_MARK in head
-
-
-def _refusal(head: bytes) -> UsageError:
-    """Return the error for a pickle, with the conversion for the system that seems to have written it, or any."""
-    conversions = [text for mark, text in _CONVERSIONS.items() if mark in head]
-    return UsageError(
-        "Reading a pickle runs the code in it, so it is not read here. Convert it where you trust it: "
-        f"{conversions[0] if conversions else _ANY_ARRAYS}."
-    )
-
-
-def _kind(content: bytes) -> str:
-    if content[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        return "a pickle"
-    if content[:4] == b"PAR1":
-        return ".parquet"
-    if content[:2] == b"PK":
-        return "an archive"
-    if content[8:9] == b"{" and content[:1] != b"{" and b"\0" in content[:8]:
-        return ".safetensors"
-    return ".json" if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "something else"

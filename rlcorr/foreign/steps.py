@@ -4,25 +4,24 @@ import heapq
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.columns import Column, Columns, Lists, count_rows, leave_out, require_lists, select_rows
+from rlcorr.foreign.check import checked, clamp_values
+from rlcorr.foreign.columns import Column, Columns, Lists, require_lists, select_rows
 from rlcorr.foreign.find_columns import to_our_names
-from rlcorr.foreign.names import PAIR_NAMES, RECORDED_STEP_COLUMNS
-from rlcorr.foreign.parse.limits import MAX_TOKENS, Unreadable, check_limit
-from rlcorr.foreign.to_record import NoTokens, to_record
-from rlcorr.foreign.values import clamp_columns, whole_numbers
-from rlcorr.foreign.which_tokens_count import keep_counting_tokens, leave_out_aborted, mark_unpaired
+from rlcorr.foreign.names import RECORDED_STEP_COLUMNS
+from rlcorr.foreign.parse.request import MAX_TOKENS, check_limit
+from rlcorr.foreign.to_record import to_record
+from rlcorr.foreign.which_tokens_count import keep_counting_tokens
 from rlcorr.records.step_files import StepRecord
 
-# --- numbers in the names of files, and rows by step ---
+# --- numbers in the names of files ---
 
 
 _STEP = re.compile(r"(?:^|[^a-z])(?:[a-z]*step|rollout)[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
@@ -52,148 +51,123 @@ def _number_in_path(pattern: re.Pattern[str], path: str) -> int | None:
     return int(matches[0][1]) if matches else None
 
 
-# --- by step ---
-
-
-def split_by_step(columns: Columns, path_step: int | None) -> list[tuple[int | None, Columns]]:
-    """Return the columns of each step in the column `step`, ascending; rows keep the order of the file.
-
-    Without such a column all rows are of `path_step`, the step in the file's name. Raises `UsageError` if the two
-    differ.
-    """
-    column = columns.get("step")
-    if column is None:
-        return [(path_step, columns)]
-    values = column.values if isinstance(column, Lists) else column
-    numbers = whole_numbers("step", values).flatten().unique(sorted=True)
-    if not len(numbers) or int(numbers[0]) < 0:
-        raise UsageError("step must be a number ≥ 0 per row.")
-    if len(numbers) > 1:
-        steps = _step_of_rows(column)
-        return [(int(number), select_rows(columns, steps == number)) for number in numbers]
-    if path_step is not None and path_step != int(numbers[0]):
-        raise UsageError(f"its name has step {path_step}, but its column step has {int(numbers[0])}.")
-    return [(int(numbers[0]), columns)]
-
-
-def _step_of_rows(column: Column) -> Tensor:
-    if isinstance(column, Lists) and bool((column.lengths == 1).all()):
-        return column.values
-    if not isinstance(column, Tensor) or column.dim() != 1:
-        raise UsageError("step must be one number per row.")
-    return column
-
-
-# --- ranks and parts of one step ---
-
-
-def concat_columns(parts: Sequence[Columns]) -> Columns:
-    """Return the rows of all parts in one set of columns.
-
-    A column that one of the parts lacks is left out; missing rewards become NaN instead. Raises `UsageError` if a
-    needed column is missing in a part.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    names = list(dict.fromkeys(name for part in parts for name in part))
-    return {name: _concat(name, [_column_of_part(name, index, parts) for index in range(len(parts))]) for name in names}
-
-
-def _column_of_part(name: str, index: int, parts: Sequence[Columns]) -> Column:
-    part = parts[index]
-    if name in part:
-        return part[name]
-    if name == "rewards":
-        return torch.full((count_rows(part["rollout_log_probs"], 0),), torch.nan)
-    return leave_out(name, f"{name} is not in part {index} (from 0) of the {len(parts)} parts of a step.")
-
-
-def _concat(name: str, columns: list[Column]) -> Column:
-    for column in columns:
-        if isinstance(column, Unreadable):
-            return column
-    lists = [column for column in columns if isinstance(column, Lists)]
-    texts = [column for column in columns if isinstance(column, list)]
-    tensors = [column for column in columns if isinstance(column, Tensor)]
-    if len(lists) == len(columns):
-        return Lists(torch.cat([column.values for column in lists]), torch.cat([column.lengths for column in lists]))
-    if len(texts) == len(columns):
-        return [text for column in texts for text in column]
-    if len(tensors) == len(columns):
-        return torch.cat([tensor.flatten() for tensor in tensors]) if tensors[0].dim() else tensors[0]
-    return leave_out(name, f"{name} is a list per row in one part of a step, but not in another.")
-
-
-# --- columns → steps ---
+# --- columns → parts of steps ---
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one step in a file; `step` is None if neither the file nor its name has one."""
+    """The rows of one step in a file, every value checked; `step` is None if neither the file nor its name has one."""
 
     step: int | None
     columns: Columns
-    aborted: int = 0
-    """Rows that `leave_out_aborted` left out of the file; those of all its steps are counted with the first part."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Columns of the file that are left out → why."""
 
 
-@dataclass(frozen=True)
-class Repairs:
-    """Faults of a file that are repaired on request. Without it the file is refused."""
-
-    nan_is_ratio_one: bool = False  # leave out tokens whose engine log-prob is NaN, see `mark_unpaired`
-    clamp_rounding: bool = False  # set log-probs slightly above 0 to 0, see `clamp_columns`
-    leave_out_aborted: bool = False  # leave out rows for which one side has no log-prob, see `leave_out_aborted`
-
-
-def to_tokens(columns: Columns, names: Collection[str], repairs: Repairs) -> Columns:
-    """Return columns, still under the file's names, under ours, with the tokens that count alone.
+def to_tokens(
+    columns: Columns, names: Collection[str], *, nan_is_ratio_one: bool = False, clamp_rounding: bool = False
+) -> tuple[Columns, dict[str, str]]:
+    """Return the checked numbers of the tokens that count, under our names, and why other columns are left out.
 
     Args:
-        columns: the columns that were read.
+        columns: the columns that were read, under the file's names.
         names: the names of all columns of the file.
-        repairs: what is repaired, except `leave_out_aborted`.
+        nan_is_ratio_one: leave out, and count, tokens whose engine log-prob is NaN, instead of refusing the file.
+        clamp_rounding: set log-probs slightly above 0 to 0, see `check.clamp_values`, instead of refusing the file.
 
-    Raises `UsageError` if a needed column is missing or unreadable.
+    Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """
     ours = to_our_names(columns, names)
-    if repairs.nan_is_ratio_one:
-        ours = mark_unpaired(ours)
-    if repairs.clamp_rounding:
-        ours = clamp_columns(ours)
-    return keep_counting_tokens(ours, may_be_padded=not set(names) >= RECORDED_STEP_COLUMNS)
+    if clamp_rounding:
+        ours = {name: _clamp(column) if name.endswith("log_probs") else column for name, column in ours.items()}
+    may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
+    kept = keep_counting_tokens(ours, may_be_padded=may_be_padded, nan_is_ratio_one=nan_is_ratio_one)
+    return checked(kept)
+
+
+def _clamp(column: Column) -> Column:
+    if isinstance(column, Lists):
+        return replace(column, values=clamp_values(column.values))
+    return clamp_values(column) if isinstance(column, torch.Tensor) else column
 
 
 def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
-    """Return columns, still under the file's names, as one part per step.
+    """Return the rows of each step in the column `step`, ascending; rows keep the order of the file.
 
     Args:
         columns, names: as in `to_tokens`, which says what is raised.
-        path_step: the step in the name of the file, if it has one.
-        repairs: those of `Repairs`.
+        path_step: the step in the name of the file, if it has one; without a column all rows are of this step. It is an
+            error if the two differ.
+        repairs: those of `to_tokens`.
     """
-    asked, aborted = Repairs(**repairs), 0
-    if asked.leave_out_aborted:
-        columns, aborted = leave_out_aborted(columns, PAIR_NAMES)
-    steps = split_by_step(to_tokens(columns, names, asked), path_step)
-    return [Part(step, rows, 0 if number else aborted) for number, (step, rows) in enumerate(steps)]
+    tokens, left_out = to_tokens(columns, names, **repairs)
+    steps = tokens.pop("step", None)
+    if not isinstance(steps, torch.Tensor):
+        return [Part(path_step, tokens, left_out)]
+    numbers = steps.unique(sorted=True).tolist()
+    if len(numbers) == 1:
+        if path_step not in (None, numbers[0]):
+            raise UsageError(f"its name has step {path_step}, but its column step has {numbers[0]}.")
+        return [Part(numbers[0], tokens, left_out)]
+    return [Part(number, select_rows(tokens, steps == number), left_out) for number in numbers]
 
 
 def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
     """Return the rows of all parts as one step.
 
-    A log-prob may be at most 0.01 (rounding, as in `TokenBatch.check_values`). It may be −inf; its ratio is then e^±20.
-
     Args:
         parts: parts of one step, for example those of its ranks.
         step: the number of the step, if it is not that of the parts.
 
-    Raises `UsageError` for NaN in a token, −inf in both log-probs, or a needed column that cannot be used.
+    Raises `NoTokens` if no token counts.
     """
     number = parts[0].step if step is None else step
-    columns = concat_columns([part.columns for part in parts])
-    columns = columns if number is None else columns | {"step": torch.tensor(number)}
-    return replace(to_record(columns), aborted=sum(part.aborted for part in parts))
+    left_out = {name: why for part in parts for name, why in part.left_out.items()}
+    columns = _concat([part.columns for part in parts], left_out)
+    return to_record(columns, 1 if number is None else number, left_out)
+
+
+def _concat(parts: Sequence[Columns], left_out: dict[str, str]) -> Columns:
+    """Return the rows of all parts in one set of columns.
+
+    A column that one of the parts lacks is added to `left_out`. Missing rewards become NaN instead, and missing turns
+    and counts 0.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    whole: Columns = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        columns = [part[name] if name in part else _default(name, part) for part in parts]
+        joined = _join(columns)
+        if joined is not None:
+            whole[name] = joined
+        elif name not in left_out:
+            lacking = next((i for i, column in enumerate(columns) if column is None), None)
+            why = f"{name} is a list per row in one part of a step, but not in another."
+            if lacking is not None:
+                why = f"{name} is not in part {lacking} (from 0) of the {len(parts)} parts of a step."
+            left_out[name] = why
+    return whole
+
+
+def _default(name: str, part: Columns) -> Column | None:
+    rollout = require_lists("rollout_log_probs", part["rollout_log_probs"])
+    if name == "turn_ids":
+        return Lists(torch.zeros(len(rollout.values), dtype=torch.int32), rollout.lengths)
+    values = {"rewards": torch.tensor(torch.nan), "unpaired_tokens": torch.tensor(0, dtype=torch.int32)}
+    return values[name].repeat(len(rollout.lengths)) if name in values else None
+
+
+def _join(columns: Sequence[Column | None]) -> Column | None:
+    """Return the rows of all columns; None if one is missing or of another kind."""
+    lists = [column for column in columns if isinstance(column, Lists)]
+    texts = [column for column in columns if isinstance(column, list)]
+    tensors = [column for column in columns if isinstance(column, torch.Tensor)]
+    if len(lists) == len(columns):
+        return Lists(torch.cat([column.values for column in lists]), torch.cat([column.lengths for column in lists]))
+    if len(texts) == len(columns):
+        return [text for column in texts for text in column]
+    return torch.cat(tensors) if len(tensors) == len(columns) else None
 
 
 @contextmanager
@@ -250,36 +224,15 @@ def read_steps(sources: Sequence[Source], watch: Watch = lambda _: None, *, join
                 )
             ranks_of[number] = {rank_of_path(source.path) for source, _ in parts}
             _check_ranks(ranks_of, number)
-            record = _merge_ranks(parts, number)
-            if join:
-                record = replace(record, notes=(*_joined([source for source, _ in parts]), *record.notes))
+            with name_in_errors(path):
+                record = merge_parts([part for _, part in parts], number)
+            paths = list(dict.fromkeys(source.path for source, _ in parts))
+            if join and len(paths) > 1:
+                said = f"rows of {len(paths)} files are joined, from {paths[0]} to {paths[-1]}."
+                record = replace(record, notes=(said, *record.notes))
             parts.clear()  # frees their memory before the step is written
             yield record
             del record
-
-
-def _merge_ranks(parts: Sequence[tuple[Source, Part]], step: int) -> StepRecord:
-    """Return the parts of a step as one record. Raises `UsageError` with the file of a wrong row, and the row in it."""
-    try:
-        with name_in_errors(parts[0][0].path):
-            return merge_parts([part for _, part in parts], step)
-    except UsageError:
-        # The error counts rows over all parts. Merging each part alone gives the row within its file.
-        for source, part in parts:
-            with name_in_errors(source.path), suppress(NoTokens), _name_step_in_errors(part):
-                merge_parts([part], step)
-        raise
-
-
-@contextmanager
-def _name_step_in_errors(part: Part) -> Iterator[None]:
-    """Add the step to an error if the file has a column of steps, because rows are counted within the step."""
-    try:
-        yield
-    except UsageError as error:
-        if "step" not in part.columns or isinstance(error, NoTokens):
-            raise
-        raise UsageError(f"in its rows of step {part.step}, {error}") from error
 
 
 def _check_ranks(ranks_of: dict[int, set[int | None]], step: int) -> None:
@@ -300,12 +253,6 @@ def _groups(sources: Sequence[Source], join: bool) -> list[list[Source]]:
     return sorted(groups.values(), key=lambda group: (step_of_path(group[0].path) or 0, without_rank(group[0].path)))
 
 
-def _joined(sources: Sequence[Source]) -> list[str]:
-    """Return a sentence if rows of several files were joined."""
-    paths = list(dict.fromkeys(source.path for source in sources))
-    return [f"rows of {len(paths)} files are joined, from {paths[0]} to {paths[-1]}."] if len(paths) > 1 else []
-
-
 def _steps_of_group(group: Sequence[Source], watch: Watch) -> Iterator[tuple[int | None, list[tuple[Source, Part]]]]:
     """Yield the parts of each step from all ranks. At most one step of a rank is in memory."""
     streams = [_parts_in_order(source, watch) for source in group]
@@ -314,14 +261,8 @@ def _steps_of_group(group: Sequence[Source], watch: Watch) -> Iterator[tuple[int
         parts: list[tuple[Source, Part]] = []
         for source, part in pairs:
             parts.append((source, part))
-            check_limit(
-                MAX_TOKENS,
-                sum(
-                    len(require_lists("rollout_log_probs", part.columns["rollout_log_probs"]).values)
-                    for _, part in parts
-                ),
-                "tokens in one step",
-            )
+            sides = [require_lists("rollout_log_probs", part.columns["rollout_log_probs"]) for _, part in parts]
+            check_limit(MAX_TOKENS, sum(len(side.values) for side in sides), "tokens in one step")
         yield parts[0][1].step, parts
 
 

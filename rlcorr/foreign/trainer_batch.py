@@ -3,7 +3,7 @@
 Lists of lists are always rows of the batch here, never the turns of one response.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists, from_array, from_arrow, try_read
 from rlcorr.foreign.names import KEYS, WANTED
-from rlcorr.foreign.parse.limits import Unreadable
-from rlcorr.foreign.parse.rows import array_of_cells, to_cell
-from rlcorr.foreign.parse.turns import to_arrays
+from rlcorr.foreign.parse.objects import column_of, to_arrays
+from rlcorr.foreign.parse.request import Unreadable
 
 
 def copy_columns(batch: Mapping[str, Any]) -> Columns:
     """Return copies of the columns that are read; those that are None are left out, and others are not touched."""
-    present = {str(name): x for name, x in batch.items() if str(name) in WANTED and x is not None}
+    present = {str(name): x for name, x in batch.items() if str(name) in WANTED and not _is_missing(x)}
     lists = {name: _to_lists(x) for name, x in present.items() if isinstance(x, list | tuple) or _is_object_array(x)}
     ids = {
         name: x.tolist()
@@ -28,11 +28,14 @@ def copy_columns(batch: Mapping[str, Any]) -> Columns:
         if isinstance(x := present.get(name), Tensor | np.ndarray) and not _is_nested(x)
     }
     converted = to_arrays(ids | lists, "the batch", KEYS)
-    columns = {
-        name: _list_column(name, converted[name]) if name in lists else _array_column(name, x)
+    return {
+        name: try_read(lambda n=name, x=x: _list_column(n, converted[n]) if n in lists else _array_column(n, x))
         for name, x in present.items()
     }
-    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, list | tuple) and all(x is None for x in value))
 
 
 def _is_object_array(value: Any) -> bool:
@@ -53,27 +56,23 @@ def _to_lists(value: Any) -> Any:
     return _to_lists(value.tolist()) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _list_column(name: str, values: Any) -> Column | None:
+def _list_column(name: str, values: Any) -> Column:
     """Return the column of a list with an entry per row."""
-    if isinstance(values, Unreadable):
-        return values
-    rows: Sequence[Any] = values if isinstance(values, list) else values.tolist()
-    array = array_of_cells(name, [to_cell(x, name) for x in rows])
-    return try_read(lambda: from_arrow(name, pa.chunked_array([array]))) if isinstance(array, pa.Array) else array
+    array = values if isinstance(values, Unreadable) else column_of(name, values)
+    return array if isinstance(array, Unreadable) else from_arrow(name, pa.chunked_array([array]))
 
 
 def _array_column(name: str, value: Any) -> Column:
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biuf":
-            return Unreadable(f"{name} is an array of {value.dtype}; numbers are read.")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         # torch supports few unsigned types, and only the byte order of the machine
         native = value.astype("int64") if value.dtype.kind in "iu" else value.astype(value.dtype.newbyteorder("="))
         return from_array(name, torch.tensor(native))
     if not isinstance(value, Tensor):
-        return Unreadable(f"{name} is a {type(value).__name__}; tensors, arrays and lists are read.")
+        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise UsageError(f"{name} is a {kind}; tensors, arrays of numbers, and lists are read.")
     if value.is_nested:
         rows = [row.detach().to("cpu", copy=True) for row in value.unbind()]
         if any(row.dim() != 1 for row in rows):
-            return Unreadable(f"{name} has rows of {rows[0].dim()} dimensions; one number per token is read.")
+            raise UsageError(f"{name} has rows of {rows[0].dim()} dimensions; one number per token is read.")
         return Lists(torch.cat(rows) if rows else torch.zeros(0), torch.tensor([len(row) for row in rows]))
     return from_array(name, value.detach().to("cpu", copy=True))

@@ -1,4 +1,4 @@
-"""The tokens of a file that count: loss masks of other systems, real tokens between padding, and aborted responses.
+"""The tokens of a file that count: loss masks of other systems, and real tokens between padding.
 
 A column that may be a loss mask is used or refused.
 """
@@ -10,6 +10,14 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.foreign.check import (
+    PLACES,
+    TOKEN_COLUMNS,
+    first_numbers,
+    is_constant,
+    one_per_row,
+    whole_numbers,
+)
 from rlcorr.foreign.columns import (
     Column,
     Columns,
@@ -19,19 +27,13 @@ from rlcorr.foreign.columns import (
     refuse_where,
     require_aligned,
     require_lists,
-    select_rows,
 )
 from rlcorr.foreign.names import PAIR
-from rlcorr.foreign.parse.limits import MAX_TOKENS, Unreadable, check_limit
-from rlcorr.foreign.values import FALLS, PLACES, first_numbers, is_constant, one_per_row, whole_numbers
+from rlcorr.foreign.parse.request import MAX_TOKENS, Unreadable, check_limit
 from rlcorr.systems.loss_masks import LOSSES, MASKS, REFUSED, REWARDS, RL, may_count
 from rlcorr.types import TOP
 
 # --- masks of other systems ---
-
-
-UNPAIRED = "unpaired"
-"""Column (B, T) that this program adds: true if the token has no log-prob of the engine, so that its ratio is 1."""
 
 
 def refuse_unknown_masks(names: Collection[str], understood: Collection[str]) -> None:
@@ -62,31 +64,13 @@ def apply_masks(columns: Columns, theirs: Columns) -> Columns:
     return columns
 
 
-def mark_unpaired(columns: Columns) -> Columns:
-    """Return the columns with `UNPAIRED` added: true where the sampler's log-prob is NaN. These tokens are left out.
-
-    TRL (grpo_trainer.py, 1.16.0) takes a ratio of 1 there and leaves them out of its metrics. A ratio of 1 adds nothing
-    to the log-ratio of a response, and in the metrics it would look like a perfect agreement.
-    """
-    column = columns["rollout_log_probs"]
-    if isinstance(column, Lists):
-        return columns | {UNPAIRED: Lists(column.values.isnan(), column.lengths, column.padded)}
-    return columns | {UNPAIRED: column.isnan()} if isinstance(column, torch.Tensor) else columns  # refused later
-
-
-def _multiply_masks(name: str, mask: Column, response_mask: Column | None) -> Column:
-    """Return the product of the two masks; `mask` may be null (NaN), which counts as 1.
-
-    An empty mask is ignored: `stream.check_columns` passes one if it looks at the names of the columns only.
-    """
-    if not isinstance(mask, Lists):
-        if isinstance(mask, torch.Tensor) and not len(mask):
-            return mask if response_mask is None else response_mask
-        raise UsageError(f"{name} must hold a list of numbers per row.")
+def _multiply_masks(name: str, column: Column, response_mask: Column | None) -> Lists:
+    """Return the product of the two masks; a null (NaN) of the first counts as 1."""
+    mask = require_lists(name, column)
     counts = torch.where(mask.values.isnan(), 1, mask.values) if mask.values.is_floating_point() else mask.values
-    if bool(((counts != 0) & (counts != 1)).any()):
-        odd = counts[(counts != 0) & (counts != 1)][0]
-        raise UsageError(f"{name} must hold 0 and 1, which say whether a token counts; got {float(odd):g}.")
+    if bool((odd := (counts != 0) & (counts != 1)).any()):
+        got = float(counts[odd][0])
+        raise UsageError(f"{name} must hold 0 and 1, which say whether a token counts; got {got:g}.")
     if response_mask is None:
         return Lists(counts, mask.lengths)
     if not isinstance(response_mask, Lists) or not torch.equal(response_mask.lengths, mask.lengths):
@@ -95,42 +79,27 @@ def _multiply_masks(name: str, mask: Column, response_mask: Column | None) -> Co
 
 
 def _rl_loss_masks(texts: list[str]) -> Lists:
-    """Return the masks of the RL loss from prime-rl's column of losses, which has one JSON text per row."""
-    rows = [[1.0 if _rl_mask(record) else 0.0 for record in _records(text)] for text in texts]
-    values = torch.tensor([number for row in rows for number in row])
-    return Lists(values, torch.tensor([len(row) for row in rows]))
+    """Return the masks of the RL loss from prime-rl's column of losses: per row a JSON list of objects, one per token.
 
-
-def _records(text: str) -> list[object]:
-    try:
-        records = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{LOSSES} must hold JSON; got {text!r:.60}.") from error
-    if not isinstance(records, list):
-        raise UsageError(f"{LOSSES} must hold a list of losses, one per token; got {text!r:.60}.")
-    return records
-
-
-def _rl_mask(record: object) -> bool:
-    channel = record.get(RL, {}) if isinstance(record, dict) else None
-    if not isinstance(channel, dict):
-        raise UsageError(f"{LOSSES} must hold an object of losses per token; got {record!r:.60}.")
-    return bool(channel.get("mask"))
+    Raises `UsageError` for anything else.
+    """
+    rows: list[list[float]] = []
+    for text in texts:
+        try:
+            rows.append([1.0 if token.get(RL, {}).get("mask") else 0.0 for token in json.loads(text)])
+        except (ValueError, RecursionError, AttributeError, TypeError) as error:
+            raise UsageError(f"{LOSSES} must hold a JSON list with an object per token; got {text!r:.60}.") from error
+    return Lists(torch.tensor([x for row in rows for x in row]), torch.tensor([len(row) for row in rows]))
 
 
 # --- only the tokens that count ---
 
 
-TOKEN_COLUMNS = (
-    "rollout_log_probs", "old_log_probs", "sampled_log_probs", "log_probs", "ref_log_probs", "values", "advantages",
-    "returns",
-)  # fmt: skip
-"""Columns with a floating-point number per response token."""
-_WITH_ENTRY_PER_TOKEN = (*TOKEN_COLUMNS, "response_mask", "response_ids", "token_ids", UNPAIRED)
+_WITH_ENTRY_PER_TOKEN = (*TOKEN_COLUMNS, "response_mask", "response_ids", "token_ids")
 _NO_START = 1 << 40  # larger than any position
 
 
-def keep_counting_tokens(columns: Columns, *, may_be_padded: bool) -> Columns:
+def keep_counting_tokens(columns: Columns, *, may_be_padded: bool, nan_is_ratio_one: bool = False) -> Columns:
     """Return the columns with the numbers of the tokens that count alone, and their `PLACES`.
 
     These are the tokens of response_mask, without it those within lengths, without both all. An optional column that
@@ -139,10 +108,11 @@ def keep_counting_tokens(columns: Columns, *, may_be_padded: bool) -> Columns:
     Args:
         columns: the columns under our names.
         may_be_padded: if no mask is given, refuse lists of equal length that end in zeros, because they may be padded.
+        nan_is_ratio_one: leave out tokens without a log-prob of the engine, see `_without_unpaired`.
 
     Raises `UsageError` for a needed column that does not fit the log-probs, and for more than `MAX_TOKENS` tokens.
     """
-    columns = drop_empty(_as_lists(columns), PAIR)
+    columns = _drop_empty(_as_lists(columns))
     rollout = require_lists("rollout_log_probs", columns["rollout_log_probs"])
     columns = {name: fit_rows(name, column, len(rollout.lengths)) for name, column in columns.items()}
     counts = _counting_tokens(columns, rollout, may_be_padded)
@@ -151,17 +121,18 @@ def keep_counting_tokens(columns: Columns, *, may_be_padded: bool) -> Columns:
         columns = _split_ids(columns.pop("token_ids"), rollout, counts) | columns
     if isinstance(versions := columns.get("policy_versions"), Lists) and is_constant(versions):
         columns["policy_versions"] = versions.values[versions.positions() == 0]
+    if "turn_ids" not in columns and (turns := _turns(rollout, counts)) is not None:
+        columns["turn_ids"] = turns
+    if nan_is_ratio_one:
+        columns, counts = _without_unpaired(columns, rollout, counts)
     columns[PLACES] = Lists(rollout.positions().int(), rollout.lengths)
-    kept = {name: column for name, column in columns.items() if name not in ("response_mask", "lengths", "offsets")}
-    return select_tokens(kept, counts)
+    kept = {name: column for name, column in columns.items() if name not in ("response_mask", "lengths")}
+    return _select_tokens(kept, rollout, counts)
 
 
-def drop_empty(columns: Columns, needed: Collection[str]) -> Columns:
-    """Return the columns without optional lists in which every value is null: a trainer writes these for missing data.
-
-    `needed` columns are always kept.
-    """
-    return {name: column for name, column in columns.items() if name in needed or not _is_all_null(column)}
+def _drop_empty(columns: Columns) -> Columns:
+    """Return the columns without optional lists in which every value is null: a trainer writes these for no data."""
+    return {name: column for name, column in columns.items() if name in PAIR or not _is_all_null(column)}
 
 
 def _is_all_null(column: Column) -> bool:
@@ -171,7 +142,7 @@ def _is_all_null(column: Column) -> bool:
 
 
 def _as_lists(columns: Columns) -> Columns:
-    """Return the columns with every array (N,) of all tokens cut into rows, by lengths (B,) or offsets (B + 1,).
+    """Return the columns with every array (N,) of all tokens cut into rows, by lengths (B,).
 
     If rollout_log_probs has lists or is two-dimensional, the columns are returned unchanged.
     """
@@ -179,7 +150,7 @@ def _as_lists(columns: Columns) -> Columns:
     if not isinstance(log_probs, Tensor) or log_probs.dim() != 1:
         return columns
     lengths = _row_lengths(columns, len(log_probs))
-    rest = {name: column for name, column in columns.items() if name not in ("lengths", "offsets")}
+    rest = {name: column for name, column in columns.items() if name != "lengths"}
     for name, column in rest.items():
         if name in _WITH_ENTRY_PER_TOKEN and isinstance(column, Tensor) and column.shape == log_probs.shape:
             rest[name] = Lists(column, lengths)
@@ -190,17 +161,15 @@ def _as_lists(columns: Columns) -> Columns:
 
 
 def _row_lengths(columns: Columns, tokens: int) -> Tensor:
-    if "lengths" not in columns and "offsets" not in columns:
+    if "lengths" not in columns:
         raise UsageError(
             "rollout_log_probs has one number per row; give a list per row, an array (B, T) with a response_mask, or "
-            "an array (N,) of all tokens together with lengths (B,) or offsets (B + 1,)."
+            "an array (N,) of all tokens together with lengths (B,)."
         )
-    name = "lengths" if "lengths" in columns else "offsets"
-    numbers = whole_numbers(name, one_per_row(name, columns[name])).long()
-    lengths = numbers if name == "lengths" else numbers.diff()
-    if not bool((lengths >= 0).all()) or int(lengths.sum()) != tokens or (name == "offsets" and int(numbers[:1].sum())):
-        rule = "be ≥ 0 and sum to" if name == "lengths" else "rise from 0 to"
-        raise UsageError(f"{name} must {rule} the {tokens} tokens of rollout_log_probs; got {first_numbers(numbers)}.")
+    lengths = whole_numbers("lengths", one_per_row("lengths", columns["lengths"])).long()
+    if not bool((lengths >= 0).all()) or int(lengths.sum()) != tokens:
+        got = first_numbers(lengths)
+        raise UsageError(f"lengths must be ≥ 0 and sum to the {tokens} tokens of rollout_log_probs; got {got}.")
     return lengths
 
 
@@ -247,10 +216,9 @@ def _split_ids(both: Column, rollout: Lists, counts: Tensor) -> Columns:
         tokens = require_lists("token_ids", both)
         if bool((tokens.lengths < rollout.lengths).any()):
             require_aligned("token_ids", {"token_ids": tokens}, rollout)  # raises with the first row that differs
-        ids = whole_numbers("token_ids", tokens.values)
     except UsageError as error:
         return {"token_ids": Unreadable(str(error))}
-    rows, positions = tokens.rows(), tokens.positions()
+    ids, rows, positions = tokens.values, tokens.rows(), tokens.positions()
     if torch.equal(tokens.lengths, rollout.lengths):
         start = torch.full_like(rollout.lengths, _NO_START).scatter_reduce(0, rows[counts], positions[counts], "amin")
         in_prompt, response = positions < start.where(start < _NO_START, 0)[rows], ids
@@ -261,17 +229,52 @@ def _split_ids(both: Column, rollout: Lists, counts: Tensor) -> Columns:
     return {"prompt_ids": Lists(ids[in_prompt], prompt_lengths), "response_ids": Lists(response, rollout.lengths)}
 
 
-# --- selecting tokens ---
+def _turns(rollout: Lists, counts: Tensor) -> Lists | None:
+    """Return the turn of each token: the number of gaps before it, between tokens of its response that count.
+
+    None if no response has a gap.
+    """
+    if bool(counts.all()):
+        return None
+    rows, positions = rollout.rows()[counts], rollout.positions()[counts]
+    same = rows[1:] == rows[:-1]
+    starts = torch.zeros(len(rows), dtype=torch.int32)
+    starts[1:] = same & (positions[1:] != positions[:-1] + 1)
+    if not bool(starts.any()):
+        return None
+    first = torch.ones(len(rows), dtype=torch.bool)
+    first[1:] = ~same
+    count = starts.cumsum(0)
+    turn = torch.zeros(len(rollout.values), dtype=torch.int32)
+    turn[counts] = (count - count[first][first.cumsum(0) - 1]).int()
+    return Lists(turn, rollout.lengths)
 
 
-def select_tokens(columns: Columns, selected: Tensor) -> Columns:
+def _without_unpaired(columns: Columns, rollout: Lists, counts: Tensor) -> tuple[Columns, Tensor]:
+    """Return the columns with unpaired_tokens, (B,), and the tokens that count and have a log-prob of the engine.
+
+    TRL (grpo_trainer.py, 1.16.0) takes a ratio of 1 for the others (NaN) and leaves them out of its metrics. A ratio of
+    1 adds nothing to the log-ratio of a response, and in the metrics it would look like a perfect agreement. Raises
+    `UsageError` if the trainer's log-prob of such a token is missing, too.
+    """
+    unpaired = counts & rollout.values.isnan()
+    if not bool(unpaired.any()):
+        return columns, counts
+    old = require_aligned("old_log_probs", columns, rollout)
+    refuse_where(old, unpaired & old.values.isnan(), "old_log_probs is NaN or null")
+    before = columns.get("unpaired_tokens", torch.zeros(1, dtype=torch.int32))
+    count = torch.bincount(rollout.rows()[unpaired], minlength=len(rollout.lengths)).int()
+    return columns | {"unpaired_tokens": count + one_per_row("unpaired_tokens", before)}, counts & ~unpaired
+
+
+def _select_tokens(columns: Columns, rollout: Lists, selected: Tensor) -> Columns:
     """Return the columns with the tokens at which `selected`, (N,), is true; those without tokens are unchanged."""
-    rollout = require_lists("rollout_log_probs", columns["rollout_log_probs"])
     whole = bool(selected.all())  # a copy would be as large as the columns
     lengths = rollout.lengths if whole else torch.bincount(rollout.rows()[selected], minlength=len(rollout.lengths))
     result: Columns = {}
     for name, column in columns.items():
-        if not isinstance(column, Lists) or name not in (*_WITH_ENTRY_PER_TOKEN, *FALLS, *TOP, PLACES):
+        per_token = (*_WITH_ENTRY_PER_TOKEN, "policy_versions", "turn_ids", *TOP, PLACES)
+        if not isinstance(column, Lists) or name not in per_token:
             result[name] = column
             continue
         try:
@@ -297,37 +300,3 @@ def _numbers_per_token(name: str, column: Lists, rollout: Lists) -> int:
             "tokens; every token must have the same number of them."
         )
     return count
-
-
-# --- aborted responses ---
-
-
-def leave_out_aborted(columns: Columns, pair: Collection[str]) -> tuple[Columns, int]:
-    """Return the columns without the rows for which one side has no log-prob, and the number of these rows.
-
-    Such a row is null, or it is empty or all NaN while the other side has numbers.
-
-    Args:
-        columns: the columns, under any names.
-        pair: the names of the two log-probs.
-
-    Raises `UsageError` if no row is left.
-    """
-    sides = [column for name in pair if isinstance(column := columns.get(name), Lists)]
-    if not sides or len({len(side.lengths) for side in sides}) > 1:
-        return columns, 0  # refused later
-    empty = torch.stack([side.lengths == 0 for side in sides])
-    lost = torch.stack([_is_null(side) | _is_nan(side) for side in sides]).any(0) | (empty.any(0) & ~empty.all(0))
-    if bool(lost.all()):
-        raise UsageError("in every row one side has no log-prob.")
-    return select_rows(columns, ~lost) if bool(lost.any()) else columns, int(lost.sum())
-
-
-def _is_null(side: Lists) -> Tensor:
-    return torch.zeros_like(side.lengths, dtype=torch.bool) if side.null is None else side.null
-
-
-def _is_nan(side: Lists) -> Tensor:
-    """Return the rows that hold NaN alone, (B,); an empty row is none of them."""
-    count = torch.bincount(side.rows()[~side.values.isnan()], minlength=len(side.lengths))
-    return (count == 0) & (side.lengths > 0)

@@ -9,9 +9,8 @@ ScoreCenteringConfig, and skyrl/train/utils/utils.py, validate_score_centering_c
 only the release notes were read: it has dppo and score centering by default, perhaps under other names.
 
 The dump is dumped_data/global_step_N_training_input.pkl (trainer.dump_data_batch=true): a TrainingInputBatch of arrays.
-Its response_mask covers the whole response, including the answers of tools; the loss runs over loss_mask. Responses are
-at the end of `sequences`, so the last T columns of a short response contain a part of its prompt. Source: SkyRL 0.3.0,
-skyrl/backends/skyrl_train/training_batch.py and skyrl/train/dataset/preprocess.py.
+Its response_mask covers the whole response, including the answers of tools; the loss runs over loss_mask. Source: SkyRL
+0.3.0, skyrl/backends/skyrl_train/training_batch.py and skyrl/train/dataset/preprocess.py.
 """
 
 import math
@@ -21,16 +20,15 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
+from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.keys import below, choice, number, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import plain, refuse
 
-DUMP_COLUMNS = frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"})
-SEQUENCES = "sequences"
-RESPONSE_MASK = "response_mask"
-LOSS_MASK = "loss_mask"
-PICKLE_MARK = b"_rebuild_tensor_batch"
-"""Part of the pickle of a batch since SkyRL 0.2: arrays are stored as bytes."""
+DUMP = Dump(
+    columns=frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"}),
+    renamed={"loss_mask": "response_mask"},
+)
 FROM_PICKLE = (
     "a TrainingInputBatch of SkyRL becomes arrays by `numpy.savez('pairs.npz', **{name: x.float().numpy() for name, x "
     "in pickle.load(open(FILE, 'rb')).items() if isinstance(x, torch.Tensor)})`"

@@ -29,12 +29,6 @@ ROLLOUT_DATA = WithoutPair(
     frozenset({"tokens", "rollout_log_probs", "response_length"}),
     "slime's rollout_data, which has only the engine's log-probs; --save-debug-train-data writes both",
 )
-FROM_PICKLE = (
-    "Samples of slime become JSON Lines by `for s in torch.load(FILE, weights_only=True)['samples']: "
-    "print(json.dumps(s, default=lambda x: x.tolist()))`"
-)
-"""How to convert its pickle into a file that can be read."""
-
 PG_LOSS, CENTERING, HEAD = "pg_loss_type", "use_score_centering", "score_centering_top_k"
 CENTERING_NEEDS = "score centering needs Megatron, --rollout-top-p 1 --rollout-top-k -1 and a temperature above 0"
 ICEPOP = "slime.backends.megatron_utils.loss.icepop_function"

@@ -1,8 +1,8 @@
 """`python -m rlcorr threshold`: bounds from quantiles of a run, checked on its last step, as another system's text."""
 
+import json
 import math
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,8 +173,9 @@ def walks() -> list[list[str]]:
 
 
 def test_from_every_systems_dump_to_its_own_text(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Import SkyRL's folder of dumps, TRL 1.16's batch, and the input of verl's correction."""
-    shutil.copytree(DUMPS / "skyrl", local / "dumped_data")
+    """Import a file, TRL 1.16's batch, and the input of verl's correction."""
+    lines = [{"rollout_log_probs": [-0.5, -1.0, -2.0], "old_log_probs": [-0.75, -0.5, -2.5]}] * 2
+    (local / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
     run_verb(["import", str(DUMPS / "trl" / "inputs.npz"), "--run", "my_run"])
     theirs = np.load(DUMPS / "trl" / "inputs.npz")
     tensors = {

@@ -50,12 +50,6 @@ READ: dict[str, dict[str, Any]] = {
         "rollout_log_probs": [ROLLOUT[0], ROLLOUT[1][:1]], "old_log_probs": [OLD[0], OLD[1][:1]],
         "response_ids": [[6, 7, 8], [9]], "prompts": [[3, 4], [5]], "rewards": [1.0, 0.0], "step": 4,
     },
-    # A tool's answer (the middle token) and padding (the third row): only loss_mask is 0 for both.
-    "skyrl/global_step_7_training_input.pkl": {
-        "rollout_log_probs": [[-0.5, -2.0], [-0.25, -0.75], []], "old_log_probs": [[-0.75, -2.5], [-0.125, -1.5], []],
-        "advantages": [[1.0, 1.0], [-1.0, -1.0], []], "response_ids": [[6, 8], [9, 10], []],
-        "prompts": [[3, 4], [5], [3, 4]], "step": 7,
-    },
 }  # fmt: skip
 """File → what is read from it."""
 
@@ -73,14 +67,6 @@ def test_what_a_dump_says(name: str) -> None:
         assert got == values, field
 
 
-def test_a_sample_that_nemo_rl_masks_and_the_dummy_before_the_first_token() -> None:
-    lines = [json.loads(line) for line in (DUMPS / "nemo_rl/train_data_step12.jsonl").read_text().splitlines()]
-    lines[0]["token_loss_mask"][0][0], lines[1]["sample_loss_mask"] = 1, [0.0]
-    record = read_pairs("x.jsonl", jsonl(lines))
-    assert token(record, "rollout_log_probs") == [ROLLOUT[0], []]
-    assert record.responses[0] == "question one answer"
-
-
 def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
     path = DUMPS / "prime_rl/token_exports/step_3/rank_1.jsonl"
     assert "holds no tokens that count" in refused(path.name, path.read_bytes())
@@ -90,26 +76,13 @@ def test_prime_rl_where_nothing_is_trained_by_the_rl_loss() -> None:
 @pytest.mark.parametrize(
     ("name", "column", "values", "said"),
     [
-        (TODAY, "losses", [1], "object of losses per token; got 1"),
+        (TODAY, "losses", [1], "a JSON list with an object per token; got '[1, {"),
         (PRIME_RL, "trainer_logprobs", [None, None, -1.0, None], "row 0, token 3 (from 0): old_log_probs is NaN"),
     ],
 )
 def test_columns_of_prime_rl_that_are_damaged(name: str, column: str, values: list[Any], said: str) -> None:
     line = json.loads((DUMPS / name).read_text().splitlines()[0])
     assert said in refused("x.jsonl", jsonl([line | {column: values + line[column][len(values) :]}]))
-
-
-def test_slime_converted_as_the_refusal_says() -> None:
-    """Read slime's log_probs as old_log_probs: the trainer computed them before the update."""
-    whole = torch.load(DUMPS / "slime/4.pt", weights_only=True)
-    lines = [json.dumps(sample, default=lambda x: x.tolist()) for sample in whole["samples"]]
-    one = json.dumps({"format_version": 2, "rollout_id": 4, "samples": [json.loads(line) for line in lines]})
-    for name, content, step in (("x.jsonl", "\n".join(lines), 1), ("x.json", one, 4)):
-        record = read_pairs(name, content.encode())
-        for field in ("rollout_log_probs", "old_log_probs", "response_ids"):
-            assert token(record, field) == READ["slime/4.pt"][field]
-        assert "log_probs" not in record.batch.tensors()
-        assert record.step == step
 
 
 def test_trl_leaves_out_what_a_tool_answered() -> None:
@@ -130,12 +103,27 @@ def test_trl_leaves_out_what_a_tool_answered() -> None:
     assert token(record, "advantages") == advantages
 
 
+def test_skyrl() -> None:
+    """Read the arrays of a TrainingInputBatch. For a tool's answer and for padding only loss_mask is 0."""
+    rollout, old = [[-0.5, -1.0, -2.0], [0.0, -0.25, -0.75]], [[-0.75, -0.5, -2.5], [0.0, -0.125, -1.5]]
+    content = npz(
+        sequences=np.array([[3, 4, 6, 7, 8], [0, 3, 4, 9, 10]]), response_mask=np.array([[1, 1, 1], [0, 1, 1]]),
+        loss_mask=np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), rollout_logprobs=np.array(rollout),
+        action_log_probs=np.array(old), advantages=np.array([[1.0] * 3, [-1.0] * 3]),
+    )  # fmt: skip
+    record = read_pairs("global_step_7.npz", content)
+    assert record.step == 7
+    assert token(record, "rollout_log_probs") == [[-0.5, -2.0], [-0.25, -0.75]]
+    assert token(record, "old_log_probs") == [[-0.75, -2.5], [-0.125, -1.5]]
+    assert token(record, "turn_ids") == [[0, 1], [0, 0]]
+    assert record.notes == ()
+
+
 def test_verl() -> None:
-    """Read a DataProto's tensors: prompts padded on the left, ids instead of texts, the score at the last token."""
+    """Read a DataProto's tensors: ids instead of texts, and the score at the last token."""
     mask = np.array([[1, 1], [1, 0]])
     content = npz(
         prompts=np.array([[0, 3, 4], [0, 0, 5]]), responses=np.array([[6, 7], [8, 0]]), response_mask=mask,
-        attention_mask=np.array([[0, 1, 1, 1, 1], [0, 0, 1, 1, 0]]),
         old_log_probs=np.array([[-0.75, -0.5], [-0.125, 0]]),
         rollout_log_probs=np.array([[-0.5, -1], [-0.25, 0]]), token_level_scores=np.array([[0, 1.0], [-1.0, 0]]),
         ref_log_prob=np.array([[-0.75, -0.5], [-0.125, 0]]), advantages=np.array([[2.0, 1.0], [3.0, 0]]),
@@ -144,7 +132,6 @@ def test_verl() -> None:
     batch = record.batch.tensors()
     assert token(record, "rollout_log_probs") == [[-0.5, -1.0], [-0.25]]
     assert token(record, "response_ids") == [[6, 7], [8]]
-    assert batch["prompt_ids"].tolist() == [[3, 4], [0, 5]]
     assert batch["rewards"].tolist() == [1, -1]
     assert token(record, "ref_log_probs") == token(record, "old_log_probs") == [[-0.75, -0.5], [-0.125]]
     assert record.responses == ["", ""]
@@ -167,17 +154,12 @@ PAIR = {"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.0, -2.0]}
     [
         ({}, "found the columns none; needed are rollout_log_probs (the engine's) and old_log_probs (the trainer's"),
         ({"rollout_log_probs": [-1], "old_logpbs": [-1]}, "is missing; the nearest name is 'old_logpbs'."),
-        ({"a": 1, "b": 2}, "found the columns 'a', 'b'; needed are rollout_log_probs"),
+        ({f"key {i}": 1 for i in range(5000)}, " and 4980 more; needed are rollout_log_probs"),
         ({**PAIR, "prev_logprobs": [-1]}, "old_log_probs and prev_logprobs are two names of old_log_probs"),
-        ({**PAIR, "response_mask": [1], "loss_mask": [1]}, "response_mask and loss_mask are two names"),
         ({"tokens": [1], "response_length": 1, "rollout_log_probs": [-1]}, "--save-debug-train-data writes both"),
         ({"response_tokens": [1], "logprobs": [-1]}, "open-instruct's rollouts, which have only vLLM's log-probs"),
         ({"input": "a", "output": "b", "gts": "c", "score": 1, "step": 1}, "verl's rollout_data_dir"),
         ({"prompt": "a", "completion": "b", "head_version": 1}, "AReaL's rollouts"),
-        (
-            {"tokens": [1, 2], "rollout_log_probs": [-1, -1], "log_probs": [-1, -1]},
-            "old_log_probs is missing; the nearest name is 'log_probs'",
-        ),
     ],
 )  # fmt: skip
 def test_without_a_pair(row: dict[str, Any], said: str) -> None:
@@ -189,11 +171,6 @@ def test_without_a_pair(row: dict[str, Any], said: str) -> None:
 def test_trl_completions() -> None:
     content = parquet(step=[1], prompt=["a"], completion=["b"], advantage=[0.5])
     assert "TRL's completions, which have only texts" in refused("completions_00001.parquet", content)
-
-
-def test_many_strange_names_are_not_all_shown() -> None:
-    row = {"<b>" + "x" * 10_000: 1} | {f"key {i}": 1 for i in range(5000)}
-    assert "and 4981 more" in refused("x.jsonl", jsonl([row]))
 
 
 # --- columns of no particular system ---
@@ -235,24 +212,6 @@ def test_a_file_that_is_only_measured_counts_the_same_tokens(tmp_path: Path) -> 
 # --- the lines that a refusal prints ---
 
 
-def line_of(said: str) -> str:
-    """Return the text between backquotes."""
-    return said.split("`")[1]
-
-
-def test_the_line_for_arrays_of_skyrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the line that needs SkyRL's classes on a plain dict of tensors instead."""
-    said = refused("batch.pickle", b"\x80\x04\x95 skyrl_train.training_batch")
-    file, masks = tmp_path / "batch.pkl", {"loss_mask": torch.tensor([[1.0, 1.0]])}
-    torch.save({name: torch.tensor([row]) for name, row in PAIR.items()} | masks | {"values": None}, file)
-    run(line_of(said).replace("pickle.load(open(FILE, 'rb'))", "torch.load(FILE)"), file, tmp_path, monkeypatch)
-
-
-def test_the_line_for_arrays_of_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = refused("batch.pkl", b"\x80\x04\x95 verl.protocol DataProto")
-    run(line_of(said), tmp_path / "batch.pkl", tmp_path, monkeypatch)
-
-
 class DataProto:
     """The part of verl's DataProto that the line uses; `make peers` runs the real one."""
 
@@ -263,9 +222,13 @@ class DataProto:
         return DataProto()
 
 
-def run(line: str, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the line as a user would, and read its file."""
-    monkeypatch.chdir(folder)
-    exec(line, {"numpy": np, "torch": torch, "json": json, "DataProto": DataProto, "FILE": file})
-    record = read_pairs("pairs.npz", (folder / "pairs.npz").read_bytes())
+@pytest.mark.parametrize("mark", [b"skyrl_train.training_batch", b"verl.protocol DataProto"])
+def test_the_line_that_makes_arrays(mark: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the line as a user would, on a plain dict of tensors instead of SkyRL's, and read its file."""
+    line = refused("batch.pickle", b"\x80\x04\x95" + mark).split("`")[1]
+    monkeypatch.chdir(tmp_path)
+    torch.save(DataProto.batch | {"values": None}, "batch.pkl")
+    line = line.replace("pickle.load(open(FILE, 'rb'))", "torch.load(FILE)")
+    exec(line, {"numpy": np, "torch": torch, "DataProto": DataProto, "FILE": "batch.pkl"})
+    record = read_pairs("pairs.npz", (tmp_path / "pairs.npz").read_bytes())
     assert token(record, "rollout_log_probs") == [PAIR["rollout_log_probs"]]

@@ -1,27 +1,20 @@
 """Undamaged files with wrong numbers. The message names the row and what is allowed."""
 
 import math
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pair_files import FILES, MASK, PAIR, arrays, jsonl, npz, parquet, read_pairs, refused, rows, tensors
-
-from rlcorr.errors import UsageError
+from pair_files import FILES, MASK, PAIR, arrays, jsonl, npz, read_pairs, refused
 
 OK = [-1.0, -2.0]
-HOLED = npz(**arrays() | {"response_mask": np.array([[0.5] * 3] * 4)})
 
 
 def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes:
     """Return JSON Lines of these rows; `more` holds further columns."""
     columns = {"rollout_log_probs": rollout, "old_log_probs": rollout if old is None else old, **more}
     return jsonl([{name: x[row] for name, x in columns.items()} for row in range(len(rollout))])
-
-
-# --- numbers ---
 
 
 @pytest.mark.parametrize(
@@ -34,32 +27,28 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
             pair([OK], [[-1, math.inf]]),
             "row 0, token 1 (from 0): old_log_probs must be natural logarithms of probabilities, ≤ 0; got inf",
         ),
-        (pair([[0.5, 0.25]]), "rollout_log_probs must be natural logarithms of probabilities, ≤ 0; got 0.5"),
+        (pair([[-1, -math.inf]]), "row 0, token 1 (from 0): rollout_log_probs and old_log_probs are both −inf"),
+        (pair([[0.011, -1]]), "≤ 0; got 0.011"),  # up to 0.01 is rounding, as everywhere
         (pair([OK, OK], [OK, [-1]]), "row 1 (from 0): old_log_probs has 1 values, rollout_log_probs 2."),
         (pair([OK], step=[-1]), "step must be a number ≥ 0 per row"),
-        (pair([OK], step=["last"]), "step must hold whole numbers"),
+        (pair([OK], step=["last"]), "step must hold one number per row; got texts such as 'last'"),
         (pair([OK], step=[1e12]), "step must hold whole numbers of at most 32 bits"),
         (pair([[True, False]]), "rollout_log_probs has dtype torch.bool; floating-point numbers are needed"),
         (pair([["-1", "-2"]]), "rollout_log_probs must hold a list of numbers per row; got texts such as"),
-        (pair([[True, -1]]), "got texts such as '[true, -1]'"),
         (pair([-1.0, -2.0]), "rollout_log_probs has one number per row; give a list per row"),
-        (pair(["-1"]), "got texts such as '-1'"),
-        (pair([OK, -1.0]), "row 1 (from 0) has a number as rollout_log_probs, another row has a list of numbers"),
+        (pair([OK, -1.0]), "rollout_log_probs must hold the same kind of value in all rows"),
         (pair([OK], response_mask=[[1, 2]]), "row 0, token 1 (from 0): response_mask is neither 0 nor 1"),
-        (pair([OK], response_mask=[[1, None]]), "row 0, token 1 (from 0): response_mask is neither 0 nor 1"),
         (pair([OK], response_mask=[[1]]), "row 0 (from 0): response_mask has 1 values, rollout_log_probs 2"),
         (pair([OK], response_mask=[[0, 0]]), "holds no tokens"),
         (pair([[], []]), "holds no tokens"),
-        (pair([[None, None]], [OK]), "rollout_log_probs is NaN or null"),
         (pair([OK], lengths=[3]), "row 0 (from 0): its length must be from 0 to 2, the number of its log-probs; got 3"),
         (pair([[-1, 0, 0], [-1, -2, -3]]), "rows of equal length may be padded"),
         (pair([[-1, None, None], [-1, -2, -3]]), "rows of equal length may be padded"),
         (pair([[-1] * 4000] + [[-1]] * 5000), "20,004,000 places (5001 rows as wide as the longest, 4000); at most"),
-        (HOLED, "row 0, token 0 (from 0), and at 11 more: response_mask is neither 0 nor 1"),
     ],
 )
 def test_wrong_numbers(content: bytes, said: str) -> None:
-    assert said in refused("x.npz" if content[:2] == b"PK" else "x.jsonl", content)
+    assert said in refused("x.jsonl", content)
 
 
 FLAT = {"rollout_log_probs": np.full(4, -1.0), "old_log_probs": np.full(4, -1.0)}
@@ -68,20 +57,17 @@ FLAT = {"rollout_log_probs": np.full(4, -1.0), "old_log_probs": np.full(4, -1.0)
 @pytest.mark.parametrize(
     ("members", "said"),
     [
+        (arrays() | {"response_mask": np.array([[0.5] * 3] * 4)}, "row 0, token 0 (from 0), and at 11 more"),
         ({k: x for k, x in arrays().items() if k in PAIR}, "rows of equal length may be padded"),
         (arrays() | {"rollout_log_probs": -np.ones((4, 3), "i4")}, "rollout_log_probs has dtype torch.int64"),
         (arrays() | {"old_log_probs": np.array(["a"] * 4)}, "old_log_probs must hold a list of numbers per row"),
         (arrays() | {"old_log_probs": np.zeros((3, 3))}, "old_log_probs has 3 rows, rollout_log_probs has 4"),
         (arrays() | {"old_log_probs": np.zeros((4, 2))}, "row 0 (from 0): old_log_probs has 2 values"),
-        (arrays() | {"old_log_probs": np.zeros(4)}, "must hold a list of numbers per row; got one number"),
         (arrays() | {"response_mask": np.array(MASK)[:, :2]}, "response_mask has 2 values"),
-        (FLAT, "lengths (B,) or offsets (B + 1,)"),
+        (FLAT, "an array (N,) of all tokens together with lengths (B,)"),
         (FLAT | {"lengths": np.array([1, 2])}, "lengths must be ≥ 0 and sum to the 4 tokens"),
         (FLAT | {"lengths": np.array([5, -1])}, "lengths must be ≥ 0"),
         (FLAT | {"lengths": np.array([2.5, 1.5])}, "lengths must hold whole numbers"),
-        (FLAT | {"offsets": np.array([1, 4])}, "offsets must rise from 0 to the 4 tokens"),
-        (FLAT | {"offsets": np.array([1, 5])}, "offsets must rise from 0 to the 4 tokens"),
-        (FLAT | {"offsets": np.array([0, 3, 2, 4])}, "offsets must rise from 0"),
         (FLAT | {"lengths": np.array([4]), "old_log_probs": np.zeros(3)}, "has 3 numbers for 4 tokens in 1 rows"),
         ({name: np.zeros((0, 3)) for name in PAIR} | {"response_mask": np.zeros((0, 3))}, "holds no tokens"),
         ({name: np.float32(-1) for name in PAIR}, "rollout_log_probs must hold a list of numbers per row"),
@@ -93,15 +79,13 @@ def test_wrong_arrays(members: dict[str, Any], said: str) -> None:
     assert said in refused("x.npz", npz(**members))
 
 
-def test_a_mask_of_ones_says_that_zeros_are_real() -> None:
+def test_what_is_no_error() -> None:
+    """Accept zeros that a mask says are real, rounding up to 0.01, and −inf on one side."""
     record = read_pairs("x.jsonl", pair([[-1, 0, 0], [-1, -2, -3]], response_mask=[[1] * 3] * 2))
     assert record.batch.rollout_log_probs.tolist() == [[-1, 0, 0], [-1, -2, -3]]
-
-
-def test_rounding_above_zero_is_no_error() -> None:
-    """Accept log-probs up to 0.01, as everywhere: a log-softmax in bfloat16 may be slightly above 0."""
     assert read_pairs("x.jsonl", pair([[0.009, -1]])).batch.rollout_log_probs[0, 0] == torch.tensor(0.009)
-    refused("x.jsonl", pair([[0.011, -1]]))
+    record = read_pairs("x.jsonl", pair([OK], [[-math.inf, -1]]))
+    assert record.batch.tensors()["old_log_probs"].tolist() == [[-math.inf, -1]]
 
 
 # --- names and kinds ---
@@ -113,69 +97,31 @@ def test_rounding_above_zero_is_no_error() -> None:
         ("../../etc/passwd.csv", "'passwd.csv': files that end in .parquet, .jsonl"),
         ("C:\\Windows\\x.csv", "'x.csv': "),
         ("<img src=x onerror=alert(1)>.csv", "'<img src=x onerror=alert(1)>.csv'"),  # the app escapes what it shows
-        ("π\u202e.csv", r"'π\u202e.csv'"),
-        ("a\x00b\n\x1b[31m.csv", r"'a\x00b\n\x1b[31m.csv'"),
+        ("a\x00b\n\x1b[31m\u202e.csv", r"'a\x00b\n\x1b[31m\u202e.csv'"),
         ("x" * 5000 + ".csv", "xxx.csv': "),
         ("", "'': files that end in"),
         ("no suffix", "this one ends in ''"),
-        ("x.jsonl/../../y", "'y': "),
-        (".jsonl", "'.jsonl': files that end in"),
     ],
 )
 def test_a_name_is_only_shown(name: str, shown: str) -> None:
     assert shown in refused(name, FILES["lists.jsonl"])
 
 
-@pytest.mark.parametrize("name", ["../../X.JSONL", "a\x00.jsonl", "/dev/null/x.jsonl", "x.parquet.jsonl"])
-def test_only_the_suffix_counts(name: str) -> None:
-    assert read_pairs(name, FILES["lists.jsonl"]).batch.response_mask.sum() == 6
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".json", ".npz", ".safetensors"])
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\x00" * 100])
-def test_an_empty_file(suffix: str, content: bytes) -> None:
-    assert refused(f"x{suffix}", content).endswith("is empty.")
+def test_only_the_suffix_counts() -> None:
+    for name in ("../../X.JSONL", "a\x00.jsonl", "/dev/null/x.jsonl", "x.parquet.jsonl"):
+        assert read_pairs(name, FILES["lists.jsonl"]).batch.response_mask.sum() == 6
+        assert refused(name, b"").endswith("is empty.")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "kind"),
+    ("name", "content", "said"),
     [
-        ("x.npz", FILES["lists.jsonl"], ".json"),
-        ("x.jsonl", FILES["padded.npz"], "an archive"),
-        ("x.parquet", FILES["padded.safetensors"], ".safetensors"),
-        ("x.safetensors", FILES["lists.parquet"], ".parquet"),
-        ("x.json", b"rollout_log_probs,old_log_probs\n-1,-1\n", "something else"),
+        ("x.jsonl", FILES["padded.npz"], "the document is not JSON"),
+        ("x.parquet", FILES["padded.safetensors"], "cannot be read as Parquet"),
+        ("x.safetensors", FILES["lists.parquet"], "cannot be read as .safetensors"),
+        ("x.pt", FILES["padded.npz"], "cannot be read as torch.save writes it"),
+        ("x.json", b"rollout_log_probs,old_log_probs\n-1,-1\n", "the document is not JSON"),
     ],
 )
-def test_a_file_under_another_suffix(name: str, content: bytes, kind: str) -> None:
-    assert f"but its content looks like {kind}" in refused(name, content)
-
-
-# --- damage ---
-
-
-@pytest.mark.parametrize("name", ["lists.jsonl", "lists.parquet", "compressed.npz", "padded.safetensors"])
-def test_any_damage_is_refused_with_a_sentence(name: str) -> None:
-    """Cut files off anywhere or change one byte: reading gives a step or a `UsageError`, never anything else."""
-    whole, chance = FILES[name], random.Random(0)
-    damaged = [whole[: chance.randrange(len(whole))] for _ in range(60)]
-    for _ in range(200):
-        at = chance.randrange(len(whole))
-        damaged.append(whole[:at] + bytes([chance.randrange(256)]) + whole[at + 1 :])
-    outcomes = [_outcome(name, content) for content in damaged]
-    assert outcomes.count("refused") >= 60
-
-
-def _outcome(name: str, content: bytes) -> str:
-    try:
-        read_pairs(name, content)
-    except UsageError:
-        return "refused"
-    return "read"
-
-
-def test_what_holds_the_pair_twice_is_read_once_a_name_is_gone() -> None:
-    both = rows(prev_logprobs=PAIR["old_log_probs"])
-    assert "two names of old_log_probs" in refused("x.jsonl", jsonl(both))
-    assert "two names of old_log_probs" in refused("x.parquet", parquet(**PAIR, prev_logprobs=PAIR["old_log_probs"]))
-    assert "two names of" in refused("x.safetensors", tensors(**arrays(), loss_mask=MASK))
+def test_a_file_under_another_suffix(name: str, content: bytes, said: str) -> None:
+    assert said in refused(name, content)

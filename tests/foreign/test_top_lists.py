@@ -1,7 +1,6 @@
 """The sampler's likeliest tokens in files from outside: arrays, flat lists, and what is said where they do not fit."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ IDS = [[[3, 5], [7, 2]], [[9, 1], [0, 0]]]
 ROLLOUT = [[[-0.1, -2.5], [-0.4, -1.5]], [[-0.2, -3.0], [0.0, 0.0]]]
 OLD = [[[-0.2, -2.0], [-0.5, -1.25]], [[-0.25, -2.5], [0.0, 0.0]]]
 PAIR = {"rollout_log_probs": [[-0.1, -1.5], [-0.2, 0.0]], "old_log_probs": [[-0.2, -1.25], [-0.25, 0.0]]}
+LISTS = {"top_ids": IDS, "rollout_top_log_probs": ROLLOUT, "old_top_log_probs": OLD}
 MASK = [[1, 1], [1, 0]]
 
 
@@ -28,70 +28,47 @@ def check(batch: TokenBatch) -> None:
     torch.testing.assert_close(fields["old_top_log_probs"], torch.tensor(OLD))
 
 
-LISTS = {"top_ids": IDS, "rollout_top_log_probs": ROLLOUT, "old_top_log_probs": OLD}
-
-
 def flat(tokens: list[list[float]]) -> list[float]:
     """Return K numbers for each token, one token after the other, as recorded steps have them."""
     return [number for token in tokens for number in token]
 
 
-def lines(form: Callable[[list[list[float]]], Any]) -> str:
-    """Return an answer per line, with the lists of its tokens in this form."""
-    rows = [
-        {name: x[row][:length] for name, x in PAIR.items()} | {name: form(x[row][:length]) for name, x in LISTS.items()}
-        for row, length in enumerate((2, 1))
-    ]
-    return "\n".join(map(json.dumps, rows))
-
-
-def in_one_object(reward: Any) -> str:
-    return json.dumps({name: [x[0], x[1][:1]] for name, x in (PAIR | LISTS).items()} | {"rewards": reward})
-
-
-def read(tmp_path: Path, text: str) -> TokenBatch:
-    (tmp_path / "pairs.jsonl").write_text(text)
-    return import_file(tmp_path / "pairs.jsonl", tmp_path / "mine").batch
-
-
-def test_arrays_are_read(tmp_path: Path) -> None:
+def test_arrays_and_the_batch_of_a_trainer_are_read(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {name: np.array(values, np.float32) for name, values in (PAIR | LISTS).items()}
-    np.savez(tmp_path / "pairs.npz", **arrays | {"response_mask": MASK, "top_ids": np.array(IDS)})
-    check(import_file(tmp_path / "pairs.npz", tmp_path / "mine").batch)
-
-
-@pytest.mark.parametrize("text", [lines(flat), lines(list), in_one_object([1.0, 0.0])])
-def test_flat_lists_and_a_list_per_token_are_read(tmp_path: Path, text: str) -> None:
-    """A list of rewards makes two responses of the two lists of one object."""
-    check(read(tmp_path, text))
-
-
-def test_a_list_per_token_of_every_turn_is_read(tmp_path: Path) -> None:
-    batch = read(tmp_path, in_one_object(1.0))
-    assert batch.tensors()["top_ids"].tolist() == [IDS[0] + IDS[1][:1]]
-    assert batch.tensors()["turn_ids"].tolist() == [[0, 0, 1]]
-
-
-def test_the_recorder_takes_them(tmp_path: Path) -> None:
-    batch = TokenBatch(
-        response_mask=torch.tensor(MASK) == 1, top_ids=torch.tensor(IDS), rollout_top_log_probs=torch.tensor(ROLLOUT),
-        old_top_log_probs=torch.tensor(OLD), **{name: torch.tensor(values) for name, values in PAIR.items()},
-    )  # fmt: skip
+    arrays |= {"response_mask": np.array(MASK), "top_ids": np.array(IDS)}
+    np.savez(tmp_path / "pairs.npz", **arrays)
+    check(import_file(tmp_path / "pairs.npz", tmp_path / "file").batch)
     with Recorder("mine", folder=tmp_path) as recorder:
-        recorder.add(step=1, batch=batch)
+        recorder.add(step=1, batch={name: torch.tensor(array) for name, array in arrays.items()})
     check(runs.read_step(recorder.run, 1).batch)
+
+
+def test_flat_lists_of_answers_and_of_turns_are_read(tmp_path: Path) -> None:
+    """Read a line per answer, and one object whose lists are two answers, or with a single reward two turns."""
+    rows = [
+        {name: x[row][:n] for name, x in PAIR.items()} | {name: flat(x[row][:n]) for name, x in LISTS.items()}
+        for row, n in enumerate((2, 1))
+    ]
+    whole = {name: [row[name] for row in rows] for name in rows[0]}
+    for name, text in {
+        "lines": "\n".join(map(json.dumps, rows)),
+        "answers": json.dumps(whole | {"rewards": [1.0, 0.0]}),
+        "turns": json.dumps(whole | {"rewards": 1.0}),
+    }.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+        batch = import_file(tmp_path / f"{name}.jsonl", tmp_path / name).batch
+        if name != "turns":
+            check(batch)
+            continue
+        assert batch.tensors()["top_ids"].tolist() == [IDS[0] + IDS[1][:1]]
+        assert batch.tensors()["turn_ids"].tolist() == [[0, 0, 1]]
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"top_ids": [3, 5, 7]}, "row 0 (from 0): top_ids has 3 numbers for 2 tokens"),
-        (
-            {"top_ids": [[3, 5], [7]]},
-            "token 1 (from 0) of top_ids in line 1 has 1 numbers, token 0 has 2; every token must have the same",
-        ),
-        ({"top_ids": [[[3]], [[7]]]}, "top_ids in line 1 has lists within the list of a token"),
-        ({"top_ids": [["x"], ["y"]]}, "top_ids in line 1 must hold a list of numbers per token"),
+        ({"top_ids": [[3, 5], [7, 2]]}, "top_ids must hold a list of numbers per row; got texts such as '[[3.0, 5.0],"),
         ({"top_ids": None}, "top_ids, rollout_top_log_probs belong together"),
         ({"rollout_top_log_probs": [-1.0, -2.0]}, "as many log-probs as ids"),
         ({"rollout_top_log_probs": [0.5, -1.0, -1.0, -1.0]}, "natural logarithms"),

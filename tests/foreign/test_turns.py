@@ -1,38 +1,31 @@
 """Lists of lists in an object are turns of one response or many responses; other keys of the object decide."""
 
-import io
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hostile_files import saved
 from pair_files import jsonl, parquet, read_pairs, real, refused
-
-from rlcorr.errors import UsageError
-from rlcorr.foreign.stream import pair_batches
 
 # Two trajectories of two and three turns, and two of two turns each.
 UNEVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75], [-2.0]]]
 EVEN = [[[-0.5, -0.25], [-0.125]], [[-1.0], [-0.75]]]
+CASES = {"uneven": UNEVEN, "even": EVEN, "one": UNEVEN[:1], "one turn each": [[[-0.5]], [[-1.0]]]}
 
 
 def joined(objects: list[list[list[float]]]) -> list[list[float]]:
     return [[x for turn in turns for x in turn] for turns in objects]
 
 
-def apart(objects: list[list[list[float]]]) -> list[list[float]]:
-    return [turn for turns in objects for turn in turns]
+def both(lists: list[Any], **more: list[Any]) -> list[dict[str, Any]]:
+    """Return an object per entry of `lists`, which are both log-probs, with further columns."""
+    columns = {"rollout_logprobs": lists, "old_log_probs": lists, **more}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def both(lists: list[Any], **more: list[Any]) -> dict[str, list[Any]]:
-    return {"rollout_logprobs": lists, "old_log_probs": lists, **more}
-
-
-def files(columns: dict[str, list[Any]]) -> dict[str, bytes]:
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    stream = io.BytesIO()
-    torch.save([{name: as_tensors(x) for name, x in row.items()} for row in rows], stream)
-    return {"x.jsonl": jsonl(rows), "x.parquet": parquet(**columns), "x.pt": stream.getvalue()}
+def files(objects: list[dict[str, Any]]) -> dict[str, bytes]:
+    tensors = [{name: as_tensors(x) for name, x in row.items()} for row in objects]
+    return {"x.jsonl": jsonl(objects), "x.pt": saved(tensors)}
 
 
 def as_tensors(value: Any) -> Any:
@@ -41,114 +34,61 @@ def as_tensors(value: Any) -> Any:
     return value
 
 
-def test_one_reward_makes_turns_of_the_lists() -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_one_reward_makes_turns_of_the_lists(case: str) -> None:
     """Read turns, also if all lines have the same number of turns, and in a single line."""
-    for case, objects in {
-        "uneven": UNEVEN,
-        "even": EVEN,
-        "one": UNEVEN[:1],
-        "one turn each": [[[-0.5]], [[-1.0]]],
-    }.items():
-        ids = [[[7 for _ in turn] for turn in turns] for turns in objects]
-        table = both(
-            objects,
-            reward=[1.0, 0.0][: len(objects)],
-            response_ids=ids,
-            loss_mask=[[[1] * len(t) for t in o] for o in objects],
-        )
-        for file, content in files(table).items():
+    objects, rewards = CASES[case], [1.0, 0.0][: len(CASES[case])]
+    ids, mask = ([[[number for _ in turn] for turn in turns] for turns in objects] for number in (7, 1))
+    for file, content in files(both(objects, reward=rewards, response_ids=ids, loss_mask=mask)).items():
+        record = read_pairs(file, content)
+        assert real(record.batch.rollout_log_probs, record) == joined(objects), file
+        assert real(record.batch.tensors()["old_log_probs"], record) == joined(objects), file
+        assert record.batch.tensors()["rewards"].tolist() == rewards, file
+        assert record.batch.tensors()["response_ids"].sum() == 7 * sum(map(len, joined(objects))), file
+        turns = [[turn for turn, numbers in enumerate(one) for _ in numbers] for one in objects]
+        assert real(record.batch.tensors()["turn_ids"], record) == turns, file
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_list_per_response_makes_responses_of_the_lists(case: str) -> None:
+    objects = CASES[case]
+    apart = [turn for turns in objects for turn in turns]
+    rewards = [[float(i) for i in range(len(one))] for one in objects]
+    for more in ({"rewards": rewards}, {"lengths": [[len(turn) for turn in one] for one in objects]}):
+        for file, content in files(both(objects, **more)).items():
             record = read_pairs(file, content)
-            assert real(record.batch.rollout_log_probs, record) == joined(objects), (case, file)
-            assert real(record.batch.tensors()["old_log_probs"], record) == joined(objects), (case, file)
-            assert record.batch.tensors()["rewards"].tolist() == [1.0, 0.0][: len(objects)], (case, file)
-            assert record.batch.tensors()["response_ids"].sum() == 7 * sum(map(len, joined(objects))), (case, file)
-
-
-def test_a_list_of_rewards_makes_responses_of_the_lists() -> None:
-    for case, objects in {"uneven": UNEVEN, "even": EVEN, "one": UNEVEN[:1]}.items():
-        for more in (
-            {"rewards": [[float(i) for i in range(len(o))] for o in objects]},
-            {"lengths": [[len(t) for t in o] for o in objects]},
-        ):
-            for file, content in files(both(objects, **more)).items():
-                record = read_pairs(file, content)
-                assert real(record.batch.rollout_log_probs, record) == apart(objects), (case, file)
-                if "rewards" in more:
-                    assert record.batch.tensors()["rewards"].tolist() == [r for row in more["rewards"] for r in row], (
-                        case,
-                        file,
-                    )
+            assert real(record.batch.rollout_log_probs, record) == apart, file
+            if "rewards" in more:
+                assert record.batch.tensors()["rewards"].tolist() == [r for row in rewards for r in row], file
 
 
 def test_a_plain_row_next_to_turns_has_one_turn() -> None:
     """A trajectory without a tool call is often written as a plain list."""
-    table = both([[[-0.5, -0.25], [-0.125]], [-1.0, -0.75]], reward=[1.0, 0.0])
-    lines = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-    for content in (jsonl(lines), jsonl(lines[::-1])):
-        record = read_pairs("x.jsonl", content)
-        turns = record.batch.turn_ids
-        assert turns is not None
-        assert sorted(real(turns, record)) == [[0, 0], [0, 0, 1]]
-        assert record.notes == ()
-
-
-def test_responses_of_one_token_with_an_advantage_each() -> None:
-    """Read two lists of one token: two advantages could be per token or per response, so they decide nothing."""
-    table = both([[[-0.5], [-1.0]]], rewards=[[1.0, 0.0]], advantages=[[0.5, -0.5]])
-    for file, content in files(table).items():
-        record = read_pairs(file, content)
-        assert real(record.batch.tensors()["advantages"], record) == [[0.5], [-0.5]], file
-
-
-def test_a_flat_side_says_that_the_lists_of_the_other_are_turns() -> None:
-    table = {"rollout_logprobs": UNEVEN, "old_log_probs": joined(UNEVEN)}
-    for file, content in files(table).items():
-        record = read_pairs(file, content)
-        assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN), file
-
-
-def test_an_object_that_does_not_say_it_is_as_the_others_of_its_file() -> None:
-    """Read an object whose reward is null like the others."""
-    rows = [{"rollout_logprobs": x, "old_log_probs": x, "reward": r} for x, r in zip(UNEVEN, (None, 1.0), strict=True)]
-    record = read_pairs("x.jsonl", jsonl(rows))
-    assert real(record.batch.rollout_log_probs, record) == joined(UNEVEN)
+    lines = both([[[-0.5, -0.25], [-0.125]], [-1.0, -0.75]], reward=[1.0, 0.0])
+    record = read_pairs("x.jsonl", jsonl(lines))
+    assert real(record.batch.tensors()["turn_ids"], record) == [[0, 0, 1], [0, 0]]
+    assert record.notes == ()
 
 
 def test_where_nothing_says_it_the_file_is_refused() -> None:
-    for case, table in {
+    for case, objects in {
         "nothing": both(UNEVEN), "even": both(EVEN), "one line": both(UNEVEN[:1]),
-        "null": both(UNEVEN, reward=[None, None]),
-        "an id of the prompt": both(UNEVEN, group_id=[1, 2]),
+        "null": both(UNEVEN, reward=[None, None]), "an id of the prompt": both(UNEVEN, group_id=[1, 2]),
+        "contradiction": both(UNEVEN, reward=[1.0, 1.0], group_ids=[[1, 1], [2, 2, 2]]),
     }.items():  # fmt: skip
-        for file, content in files(table).items():
+        for file, content in files(objects).items():
             said = refused(file, content)
             assert "which may be as many responses or the turns of one" in said, (case, file)
             assert "Add one reward (a number) for turns, or a list of rewards" in said, (case, file)
-    contradiction = both(UNEVEN, reward=[1.0, 1.0], group_ids=[[1, 1], [2, 2, 2]])
-    for file, content in files(contradiction).items():
-        assert "reward says that the 2 lists of rollout_logprobs are turns of one response" in refused(file, content)
+    said = refused("x.parquet", parquet(rollout_log_probs=UNEVEN, old_log_probs=UNEVEN))
+    assert "rollout_log_probs is a column of list<" in said
+    assert "JSON Lines may hold lists of lists and objects, too" in said
 
 
 def test_turns_that_do_not_fit_each_other() -> None:
     """Refuse turns of other lengths, although the number of tokens is the same: tokens would be paired wrongly."""
-    other = [[[-0.5], [-0.25, -0.125]], UNEVEN[1]]
-    said = refused(
-        "x.jsonl", files({"rollout_logprobs": UNEVEN, "old_log_probs": other, "reward": [1.0, 0.0]})["x.jsonl"]
-    )
+    lines = both(UNEVEN, reward=[1.0, 0.0], input_ids=[[[1, 1, 1], [1, 1]], [[1], [1], [1]]])
+    assert read_pairs("x.jsonl", jsonl(lines)).notes[0].startswith("token_ids is left out: ")
+    lines[0]["old_log_probs"] = [[-0.5], [-0.25, -0.125]]
+    said = refused("x.jsonl", jsonl(lines))
     assert "the turns of rollout_logprobs have [2, 1] tokens, those of old_log_probs [1, 2]" in said
-    table = both(UNEVEN, reward=[1.0, 0.0], input_ids=[[[1, 1, 1], [1, 1]], [[1], [1], [1]]])
-    record = read_pairs("x.jsonl", files(table)["x.jsonl"])
-    assert "input_ids is a list per turn" in record.notes[0]
-
-
-def test_a_file_that_is_measured_is_read_the_same_way(tmp_path: Path) -> None:
-    """Use rewards to decide what the lists are, although measuring does not need them."""
-    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, reward=[1.0, 0.0])))
-    (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
-    assert batch.response_mask.sum(-1).tolist() == [3, 3]
-    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN, rewards=[[1.0, 0.0], [1.0, 0.0, 1.0]])))
-    (batch,) = pair_batches([tmp_path / "x.parquet"], advantages=False)
-    assert sorted(batch.response_mask.sum(-1).tolist()) == [1, 1, 1, 1, 2]
-    (tmp_path / "x.parquet").write_bytes(parquet(**both(UNEVEN)))
-    with pytest.raises(UsageError, match=r"x\.parquet: .*as many responses or the turns of one"):
-        list(pair_batches([tmp_path / "x.parquet"], advantages=False))

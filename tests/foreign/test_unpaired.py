@@ -1,17 +1,13 @@
 """Tokens whose engine log-prob is NaN (TRL gives them a ratio of 1): left out of every number, and counted."""
 
-import io
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pair_files import jsonl, parquet, read_pairs
+from pair_files import jsonl, npz, read_pairs, refused
 
 from rlcorr.analysis.triage import triage
 from rlcorr.command.cli import run_verb
@@ -19,7 +15,6 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import import_files
 from rlcorr.measuring.measure import evaluate
-from rlcorr.recorders import Recorder
 from rlcorr.records import runs
 
 OLD = [-0.5, -0.4, -0.3, -0.2]
@@ -38,25 +33,22 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def arrays() -> bytes:
-    file = io.BytesIO()
-    rollout = np.full((4, 4), np.nan, np.float32)
-    rollout[3] = OLD
+def arrays(shape: tuple[int, ...], **more: np.ndarray) -> bytes:
     old = np.array([OLD] * 3 + [WITH["old_log_probs"]], np.float32)
-    np.savez(file, rollout_log_probs=rollout, old_log_probs=old, response_mask=np.ones((4, 4), bool))
-    return file.getvalue()
+    return npz(rollout_log_probs=ROLLOUT.reshape(shape), old_log_probs=old.reshape(shape), **more)
 
 
-def flat() -> bytes:
-    file = io.BytesIO()
-    whole = np.load(io.BytesIO(arrays()))
-    pairs = {name: whole[name].ravel() for name in ("rollout_log_probs", "old_log_probs")}
-    np.savez(file, lengths=np.full(4, 4), **pairs)
-    return file.getvalue()
+ROLLOUT = np.full((4, 4), np.nan, np.float32)
+ROLLOUT[3] = OLD
+FORMS = {
+    "a.jsonl": jsonl(ROWS),
+    "a.npz": arrays((4, 4), response_mask=np.ones((4, 4), bool)),
+    "flat.npz": arrays((16,), lengths=np.full(4, 4)),
+}
 
 
 def test_numbers_are_over_the_tokens_that_have_both() -> None:
-    for name, content in {"a.jsonl": jsonl(ROWS), "a.npz": arrays(), "flat.npz": flat()}.items():
+    for name, content in FORMS.items():
         batch = read_pairs(name, content, nan_is_ratio_one=True).batch
         numbers = evaluate(batch, CorrectionConfig())[1]
         assert numbers["rollout_corr/abs_log_ratio"] == pytest.approx(0.0025, rel=1e-5), name
@@ -83,39 +75,11 @@ def test_what_the_trainer_lacks_is_refused() -> None:
         read_pairs("a.jsonl", jsonl([WITHOUT, WITHOUT]), nan_is_ratio_one=True)
 
 
-ABORTED = [
-    {"rollout_log_probs": None, "old_log_probs": OLD},
-    {"rollout_log_probs": [], "old_log_probs": OLD},
-    {"old_log_probs": OLD},
-    {"rollout_log_probs": None, "old_log_probs": None},
-    {"rollout_log_probs": [None] * 4, "old_log_probs": OLD},
-    {"rollout_log_probs": OLD, "old_log_probs": None},
-]
-
-
-@pytest.mark.parametrize("aborted", ABORTED)
-def test_a_row_without_log_probs_is_left_out_and_counted_on_request(aborted: dict[str, Any], local: Path) -> None:
-    rows = [WITH | {"reward": 1.0}, aborted | {"reward": 0.0}]
-    table = {name: [row.get(name) for row in rows] for name in (*WITH, "reward")}
-    for name, content in {"a.jsonl": jsonl(rows), "a.parquet": parquet(pa.list_(pa.float32()), **table)}.items():
-        with pytest.raises(UsageError, match=r"row 1.*--leave-out-aborted leaves out the rows"):
-            read_pairs(name, content)
-        record = read_pairs(name, content, leave_out_aborted=True)
-        assert record.aborted == 1, name
-        assert record.batch.response_mask.tolist() == [[True] * 4], name
-        assert record.batch.tensors()["rewards"].tolist() == [1.0], name
-
-
-def test_import_says_how_many_rows_were_aborted(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer without a token on both sides is no fault, and stays."""
-    empty = {"rollout_log_probs": [], "old_log_probs": []}
-    (local / "b.jsonl").write_bytes(jsonl([WITH, empty, *ABORTED]))
-    assert run_verb(["import", "b.jsonl", "--run", "mine", "--leave-out-aborted"]) == 0
-    said = "6 of 8 responses have no log-prob on one side, as if they had been aborted, and are left out."
-    assert said in " ".join(capsys.readouterr().out.split())
-    assert runs.read_manifest(local / "local" / "mine").story.endswith(said)
-    with pytest.raises(UsageError, match=r"b\.jsonl.: in every row one side has no log-prob"):
-        read_pairs("b.jsonl", jsonl(ABORTED), leave_out_aborted=True)
+def test_a_row_without_log_probs_is_refused() -> None:
+    for row in ({"rollout_log_probs": None}, {"rollout_log_probs": []}, {}, {"rollout_log_probs": [None] * 4}):
+        said = refused("a.jsonl", jsonl([WITH, row | {"old_log_probs": OLD}]))
+        assert "row 1" in said, row
+        assert "leave out the rows of aborted responses" in said, row
 
 
 def test_the_verdict_is_not_that_of_the_few_that_are_left() -> None:
@@ -161,17 +125,3 @@ def test_the_count_is_in_the_step_and_outlives_another_import(local: Path) -> No
     assert (
         "unpaired_tokens" not in pq.read_table(file).column_names
     )  # as before: the format of a whole step is the same
-
-
-def test_the_recorder_writes_how_many(local: Path) -> None:
-    nan = torch.full((3, 4), math.nan)
-    batch: dict[str, Any] = {
-        "rollout_log_probs": torch.cat([nan, torch.tensor([OLD])]),
-        "old_log_probs": torch.tensor([OLD] * 3 + [WITH["old_log_probs"]]),
-        "response_mask": torch.ones(4, 4),
-    }
-    with Recorder("mine", nan_is_ratio_one=True) as recorder:
-        recorder.add(step=1, batch=batch)
-    (row,) = runs.read_metrics(local / "local" / "mine")
-    assert row["unpaired_tokens"] == 12
-    assert row["rollout_corr/abs_log_ratio"] == pytest.approx(0.0025, rel=1e-5)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pair_files import npz, read_pairs, real, refused
 
 from rlcorr.foreign.import_run import import_files
@@ -27,39 +26,22 @@ def arrays(*, left: bool) -> dict[str, np.ndarray]:
     return columns
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_real_tokens_count(left: bool) -> None:
-    record = read_pairs("x.npz", npz(**arrays(left=left)))
-    assert real(record.batch.rollout_log_probs, record) == [[-0.25 * row] * REAL for row in range(1, ROWS + 1)]
-
-
-def test_ids_of_prompts_and_responses_keep_their_places() -> None:
-    ids = np.tile(np.arange(WIDTH), (ROWS, 1))
-    columns = arrays(left=False) | {"input_ids": ids}
-    columns["response_mask"][:, 0] = False
-    record = read_pairs("x.npz", npz(**columns))
-    assert real(record.batch.tensors()["response_ids"], record) == [[1, 2]] * ROWS
-    assert record.batch.tensors()["prompt_ids"].tolist() == [[0]] * ROWS
-
-
-def test_ids_of_prompts_before_the_response_keep_their_places() -> None:
-    """Ids (B, 2 + T) of prompts and responses: the last T belong to the log-probs, of which the first 3 are real."""
+def test_real_tokens_and_their_ids_are_read() -> None:
+    """Read ids (B, 2 + T) of prompts and responses: the last T belong to the log-probs, of which the first 3 count."""
     ids = np.tile(np.arange(WIDTH + 2), (ROWS, 1))
     record = read_pairs("x.npz", npz(**arrays(left=False), input_ids=ids))
+    assert real(record.batch.rollout_log_probs, record) == [[-0.25 * row] * REAL for row in range(1, ROWS + 1)]
     assert real(record.batch.tensors()["response_ids"], record) == [[2, 3, 4]] * ROWS
     assert record.batch.tensors()["prompt_ids"].tolist() == [[0, 1]] * ROWS
 
 
-def test_without_a_mask_or_with_too_many_tokens_it_is_refused() -> None:
-    columns = arrays(left=False)
-    ones = columns | {"response_mask": np.ones((ROWS, WIDTH), bool)}
+def test_too_many_tokens_are_refused() -> None:
+    ones = arrays(left=False) | {"response_mask": np.ones((ROWS, WIDTH), bool)}
     assert "5,242,880 tokens in rollout_log_probs; at most 4,194,304" in refused("x.npz", npz(**ones))
-    del columns["response_mask"]
-    assert "rows of equal length may be padded" in refused("x.npz", npz(**columns))
 
 
 def test_a_small_parquet_file_of_padded_rows(tmp_path: Path) -> None:
-    table = {name: list(array) for name, array in arrays(left=False).items()}
+    table = {name: list(array) for name, array in arrays(left=True).items()}
     pq.write_table(pa.table(table), tmp_path / "x.parquet", compression="zstd")
     summary = import_files([tmp_path / "x.parquet"], tmp_path / "made")
     assert (summary.responses, summary.tokens) == (ROWS, ROWS * REAL)

@@ -20,14 +20,8 @@ from rlcorr.records.step_files import StepRecord
 
 # Exact in bfloat16, so that no format changes them.
 ROLLOUT = [[-0.5, -1.25, -2.0], [-0.125], [], [-3.0, -0.75]]
-
-
 OLD = [[-0.25, -1.5, -2.5], [-0.0625], [], [-1.0, -0.5]]
-
-
 MASK = [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
-
-
 NOISE = math.nan  # on padding: it must be gone
 
 
@@ -42,11 +36,7 @@ def padded(rows: list[list[float]], mask: Sequence[Sequence[int]] = MASK) -> np.
 
 
 LEFT = [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 1]]
-
-
 HOLES = [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
-
-
 FLAT = {"rollout_log_probs": np.concatenate(ROLLOUT), "old_log_probs": np.concatenate(OLD)}
 
 
@@ -96,11 +86,7 @@ def real(values: torch.Tensor, record: StepRecord) -> list[list[float]]:
 
 
 PAIR = {"rollout_log_probs": ROLLOUT, "old_log_probs": OLD}
-
-
 EACH = {"group_ids": [0, 0, 1, 1]}  # one per list: so the lists are responses, and not turns of one
-
-
 AS_LISTS = {name: padded(x).tolist() for name, x in PAIR.items()} | {"response_mask": MASK}
 
 
@@ -126,7 +112,6 @@ def not_detached() -> bytes:
 FILES = {
     "lists.jsonl": jsonl(rows()),
     "blank lines, a byte order mark.jsonl": b"\xef\xbb\xbf\n" + jsonl(rows()).replace(b"\n", b"\r\n\r\n"),
-    "one line per response.json": jsonl(rows()),
     "list.json": json.dumps(rows(), indent=1).encode(),
     "samples.json": json.dumps({"samples": rows(), "step": 1}).encode(),
     "table of Weights & Biases.json": table(ncols=3, nrows=4),
@@ -137,32 +122,27 @@ FILES = {
     "padded columns.json": json.dumps(AS_LISTS | EACH | {"response_mask": np.array(MASK, bool).tolist()}).encode(),
     "nulls on padding.json": json.dumps(AS_LISTS | EACH).replace("NaN", "null").encode(),
     "lists.parquet": parquet(pa.list_(pa.float32()), **PAIR),
-    "wide lists.parquet": parquet(pa.large_list(pa.float64()), **PAIR),
     "half lists.parquet": parquet(pa.list_(pa.float16()), **{k: [np.float16(r) for r in x] for k, x in PAIR.items()}),
     "padded lists.parquet": parquet(**AS_LISTS),
     "fixed lists.parquet": parquet(pa.list_(pa.float32(), 3), **AS_LISTS),
     "padded.npz": npz(**arrays()),
     "compressed.npz": compressed(**arrays()),
-    "double.npz": npz(**arrays(dtype="<f8")),
     "half.npz": npz(**arrays(dtype="<f2")),
     "big-endian.npz": npz(**arrays(dtype=">f4")),
     "columns first.npz": npz(**{name: np.asfortranarray(x) for name, x in arrays().items()}),
     "left-padded.npz": npz(**arrays(LEFT)),
     "holes.npz": npz(**arrays(HOLES)),
     "bool mask.npz": npz(**(arrays() | {"response_mask": np.array(MASK, bool)})),
-    "float mask.npz": npz(**(arrays() | {"response_mask": np.array(MASK, np.float32)})),
     "lengths beside arrays.npz": npz(**{k: arrays()[k] for k in PAIR}, lengths=np.array([3, 1, 0, 2])),
     "lengths.npz": npz(**FLAT, lengths=np.array([3, 1, 0, 2])),
-    "offsets.npz": npz(**FLAT, offsets=np.array([0, 3, 4, 4, 6], np.uint64)),
     "other arrays.npz": npz(**arrays(), logits=np.zeros((2, 3, 4)), step=np.array(1)),
     "padded.safetensors": tensors(**arrays()),
     "bfloat16.safetensors": tensors(torch.bfloat16, **arrays()),
-    "half.safetensors": tensors(torch.float16, **arrays()),
     "not detached.pt": not_detached(),
     "rows not detached.pt": saved(
         samples=[{k: torch.tensor(x, requires_grad=True) for k, x in row.items()} for row in rows()]
     ),
-    "offsets.safetensors": tensors(**FLAT, offsets=[0, 3, 4, 4, 6]),
+    "lengths.safetensors": tensors(**FLAT, lengths=[3, 1, 0, 2]),
 }  # fmt: skip
 
 

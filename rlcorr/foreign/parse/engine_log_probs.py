@@ -30,17 +30,12 @@ def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
     if not isinstance(value, list | tuple):
         return value
     first = next((x for x in value if x is not None and not (isinstance(x, list | tuple) and not x)), None)
-    token_ids = _token_ids(ids, len(value))
-    if isinstance(first, Mapping) and _list_of(first) is first:
-        return [
-            _from_dictionary(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))
-        ]
-    if isinstance(first, list | tuple) and _are_triples(value, where):
-        return [_from_triple(x, i, f"token {t} (from 0) of {where}") for t, (x, i) in enumerate(_zip(value, token_ids))]
+    pairs = list(enumerate(zip(value, _token_ids(ids, len(value)), strict=True)))
+    is_object = isinstance(first, Mapping) and _list_of(first) is first
+    if is_object or (isinstance(first, list | tuple) and _are_triples(value, where)):
+        return [_of_token(entry, token_id, f"token {t} (from 0) of {where}") for t, (entry, token_id) in pairs]
     if isinstance(first, Mapping) or (isinstance(first, list | tuple) and isinstance(first[0], Mapping | list | tuple)):
-        return [
-            plain_log_probs(x, i, f"list {n} (from 0) of {where}") for n, (x, i) in enumerate(_zip(value, token_ids))
-        ]
+        return [plain_log_probs(part, part_ids, f"list {n} (from 0) of {where}") for n, (part, part_ids) in pairs]
     return value
 
 
@@ -57,57 +52,6 @@ def _token_ids(ids: Any, count: int) -> Sequence[Any]:
     if not isinstance(ids, list | tuple) or len(ids) != count:
         return [None] * count
     return [int(x) if isinstance(x, float) and x.is_integer() else x for x in ids]
-
-
-def _zip(value: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(value, ids, strict=True))
-
-
-# --- dictionaries ---
-
-
-def _from_dictionary(entry: Any, token_id: Any, where: str) -> float:
-    """Return the log-prob of the sampled token. The first prompt token has none: vLLM's None becomes NaN."""
-    if entry is None:
-        return math.nan
-    if not isinstance(entry, Mapping):
-        raise UsageError(f"{where} is {entry!r:.60}, but other tokens have a dictionary.")
-    if "logprob" in entry:
-        return _number(entry["logprob"], where)
-    candidates = {str(key): x for key, x in entry.items() if x is not None}  # in Parquet, ids of other tokens are null
-    if len(candidates) == 1 and (token_id is None or not next(iter(candidates)).isdecimal()):
-        return _log_prob(next(iter(candidates.values())), where)
-    if token_id is None:
-        raise UsageError(
-            f"{where} holds {len(candidates)} candidates ({', '.join(candidates)!s:.60}), and it is unknown which was "
-            "sampled: give response_ids, one per token and nested as the log-probs are."
-        )
-    if str(token_id) not in candidates:
-        raise UsageError(
-            f"{where} has no entry for the sampled token {token_id!r:.20} of response_ids; it has "
-            f"{', '.join(candidates)!s:.60}."
-        )
-    return _log_prob(candidates[str(token_id)], where)
-
-
-def _log_prob(candidate: Any, where: str) -> float:
-    """Return the number in a number, an object with "logprob", or a `vllm.Logprob`."""
-    if isinstance(candidate, Mapping):
-        candidate = candidate.get("logprob", candidate)
-    elif not _is_number(candidate):
-        candidate = getattr(candidate, "logprob", candidate)
-    return _number(candidate, where)
-
-
-def _number(value: Any, where: str) -> float:
-    if value is None:
-        return math.nan
-    if not _is_number(value):
-        raise UsageError(f"{where} must be a log-prob; got {value!r:.60}.")
-    return float(value)
-
-
-# --- triples ---
 
 
 def _are_triples(value: Sequence[Any], where: str) -> bool:
@@ -131,13 +75,39 @@ def _is_triple(log_prob: Any, token_id: Any, text: Any) -> bool:
     return whole and (log_prob is None or _is_number(log_prob)) and (text is None or isinstance(text, str))
 
 
-def _from_triple(entry: Any, token_id: Any, where: str) -> float:
-    if entry is None:
-        return math.nan
-    log_prob, sampled_id, _ = entry
-    if token_id is not None and token_id != sampled_id:
-        raise UsageError(f"{where} is for token {sampled_id:g}, but response_ids has {token_id!r:.20} there.")
-    return _number(log_prob, where)
+def _of_token(entry: Any, token_id: Any, where: str) -> float:
+    """Return the log-prob of the sampled token. The first prompt token has none: null becomes NaN."""
+    if isinstance(entry, list | tuple):
+        entry, sampled_id, _ = entry
+        if token_id is not None and token_id != sampled_id:
+            raise UsageError(f"{where} is for token {sampled_id:g}, but response_ids has {token_id!r:.20} there.")
+    elif isinstance(entry, Mapping) and "logprob" not in entry:
+        entry = _sampled(entry, token_id, where)
+    if isinstance(entry, Mapping):
+        entry = entry.get("logprob", entry)
+    elif entry is not None and not _is_number(entry):
+        entry = getattr(entry, "logprob", entry)  # a `vllm.Logprob` in the batch of a trainer
+    if entry is not None and not _is_number(entry):
+        raise UsageError(f"{where} must be a log-prob; got {entry!r:.60}.")
+    return math.nan if entry is None else float(entry)
+
+
+def _sampled(candidates: Mapping[Any, Any], token_id: Any, where: str) -> Any:
+    """Return the entry of the sampled token among those of vLLM's likeliest tokens."""
+    by_id = {str(key): x for key, x in candidates.items()}
+    if len(by_id) == 1 and (token_id is None or not next(iter(by_id)).isdecimal()):
+        return next(iter(by_id.values()))
+    if token_id is None:
+        raise UsageError(
+            f"{where} holds {len(by_id)} candidates ({', '.join(by_id)!s:.60}), and it is unknown which was sampled: "
+            "give response_ids, one per token and nested as the log-probs are."
+        )
+    if str(token_id) not in by_id:
+        raise UsageError(
+            f"{where} has no entry for the sampled token {token_id!r:.20} of response_ids; it has "
+            f"{', '.join(by_id)!s:.60}."
+        )
+    return by_id[str(token_id)]
 
 
 def _is_number(value: Any) -> bool:

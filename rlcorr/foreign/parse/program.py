@@ -17,17 +17,14 @@ from typing import Any
 import pyarrow as pa
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.parse.arrays import npz_pieces, safetensors_pieces
-from rlcorr.foreign.parse.json_text import json_pieces
+from rlcorr.foreign.parse.arrays import npz_pieces
+from rlcorr.foreign.parse.objects import json_pieces
 from rlcorr.foreign.parse.parquet import parquet_pieces
 from rlcorr.foreign.parse.request import FACTS, NO_TABLE, OUT_OF_MEMORY, Piece, Request
 
 _MEMORY, _TIMES = 300 << 20, 10
 """Bytes that a file may take, and more in proportion to its size."""
-_PARSERS = {
-    ".parquet": parquet_pieces, ".json": json_pieces, ".jsonl": json_pieces, ".npz": npz_pieces,
-    ".safetensors": safetensors_pieces,
-}  # fmt: skip
+_PARSERS = {".parquet": parquet_pieces, ".json": json_pieces, ".jsonl": json_pieces, ".npz": npz_pieces}
 
 
 def parse(request: Request) -> Iterator[Piece]:
@@ -35,9 +32,9 @@ def parse(request: Request) -> Iterator[Piece]:
     limit_process()
     pieces = _PARSERS.get(request.ending)
     if pieces is None:
-        from rlcorr.foreign.parse.torch_files import pickle_pieces, torch_pieces
+        from rlcorr.foreign.parse.torch_files import safetensors_pieces, torch_pieces
 
-        pieces = torch_pieces if request.ending in (".pt", ".pth") else pickle_pieces
+        pieces = safetensors_pieces if request.ending == ".safetensors" else torch_pieces
     limit_process(_MEMORY + _TIMES * request.path.stat().st_size, request.seconds)
     return pieces(request)
 

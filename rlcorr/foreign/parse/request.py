@@ -1,4 +1,7 @@
-"""Requests of `child` to the process that parses files, and the form of its answers."""
+"""Requests of `child` to the process that parses files, the form of its answers, and how much of a file is read.
+
+Nothing here needs torch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from rlcorr.errors import UsageError
+
+MAX_BYTES = 512 << 20
+"""Bytes of a file that is read as a whole."""
+MAX_TOKENS = 1 << 22
+"""Numbers in one column, without padding that a mask shows."""
+MAX_NUMBERS = 1 << 25
+"""Numbers in one array (B, T), padding included: 256 rows of 131,072 columns."""
+MAX_ROWS = 1 << 18
+MAX_PADDED = 1 << 24
+"""Number of rows times the longest row: the size of a batch made of a ragged file."""
+MAX_TEXT = 1 << 26
+"""Characters in one column of texts."""
 
 Piece = tuple[dict[str, Any], pa.Table]
 """An answer: facts and a table. Facts may be the `names` of all columns, why some are `unreadable`, the number of
@@ -26,8 +43,6 @@ class Keys:
     masks: tuple[str, ...]
     ids: tuple[str, ...]
     """Ids of the sampled tokens."""
-    prompts: frozenset[str]
-    """Ids of prompts, alone or followed by those of the response."""
     top: tuple[str, ...]
     """The sampler's likeliest tokens: K numbers per token."""
     per_token: frozenset[str]
@@ -38,10 +53,6 @@ class Keys:
     placed: Mapping[str, str]
     """List next to the samples of a document → key of a sample with its index in that list."""
 
-    def may_be_turns(self) -> set[str]:
-        """Return the keys whose lists of lists are turns or responses."""
-        return {*self.log_probs, *self.masks}
-
 
 @dataclass(frozen=True)
 class Request:
@@ -50,9 +61,27 @@ class Request:
     path: Path
     ending: str
     wanted: frozenset[str]
-    """Names of the columns; if there are none, only names are answered."""
     keys: Keys
     part: int
     """Numbers of a column of Parquet in one piece, about."""
     seconds: int
     """Time of the processor that it may take."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A column that is in the file and cannot be read.
+
+    The parsers do not know which columns are needed. `find_columns` and `check` do: they refuse the file if the pair or
+    a column about masks is unreadable, and leave out every other unreadable column.
+    """
+
+    why: str  # a sentence
+
+
+def check_limit(limit: int, count: int, what: str) -> None:
+    """Raise `UsageError` if `count` is above the limit; `what` names what is counted."""
+    if count > limit:
+        raise UsageError(
+            f"{count:,} {what}; at most {limit:,} are read. Split the file, or leave out what is not needed."
+        )

@@ -1,15 +1,11 @@
 """Columns of verl's DataProto, saved as arrays.
 
-verl itself writes no file with both log-probs. A DataProto's batch has them, under our names; its prompts (padded on
-the left) and responses are token ids.
+verl itself writes no file with both log-probs. A DataProto's batch has them, under our names; its prompts and responses
+are token ids, which are texts in other files.
 """
 
 from rlcorr.systems.mapping.dumps import WithoutPair
 
-TOKEN_IDS = {"prompts": "prompt_ids", "responses": "response_ids"}
-"""Column of ids → our name. If these columns are texts, the names already fit."""
-ATTENTION_MASK = "attention_mask"
-"""Mask over prompt and response."""
 TOKEN_SCORES = "token_level_scores"
 """Column (B, T) that is 0 except at one token of each response, which has its score."""
 ROLLOUT_DATA = WithoutPair(
