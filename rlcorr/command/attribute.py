@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import tyro
 
 from rlcorr.command.printing import print_lines
-from rlcorr.errors import UsageError
 from rlcorr.train.config.rollout import RolloutConfig
 
 
@@ -35,11 +34,6 @@ class Attribute:
     """Largest length of an answer."""
     engine: RolloutConfig = field(default_factory=RolloutConfig)
     """Further settings of the engine, such as --engine.engine or --engine.kv-cache-mib."""
-
-    def __post_init__(self) -> None:
-        for name in ("prompts", "samples", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1; got {getattr(self, name)}.")
 
 
 def run_attribute(request: Attribute) -> int:

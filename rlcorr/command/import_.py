@@ -1,6 +1,6 @@
 """`python -m rlcorr import`: a run of your own log-prob pairs, with a diagnosis of its gap."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,18 +9,16 @@ import tyro
 from tqdm import tqdm
 
 from rlcorr.analysis.gap_size import GapSize, gap_size, total_size
-from rlcorr.analysis.segments import Segment, age_share, by_lag, by_turn
 from rlcorr.analysis.symptoms import percent, short
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.gaps import placement_lines
 from rlcorr.command.options import ClampRounding
-from rlcorr.command.printing import print_lines, table_row, wrap_each, wrapped
+from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import find_files, import_files, return_large_blocks
 from rlcorr.foreign.retokenised import has_ids_and_texts, load_tokenizer, reencode
 from rlcorr.records import runs
 from rlcorr.records.run_folders import require_run_name
-from rlcorr.types import TokenBatch
 
 ASK = (
     "The ids and the texts of the answers are recorded: with --tokenizer MODEL, import counts the answers whose text "
@@ -30,9 +28,6 @@ ADVICE = (
     "A trainer, or a next turn, that encodes the text again works on other tokens than the engine sampled. Pass the "
     "engine's token ids on instead of the text."
 )
-MOST = 8
-"""Ages or turns that are printed; a step may have hundreds of turns."""
-SEGMENT_WIDTHS = (8, 12, 12, 12, 12)
 
 
 @dataclass(frozen=True)
@@ -81,14 +76,10 @@ def run_import(request: Import) -> int:
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
     print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
-    looks, segments = [], iter(())
-    for step in runs.list_steps(path):
-        batch = runs.read_step(path, step).batch
-        looks.append(look(step, batch))
-        segments = segment_lines(batch, step)  # those of the last step are printed
+    looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
     retokenised = retokenised_lines(path, tokenizer)
     said = wrap_each([*summary.notes, *summary.left_out(), *retokenised, *verdict_lines(verdicts(looks))])
-    print_lines([*said, *placement_lines(total_size(one.gap for one in looks)), *segments])
+    print_lines([*said, *placement_lines(total_size(one.gap for one in looks))])
     return 0
 
 
@@ -128,28 +119,3 @@ def _sentence(answers: int, comparable: int, differing: int, inside: GapSize | N
     if inside is not None and outside is not None:
         said += f" k3 is {short(inside.k3)} on them and {short(outside.k3)} on the others."
     return f"{said} {ADVICE}" if differing else said
-
-
-# --- the gap by the age of the weights that sampled a token, and by turn ---
-
-
-def segment_lines(batch: TokenBatch, step: int) -> Iterator[str]:
-    """Yield a table by age and one by turn, if the step has several; nothing otherwise."""
-    if batch.policy_versions is not None:
-        by_age = by_lag(batch, step)
-        yield from _segment_table(f"Step {step}, tokens by the age of their weights, in updates", by_age)
-        if (part := age_share(by_age)) is not None:
-            yield from wrapped(part.sentence)
-    if batch.turn_ids is not None:
-        yield from _segment_table(f"Step {step}, tokens by turn", by_turn(batch))
-
-
-def _segment_table(heading: str, segments: Sequence[Segment]) -> Iterator[str]:
-    if len(segments) < 2:
-        return
-    yield from ("", f"{heading}:", table_row(["", "tokens", "k3", "mean |d|", "mean d"], SEGMENT_WIDTHS))
-    for one in segments[:MOST]:
-        sizes = (f"{one.k3:.2g}", f"{one.abs_log_ratio:.2g}", f"{one.log_ratio_mean:+.2g}")
-        yield table_row([str(one.number), f"{one.tokens:,}", *sizes], SEGMENT_WIDTHS)
-    if len(segments) > MOST:
-        yield f"{len(segments) - MOST} more."

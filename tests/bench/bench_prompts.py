@@ -18,7 +18,7 @@ from rlcorr.gradients.progress import difference
 from rlcorr.gradients.report import BATCH_SIZES, Ranking
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records.recipes import find_recipe
-from rlcorr.records.sketch_files import last_sketch, read_exact
+from rlcorr.records.sketch_files import last_sketch, read_gradients
 
 ALL, SOME = 1024, 128
 ASKED = f"--train-prompts 0 --sketch.exact-prompts {ALL} --sketch.directions 64"
@@ -40,7 +40,7 @@ def recorded(name: str) -> ExactSketch:
         done = rlcorr("train", *options, runs_folder=Path(folder), timeout=3600)
         assert done.returncode == 0, done.stderr[-2000:]
         run = Path(folder) / "local" / name
-        sketch = read_exact(run, last_sketch(run))
+        _, sketch = read_gradients(run, last_sketch(run))
     assert sketch is not None
     return sketch
 

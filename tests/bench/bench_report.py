@@ -25,8 +25,8 @@ def main() -> None:
             for file, millions in zip(files, MILLIONS, strict=True):
                 write(file, [given] * millions, one_row_group=one_row_group)
             for preset in PRESETS:
-                small, large = (reported(str(file), "--preset", preset) for file in files)
-                tokens = [json.loads(run.document)["metrics"]["rollout_corr/tokens"] for run in (small, large)]
+                small, large = (reported(str(file), preset) for file in files)
+                tokens = [json.loads(run.document)["rollout_corr/tokens"] for run in (small, large)]
                 rate = (tokens[1] - tokens[0]) / (large.cpu_seconds - small.cpu_seconds) / 1e6
                 groups = 1 if one_row_group else MILLIONS[1]
                 print(

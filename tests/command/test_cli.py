@@ -40,15 +40,6 @@ def test_a_wrong_name_is_one_line(
     assert exists in error
 
 
-def test_a_line_end_in_a_name_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a\nb\x1b[31m.parquet"
-    path.write_bytes(b"PAR1")
-    assert call("report", str(path)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert r"a\nb\x1b[31m.parquet" in error
-
-
 def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     printed = capsys.readouterr().out

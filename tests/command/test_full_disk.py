@@ -10,7 +10,6 @@ import pytest
 from processes import environment
 from tiny import save_tiny_model
 
-from rlcorr.records import runs
 from rlcorr.records.verify import verify
 
 pytestmark = [
@@ -73,19 +72,3 @@ def test_a_training_run_that_fills_the_disk(tmp_path: Path) -> None:
     assert report.readable_steps == report.recorded_steps > 3
     assert report.metric_rows >= report.recorded_steps - 1
     assert not [*run.rglob("*.tmp")]
-
-
-@pytest.mark.parametrize("verb", ["import {folder}/pairs.npz --run mine", "train --model {folder}/model --run mine"])
-def test_a_disk_that_is_read_only(tmp_path: Path, verb: str) -> None:
-    save_tiny_model(tmp_path / "model")
-    np.savez(tmp_path / "pairs.npz", **dict.fromkeys(("rollout_log_probs", "old_log_probs"), -np.ones((2, 3))),
-             response_mask=np.ones((2, 3)))  # fmt: skip
-    command = verb.format(folder=tmp_path) + (f" {TRAIN}" if verb.startswith("train") else "")
-    done = on_small_disk(
-        tmp_path, "400k", f'mount -o remount,ro "$DISK"; "$PYTHON" -m rlcorr {command}; echo "code $?"'
-    )
-    assert done.stdout.splitlines()[-1] == "code 2"
-    assert done.stderr.splitlines()[-1].endswith("cannot be written: Read-only file system.")
-    assert "Traceback" not in done.stderr
-    assert not any((tmp_path / "kept").iterdir())
-    assert runs.list_runs()

@@ -102,17 +102,6 @@ def test_the_archive_holds_the_library_the_app_the_runs_and_no_answers(
 
 
 @pytest.mark.slow
-def test_wheels_come_along(workshop: ModuleType, tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    (wheels / "a-1-py3-none-any.whl").write_bytes(b"a wheel")
-    workshop.write(tmp_path / "w.zip", wheels)
-    with zipfile.ZipFile(tmp_path / "w.zip") as archive:
-        assert archive.read(f"{workshop.FOLDER}/wheels/a-1-py3-none-any.whl") == b"a wheel"
-        assert "needs no network" in archive.read(f"{workshop.FOLDER}/START.txt").decode()
-
-
-@pytest.mark.slow
 def test_a_participant_reaches_the_end_of_the_first_lesson(workshop: ModuleType, archive: Path, tmp_path: Path) -> None:
     """Unpacked elsewhere, with its own library and runs; the exercises say that they wait."""
     with zipfile.ZipFile(archive) as packed:

@@ -259,7 +259,7 @@ def write_sketch(run: Path, exact: ExactSketch | None = None) -> None:
     scores = torch.randn(int(batch.response_mask.sum()), DIRECTIONS, generator=some)
     sketch = SampledSketch(scores, reference, None, "weights", "directions")
     sketch_files.write_sketch(run, 0, sketch, exact)
-    runs.finish_run(run, sketch_files.with_sketch(runs.read_manifest(run), 0, sketch))
+    runs.finish_run(run, runs.read_manifest(run))
 
 
 def unreadable(page: Page, *rules: str) -> set[tuple[str, str]]:

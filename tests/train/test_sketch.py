@@ -16,7 +16,7 @@ from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import SampledSketch
 from rlcorr.records import runs
 from rlcorr.records.runs import list_sketches, sketch_path
-from rlcorr.records.sketch_files import read_gradients, read_sketch, read_tensors, write_tensors
+from rlcorr.records.sketch_files import read_sketch, read_tensors
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
 from rlcorr.train.config.learning import OptimConfig, SketchConfig
@@ -200,23 +200,7 @@ def test_a_step_without_a_sketch_says_how_to_get_one(tiny_model: Path, local_run
     with pytest.raises(UsageError) as raised:
         read_sketch(run, 2)
     assert "step 2 of tiny has no score sketch (steps that have one: none)" in str(raised.value)
-    assert f"train --config {run / 'config.yaml'} --run tiny_sketched --sketch.every 2" in str(raised.value)
-
-
-def test_a_sketch_of_other_weights_is_refused(tiny_model: Path, local_runs: Path) -> None:
-    run = loop.train(tiny_config(tiny_model, sketch=replace(FEW, exact_prompts=8, smallest_probability=1e-3)))
-    path, hashes = sketch_path(run, 2), runs.read_manifest(run).sketches["2"]
-    content, _ = read_tensors(path)
-    for name, what in (("weights_hash", "weights"), ("directions_hash", "directions")):
-        write_tensors(path, content, {**hashes, name: "f" * 64})
-        with pytest.raises(UsageError, match=f"made with other {what} than in the manifest: {'f' * 16}… in the file, "
-                                             f"{hashes[name][:16]}… in the manifest"):  # fmt: skip
-            read_sketch(run, 2)
-        with pytest.raises(UsageError, match=f"made with other {what} than in the manifest"):
-            read_gradients(run, 2)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(runs.DamagedFile, match="cannot be read"):
-        read_sketch(run, 2)
+    assert "--sketch.every 2" in str(raised.value)
 
 
 def test_a_hash_is_of_names_and_numbers() -> None:
