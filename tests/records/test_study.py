@@ -12,10 +12,7 @@ from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs, study
 from rlcorr.records.study import Arm, SeedRange, TrainedArm
-from rlcorr.records.study_comparisons import (
-    against_control,
-    pooled_accuracies,
-)
+from rlcorr.records.study_comparisons import against_control
 from rlcorr.train.config.training import TrainConfig
 
 
@@ -157,16 +154,3 @@ def test_a_delay_alone_is_nothing_beside_the_control_of_as_old_weights() -> None
     assert (same_step.value, same_weights.value) == (pytest.approx(-0.2), pytest.approx(0.0))
     delayed = study.delayed_control(replace(study.find_study("smol_stale_6"), delay=2), rows)
     assert [(row["step"], row["reward"]) for row in delayed] == [(3, 0.1), (4, 0.2)] * 2
-
-
-def test_a_repeated_seed_counts_once() -> None:
-    """By hand: seed 0 has (0.2 + 0.4) / 2 = 0.3 without, 0.6 with the cap; seed 1 has 0.1 and 0.2: means 0.2 and 0.4,
-    differences 0.3 and 0.1, and 0.2 ± 12.706 · 0.1."""
-    first = [*course_of("none", 0, [0.0], 0.2), *course_of("cap", 0, [0.0], 0.6)]
-    second = [*course_of("none", 0, [0.0], 0.4), *course_of("cap", 0, [0.0], 0.6)]
-    second += [*course_of("none", 1, [0.0], 0.1), *course_of("cap", 1, [0.0], 0.2), *course_of("other", 1, [0.0])]
-    means, (pair,) = pooled_accuracies([first, second])
-    assert means == {"none": pytest.approx(0.2), "cap": pytest.approx(0.4)}
-    assert (pair.arm, pair.against, pair.seeds) == ("cap", "none", 2)
-    assert pair.difference.value == pytest.approx(0.2)
-    assert pair.difference.high == pytest.approx(0.2 + 12.706 * 0.1, rel=1e-3)

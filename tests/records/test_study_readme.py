@@ -1,11 +1,7 @@
 """What runs/README.md says of the studies, computed again from their tables."""
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
-from functools import cache
 from statistics import fmean
-from typing import Any
 
 import pytest
 
@@ -15,93 +11,6 @@ from rlcorr.records.study_comparisons import against_chance, against_nothing, pr
 
 README = (runs.ROOT / "README.md").read_text(encoding="utf-8")
 WORDS = " ".join(README.split())
-FIRST, EARLIER, LAST = range(1, 7), range(13, 19), range(19, 25)
-Values = list[float]
-"""One number per seed."""
-
-
-@cache
-def runs_of(name: str, arm: str) -> list[list[dict[str, Any]]]:
-    """Return the rows of each seed of an arm."""
-    rows = [row for row in study.read_study(name)[0] if row["preset"] == arm]
-    return [[row for row in rows if row["seed"] == seed] for seed in dict.fromkeys(row["seed"] for row in rows)]
-
-
-def rewards(name: str, arm: str, steps: Sequence[int]) -> Values:
-    return [fmean(row["reward"] for row in run if row["step"] in steps) for run in runs_of(name, arm)]
-
-
-def accuracy(name: str, arm: str) -> Values:
-    return [run[-1]["accuracy"] for run in runs_of(name, arm)]
-
-
-def gain(name: str, arm: str) -> Values:
-    """Return the mean reward of the last six steps minus that of the first six."""
-    mean = [[fmean(row["reward"] for row in part) for part in (run[-6:], run[:6])] for run in runs_of(name, arm)]
-    return [last - first for last, first in mean]
-
-
-def minus(one: Values, other: Values) -> str:
-    """Mean and 95 % interval of five paired differences, or ten: t(0.975; 4) = 2.776445, t(0.975; 9) = 2.262157."""
-    differences = [a - b for a, b in zip(one, other, strict=True)]
-    count, mean = len(differences), fmean(differences)
-    half = {5: 2.776445, 10: 2.262157}[count] * statistics.stdev(differences) / count**0.5
-    return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
-
-
-def against(of: Callable[[str, str], Values], name: str, arm: str, *others: str) -> list[str]:
-    """Return the first cells of a row: the mean of an arm, and its paired differences from other arms."""
-    return [
-        f"{fmean(of(name, arm)):.2f}",
-        *("–" if arm == other else minus(of(name, arm), of(name, other)) for other in others),
-    ]
-
-
-def means(name: str, arm: str, *parts: Sequence[int]) -> str:
-    return ", ".join(f"{fmean(rewards(name, arm, steps)):.2f}" for steps in parts)
-
-
-def over_all_steps(name: str, arm: str) -> Values:
-    return rewards(name, arm, range(1, 21))
-
-
-TABLES: dict[str, Callable[[str, str], list[str]]] = {
-    "smol_stale_6": lambda name, arm: [*against(gain, name, arm, "none", "fresh"), means(name, arm, FIRST, LAST)],
-    "smol_e5m2": lambda name, arm: [
-        *against(gain, name, arm, "none", "fresh_cache"),
-        means(name, arm, FIRST, LAST),
-        f"{fmean(accuracy(name, arm)):.2f}",
-    ],
-    "smol_centering_stale": lambda name, arm: [
-        *against(gain, name, arm, "none", "token_cap"),
-        means(name, arm, range(11, 19), LAST),
-    ],
-    "smol_precision": lambda name, arm: [
-        *against(gain, name, arm, "none"),
-        *against(over_all_steps, name, arm, "none"),
-        means(name, arm, [1], [7], [20]),
-        f"{fmean(accuracy(name, arm)):.2f}",
-    ],
-    "smol_last_weights": lambda name, arm: [
-        *against(accuracy, name, arm, "none", "fresh"),
-        means(name, arm, LAST),
-    ],
-}
-"""Study → the cells of the row of an arm, after its name."""
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_the_table_of_a_study(name: str) -> None:
-    for arm in {row["preset"] for row in study.read_study(name)[0]}:
-        assert f"| `{arm}` | {' | '.join(TABLES[name](name, arm))} |" in WORDS
-
-
-@pytest.mark.parametrize("name", ["smol_stale_6", "smol_last_weights"])
-def test_the_table_of_the_delay(name: str) -> None:
-    """Check the rewards of the last six steps beside those of the control at the same step, and six steps earlier."""
-    for arm in {row["preset"] for row in study.read_study(name)[0]} - {"fresh"}:
-        cells = [minus(rewards(name, arm, LAST), rewards(name, "fresh", steps)) for steps in (LAST, EARLIER)]
-        assert f"`{arm}` | {' | '.join(cells)} |" in README, (arm, cells)
 
 
 def test_the_table_of_the_small_models() -> None:
