@@ -60,8 +60,8 @@ def run_study(request: Study) -> int:
 def _train_missing(request: Study, study: studies.Study) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the engine, as on Ray
     has_ray = importlib.util.find_spec("ray") is not None
-    if request.address and not has_ray:
-        raise UsageError("ray is not installed: pip install ray, or leave out --address.")
+    if (request.address or request.gpus) and not has_ray:
+        raise UsageError("ray is not installed: pip install ray, or leave out --address and --gpus.")
     if arms := missing(study):
         on_ray = train_on_ray(study, arms, request.address, request.gpus)
         for _ in tqdm(on_ray if has_ray else train_here(study, arms), total=len(arms), desc=study.name, unit="run"):
@@ -108,10 +108,7 @@ def _comparison_lines(
         ("rejecting as many tokens at random", against_chance(rows, study.by_chance)),
     ):
         if pairs:
-            lines += [
-                "",
-                f"Reward at the end minus that of {reference}, on the same seeds; joint 95 % intervals:",
-            ]
+            lines += ["", f"Reward at the end minus that of {reference}, on the same seeds; joint 95 % intervals:"]
         for pair in pairs:
             note = "" if pair.difference.tells else "  not significant"
             lines.append(table_row([pair.arm, interval_text(pair.difference)], [-24, 26]) + note)

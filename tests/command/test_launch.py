@@ -153,10 +153,11 @@ def test_a_training_is_started_followed_and_stopped(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_training_that_does_not_listen_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process ignores SIGINT, here any process that has the lock: a second stop after GRACE kills it."""
-    command = [sys.executable, "-c", "import signal, time; signal.signal(2, signal.SIG_IGN); print(1); time.sleep(600)"]
+    code = "import signal, time; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", code]
     monkeypatch.setattr(launch, "train_command", lambda options: command)
     launch.start([], run="deaf")
-    wait_for("its first line", lambda: launch.log_path("deaf").exists())
+    wait_for("its first line", lambda: launch.last_lines("deaf") == "deaf")
     launch.stop()
     launch.stop()  # before the end of GRACE nothing more happens
     assert launch.in_progress()
