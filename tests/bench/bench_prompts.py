@@ -41,7 +41,7 @@ def recorded(name: str) -> ExactSketch:
         assert done.returncode == 0, done.stderr[-2000:]
         run = Path(folder) / "local" / name
         _, sketch = read_gradients(run, last_sketch(run))
-    assert sketch is not None
+    assert isinstance(sketch, ExactSketch)
     return sketch
 
 

@@ -22,6 +22,6 @@ def test_a_map_says_what_its_own_codes_mean() -> None:
     assert trace(cells.token_map("m", codes, ("left", "right"), ("red", "blue"), ()), "m").meta == {
         "z": "0 padding, 1 left, 2 right"
     }
-    configs = CorrectionConfig(), preset("decoupled_geo_rs")
-    shared = trace(mask_map(SMALL, *(correct(SMALL, config) for config in configs), configs), "shared")
+    a, b = CorrectionConfig(), preset("decoupled_geo_rs")
+    shared = trace(mask_map(SMALL, correct(SMALL, a), correct(SMALL, b), (a, b)), "shared")
     assert shared.meta == {"z": "0 padding, 1 both, 2 neither, 3 only A, 4 only B"}

@@ -343,7 +343,7 @@ def test_a_run_is_recorded_and_read_back(tiny_model: Path, local_runs: Path, wat
     assert read_tensors(sketch_path(run, 4))[0]["exact_scores"].dtype == torch.int8
     for step, before in zip((2, 4), watched.sketches, strict=True):
         sketch = read_gradients(run, step)[1]
-        assert sketch is not None
+        assert isinstance(sketch, ExactSketch)
         half = before.scores.abs().amax(-1, keepdim=True) / 15 / 2
         assert ((sketch.scores - before.scores).abs() <= half * (1 + 2 / 512)).all()
         assert sketch.scores.abs().max() > 0
@@ -365,12 +365,12 @@ def test_a_training_on_few_prompts_has_them_all(tiny_model: Path, local_runs: Pa
     """Two steps of four prompts go through them once."""
     run = loop.train(tiny_config(tiny_model, sketch=FEW, train_prompts=8))
     sketch = read_gradients(run, 2)[1]
-    assert sketch is not None
+    assert isinstance(sketch, ExactSketch)
     assert (sketch.task_prompts, sketch.finite_population_factor, sketch.answers.prompt_count) == (8, 0, 8)
     ids = [runs.read_step(run, step).batch.prompt_ids for step in (1, 2)]
     assert len({tuple(row) for of_step in ids if of_step is not None for row in of_step.tolist()}) == 8
     infinite = read_gradients(loop.train(tiny_config(tiny_model, sketch=FEW, run="infinite")), 2)[1]
-    assert infinite is not None
+    assert isinstance(infinite, ExactSketch)
     assert (infinite.task_prompts, infinite.finite_population_factor) == (None, 1)
 
 
@@ -439,7 +439,7 @@ def test_raw_log_probs_are_not_what_is_drawn_from(tiny_model: Path, local_runs: 
     config = tiny_config(tiny_model, rollout=raw, sketch=replace(FEW, smallest_probability=3e-3))
     run = loop.train(config)
     sketch, prompts = read_gradients(run, 2)[1], prompts_of(config, tiny_model)
-    assert sketch is not None
+    assert isinstance(sketch, ExactSketch)
     check_log_probs(sketch, prompts, watched.policies[0], 1.0, "rollout_log_probs")
     check_log_probs(sketch, prompts, watched.policies[0], 0.7, "sampled_log_probs")
     assert "tree_sampled_log_probs" in read_tensors(sketch_path(run, 2))[0]
@@ -463,7 +463,7 @@ def test_tokens_that_sampling_cuts_off(tiny_model: Path, local_runs: Path, watch
     cut = RolloutConfig(engine="transformers", dtype="float32", top_p=0.5)
     run = loop.train(tiny_config(tiny_model, rollout=cut, sketch=FEW))
     sketch = read_gradients(run, 2)[1]
-    assert sketch is not None
+    assert isinstance(sketch, ExactSketch)
     assert (sketch.tree.rollout_log_probs == -math.inf).any()
     assert (sketch.answers.sampled == 0).any()
     got = report(sketch.answers.batch, sketch, preset("decoupled_token_is"))
