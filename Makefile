@@ -48,7 +48,7 @@ record: $(READY) ## make a committed run again: RUN=bf16, a name in runs/index.t
 record-all: $(READY) ## make all committed runs again, about an hour on one core; with a GPU those that need one
 	@$(BIN)/python -m rlcorr record all
 
-study: $(READY) ## what became of every arm under a mismatch; ARGS="decide_stale --train" makes missing trainings, on Ray or in processes
+study: $(READY) ## what became of every arm under a mismatch; ARGS="decide_stale --train" makes the missing runs, on Ray if it is installed
 	@$(BIN)/python -m rlcorr study $(or $(ARGS),all)
 
 peers: $(READY) ## compare with the real verl 0.9.1, SkyRL and TRL; options in ARGS="--count 20000"

@@ -373,7 +373,7 @@ def _form() -> None:
     options = options_of(request)
     # With the name that the run will have, unless somebody else takes the name first.
     command = launch.train_command([*options, "--run", runs.free_name(request.task)])
-    st.code(launch.as_typed(command), language="bash", wrap_lines=True)
+    st.code(" ".join(command), language="bash", wrap_lines=True)
     st.button(say.START, key="train_start", on_click=_start, args=(options, request.task))
 
 

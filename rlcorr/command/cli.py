@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
-        print(f"rlcorr: {_one_line(str(error))}", file=sys.stderr)
+        print(f"rlcorr: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
@@ -76,14 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in DISK:
             raise
-        name = _one_line(str(error.filename or "a file"))
-        print(f"rlcorr: {name} cannot be written: {error.strerror}.", file=sys.stderr)
+        print(f"rlcorr: {error.filename or 'a file'} cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-
-
-def _one_line(text: str) -> str:
-    """Return the text with line ends and other unprintable characters of foreign names escaped."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def run_verb(arguments: list[str]) -> int:

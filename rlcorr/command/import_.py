@@ -1,28 +1,33 @@
 """`python -m rlcorr import`: a run of your own log-prob pairs, with a diagnosis of its gap."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 from tqdm import tqdm
 
-from rlcorr.analysis.gap_size import total_size
-from rlcorr.analysis.segments import Segment, age_share, by_lag, by_turn
+from rlcorr.analysis.gap_size import GapSize, gap_size, total_size
+from rlcorr.analysis.symptoms import percent, short
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.gaps import placement_lines
 from rlcorr.command.options import ClampRounding
-from rlcorr.command.printing import print_lines, table_row, wrap_each, wrapped
+from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.errors import UsageError
-from rlcorr.foreign.import_run import import_files, return_large_blocks
-from rlcorr.foreign.read_file import find_files
+from rlcorr.foreign.import_run import find_files, import_files, return_large_blocks
+from rlcorr.foreign.retokenised import has_ids_and_texts, load_tokenizer, reencode
 from rlcorr.records import runs
 from rlcorr.records.run_folders import require_run_name
-from rlcorr.types import TokenBatch
 
-MOST = 8
-"""Ages or turns that are printed; a step may have hundreds of turns."""
-SEGMENT_WIDTHS = (8, 12, 12, 12, 12)
+ASK = (
+    "The ids and the texts of the answers are recorded: with --tokenizer MODEL, import counts the answers whose text "
+    "encodes to other ids."
+)
+ADVICE = (
+    "A trainer, or a next turn, that encodes the text again works on other tokens than the engine sampled. Pass the "
+    "engine's token ids on instead of the text."
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,13 @@ class Import:
     """Leave tokens whose engine log-prob is NaN out of every number, and print how many there are. TRL gives them a
     ratio of 1 and leaves them out of its metrics, too. Without this option NaN is refused."""
     clamp_rounding: ClampRounding = False
+    leave_out_aborted: bool = False
+    """Leave out responses for which one side has no log-prob at all, as for aborted ones, and print how many there are.
+    Without this option they are refused."""
     join: bool = False
     """Join the rows that several files have of one step: shards that were cut by size, or a file per micro-batch."""
+    tokenizer: str | None = None
+    """Folder of a model, or its tokenizer.json: count the answers whose text encodes to other ids than the file has."""
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -54,47 +64,58 @@ class Import:
 def run_import(request: Import) -> int:
     """Make the run, print what was read and how it looks, and return the exit code."""
     path = runs.LOCAL / (request.run or runs.free_name("imported"))
+    tokenizer = None if request.tokenizer is None else load_tokenizer(Path(request.tokenizer))
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
     return_large_blocks(size)
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         summary = import_files(
             files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,
-            clamp_rounding=request.clamp_rounding,
+            clamp_rounding=request.clamp_rounding, leave_out_aborted=request.leave_out_aborted,
         )  # fmt: skip
     steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
     print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
     print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
-    looks, segments = [], iter(())
-    for step in runs.list_steps(path):
-        batch = runs.read_step(path, step).batch
-        looks.append(look(step, batch))
-        segments = segment_lines(batch, step)  # those of the last step are printed
-    said = wrap_each([*summary.notes, *summary.left_out(), *verdict_lines(verdicts(looks))])
-    print_lines([*said, *placement_lines(total_size(one.gap for one in looks)), *segments])
+    looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
+    retokenised = retokenised_lines(path, tokenizer)
+    said = wrap_each([*summary.notes, *summary.left_out(), *retokenised, *verdict_lines(verdicts(looks))])
+    print_lines([*said, *placement_lines(total_size(one.gap for one in looks))])
     return 0
 
 
-# --- the gap by the age of the weights that sampled a token, and by turn ---
+# --- answers whose text encodes to other token ids ---
 
 
-def segment_lines(batch: TokenBatch, step: int) -> Iterator[str]:
-    """Yield a table by age and one by turn, if the step has several; nothing otherwise."""
-    if batch.policy_versions is not None:
-        by_age = by_lag(batch, step)
-        yield from _segment_table(f"Step {step}, tokens by the age of their weights, in updates", by_age)
-        if (part := age_share(by_age)) is not None:
-            yield from wrapped(part.sentence)
-    if batch.turn_ids is not None:
-        yield from _segment_table(f"Step {step}, tokens by turn", by_turn(batch))
+def retokenised_lines(run: Path, tokenizer: Any) -> Iterator[str]:
+    """Yield how many answers of a run encode to other ids, and their k3.
+
+    Without a `tokenizer`, see `load_tokenizer`, yield how to ask for it if ids and texts are there.
+    """
+    answers = comparable = differing = 0
+    inside: list[GapSize | None] = []
+    outside: list[GapSize | None] = []
+    for record in (runs.read_step(run, step) for step in runs.list_steps(run)):
+        if not has_ids_and_texts(record):
+            continue
+        if tokenizer is None:
+            yield ASK
+            return
+        rows = reencode(record, tokenizer)
+        answers, comparable = answers + len(rows.comparable), comparable + int(rows.comparable.sum())
+        differing += int(rows.differing.sum())
+        inside.append(gap_size(record.batch.rows(rows.differing.nonzero()[:, 0])))
+        outside.append(gap_size(record.batch.rows((~rows.differing).nonzero()[:, 0])))
+    if tokenizer is not None:
+        yield _sentence(answers, comparable, differing, total_size(inside), total_size(outside))
 
 
-def _segment_table(heading: str, segments: Sequence[Segment]) -> Iterator[str]:
-    if len(segments) < 2:
-        return
-    yield from ("", f"{heading}:", table_row(["", "tokens", "k3", "mean |d|", "mean d"], SEGMENT_WIDTHS))
-    for one in segments[:MOST]:
-        sizes = (f"{one.k3:.2g}", f"{one.abs_log_ratio:.2g}", f"{one.log_ratio_mean:+.2g}")
-        yield table_row([str(one.number), f"{one.tokens:,}", *sizes], SEGMENT_WIDTHS)
-    if len(segments) > MOST:
-        yield f"{len(segments) - MOST} more."
+def _sentence(answers: int, comparable: int, differing: int, inside: GapSize | None, outside: GapSize | None) -> str:
+    if not comparable:
+        return "re-tokenised: no answer has ids that this tokenizer decodes to its text, so none can be encoded again."
+    said = f"re-tokenised: the text of {differing:,} of {comparable:,} answers ({percent(differing / comparable)}) "
+    said += "encodes to other ids than were recorded."
+    if comparable < answers:
+        said += f" {answers - comparable:,} more answers are left out, because their ids decode to another text."
+    if inside is not None and outside is not None:
+        said += f" k3 is {short(inside.k3)} on them and {short(outside.k3)} on the others."
+    return f"{said} {ADVICE}" if differing else said

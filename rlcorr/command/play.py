@@ -96,7 +96,7 @@ def play(
 def _train(options: Sequence[str], run: str) -> None:
     """Start a training run in the background. If one is in progress already, it continues instead."""
     try:
-        launch.launch(options, run, log=False)
+        launch.start(options, run, log=False)
     except UsageError as error:
         print(f"rlcorr: {error}", flush=True)
 

@@ -1,17 +1,15 @@
 """`python -m rlcorr report`: the mismatch in files of any size, and the effect of a correction on it."""
 
-import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from tqdm import tqdm
 
-from rlcorr.analysis.gap_size import GapSize, total_size
-from rlcorr.analysis.verdicts import Look, Verdict, look, verdict_lines, verdicts
+from rlcorr.analysis.gap_size import total_size
+from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.command.gaps import placement_lines
 from rlcorr.command.options import ClampRounding
 from rlcorr.command.printing import table_row, wrap_each
@@ -47,8 +45,6 @@ class Report:
     """Recorded runs (name or directory), folders of Parquet files, Parquet files, or globs of these."""
     preset: str = "disabled"
     """Name of a correction; by default no correction."""
-    json: bool = False
-    """Print the numbers as JSON, for other programs."""
     clamp_rounding: ClampRounding = False
 
     def __post_init__(self) -> None:
@@ -60,9 +56,9 @@ def run_report(request: Report) -> int:
     """Print the report and return the exit code."""
     config, files = preset(request.preset), [file for path in request.paths for file in pair_files(path)]
     numbers = measured_files(files, config, clamp_rounding=request.clamp_rounding)
-    diagnosis = diagnose(files, clamp_rounding=request.clamp_rounding)
-    write = report_document if request.json else report_table
-    print(write(request.preset, files, numbers, diagnosis))
+    tokens = int(numbers[f"{PREFIX}tokens"])
+    diagnosis = diagnosis_lines(files, tokens, clamp_rounding=request.clamp_rounding)
+    print(report_table(request.preset, files, numbers, diagnosis))
     return 0
 
 
@@ -77,32 +73,22 @@ def measured_files(
     return metrics(measure_stream(_with_progress_bar(batches), config))
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Verdicts about the pairs at the beginning of the files, and the number of tokens without a pair."""
-
-    verdicts: tuple[Verdict, ...]
-    gap: GapSize | None
-    """Size of the gap of the diagnosed tokens; None if none of them has two finite log-probs."""
-    tokens: int
-    """Tokens that were diagnosed."""
-    unpaired: int
-    why_not: str | None
-    """The reason if there is no diagnosis."""
-
-
-def diagnose(files: Sequence[Path], *, clamp_rounding: bool = False) -> Diagnosis:
-    """Return the diagnosis of at least the first `DIAGNOSED_TOKENS` tokens, or the reason why there is none."""
+def diagnosis_lines(files: Sequence[Path], tokens: int, *, clamp_rounding: bool = False) -> Iterator[str]:
+    """Yield verdicts about at least the first `DIAGNOSED_TOKENS` of the `tokens` tokens, or why there are none."""
+    if unpaired := count_unpaired_tokens(files):
+        yield from wrap_each([unpaired_sentence(unpaired, tokens)])
     looks: list[Look] = []
-    why_not = None
     try:
         for part, record in enumerate(first_records(files, DIAGNOSED_TOKENS, clamp_rounding=clamp_rounding), 1):
             looks.append(look(part, record.batch))
     except UsageError as error:  # reading ids and padding can fail although the metrics could be computed
-        why_not = str(error)
-    looks_like = () if why_not else tuple(verdicts(looks))
-    gap = None if why_not else total_size(one.gap for one in looks)
-    return Diagnosis(looks_like, gap, sum(one.tokens for one in looks), count_unpaired_tokens(files), why_not)
+        yield from wrap_each([f"There is no diagnosis: {error}"])
+        return
+    diagnosed = sum(one.tokens for one in looks)
+    if diagnosed < tokens:
+        yield f"The diagnosis is for the first {diagnosed:,} of {tokens:,} tokens."
+    yield from wrap_each(verdict_lines(verdicts(looks), "part"))
+    yield from placement_lines(total_size(one.gap for one in looks))
 
 
 def _with_progress_bar(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
@@ -113,7 +99,7 @@ def _with_progress_bar(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:
             bar.update(int(batch.response_mask.sum()))
 
 
-def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], diagnosis: Diagnosis) -> str:
+def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], diagnosis: Iterable[str]) -> str:
     """Return the report as text: files, preset, diagnosis, the most important metrics, and all others."""
     rules = [f"rollout_rs_{rule.name}_masked_fraction" for rule in preset(name).rollout_rs]
     first = [key for key in (PREFIX + metric for metric in (*FIRST, *rules)) if key in numbers]
@@ -122,7 +108,7 @@ def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], di
         [
             f"{source}; preset {name}.",
             *wrap_each([preset(name).explain()]),
-            *_diagnosis_lines(diagnosis, int(numbers[f"{PREFIX}tokens"])),
+            *diagnosis,
             "",
             *_lines({key: numbers[key] for key in first}),
             "",
@@ -133,34 +119,8 @@ def report_table(name: str, files: Sequence[Path], numbers: dict[str, float], di
     )
 
 
-def _diagnosis_lines(diagnosis: Diagnosis, tokens: int) -> Iterator[str]:
-    """Yield the lines of the diagnosis, and which of the `tokens` tokens it is for."""
-    if diagnosis.unpaired:
-        yield from wrap_each([unpaired_sentence(diagnosis.unpaired, tokens)])
-    if diagnosis.why_not is not None:
-        yield from wrap_each([f"There is no diagnosis: {diagnosis.why_not}"])
-    elif diagnosis.tokens < tokens:
-        yield f"The diagnosis is for the first {diagnosis.tokens:,} of {tokens:,} tokens."
-    yield from wrap_each(verdict_lines(diagnosis.verdicts, "part"))
-    yield from placement_lines(diagnosis.gap)
-
-
 def _lines(numbers: dict[str, float]) -> Iterator[str]:
     width = max(map(len, numbers)) - len(PREFIX)
     for key, number in numbers.items():
         shown = f"{number:,.0f}" if key in (f"{PREFIX}tokens", f"{PREFIX}sequences") else f"{number:.6g}"
         yield table_row([key.removeprefix(PREFIX), shown, "  " + meaning(key)], [-width, 16, -1])
-
-
-def report_document(name: str, files: Sequence[Path], numbers: dict[str, float], diagnosis: Diagnosis) -> str:
-    """Return the report as JSON: files, preset, metrics by name, and diagnosis. A number that is not finite is null."""
-    finite = {key: number if math.isfinite(number) else None for key, number in numbers.items()}
-    paths = [str(file) for file in files]
-    diagnosed = asdict(diagnosis) | {"gap": diagnosis.gap and _gap_numbers(diagnosis.gap)}
-    document = {"files": paths, "preset": name, "metrics": finite, "diagnosis": diagnosed}
-    return json.dumps(document, indent=2)
-
-
-def _gap_numbers(gap: GapSize) -> dict[str, object]:
-    within = [{"band": band, "tokens": tokens, "answers": answers} for band, tokens, answers in gap.shares_within()]
-    return {"tokens": gap.tokens, "answers": gap.answers, "k3": gap.k3, "abs": gap.abs, "within": within}

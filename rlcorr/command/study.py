@@ -4,19 +4,17 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from tqdm import tqdm
 
 from rlcorr.command.printing import bracketed, interval_text, table_row
-from rlcorr.command.study_workers import train_in_processes, train_on_ray
+from rlcorr.command.study_workers import train_here, train_on_ray
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study as studies
-from rlcorr.records.study import gather, is_gathered, missing
-
-Pool = Literal["auto", "ray", "processes"]
+from rlcorr.records.study import gather, missing, trained_options
 
 COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
 WIDTHS = (-24, 22, 22, 22, 22)
@@ -29,7 +27,6 @@ DELAY = (
     "Answers of step t come from weights of step t - {steps}. Mean reward of the last {steps} steps minus that of "
     "fresh, and minus that of fresh {steps} steps earlier, when its weights were as old:"
 )
-POOLED = "Greedy accuracy after the last step, together with {names} (a repeated seed counts once): {means}"
 
 
 # --- the verb ---
@@ -44,14 +41,11 @@ class Study:
     train: bool = False
     """Make the training runs that are missing. Each one is written to a file when it ends, so you can interrupt a study
     and continue it later."""
-    pool: Pool = "auto"
-    """Where the runs are trained: ray, processes of this machine, or auto: Ray if it is installed, else processes."""
     address: str = ""
-    """ray: address of a cluster, as host:port or auto; empty: this machine."""
+    """Address of a Ray cluster, as host:port or auto; empty: Ray on this machine if it is installed, otherwise one
+    training run after the other."""
     gpus: float = 0.0
-    """ray: share of a GPU that each training run takes."""
-    workers: int = 0
-    """processes: number of training runs at once; 0: as many as there are cores."""
+    """Share of a GPU that each training run takes on Ray."""
 
 
 def run_study(request: Study) -> int:
@@ -64,25 +58,16 @@ def run_study(request: Study) -> int:
 
 
 def _train_missing(request: Study, study: studies.Study) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core each, as on Ray: another number would change the results
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the engine, as on Ray
+    has_ray = importlib.util.find_spec("ray") is not None
+    if (request.address or request.gpus) and not has_ray:
+        raise UsageError("ray is not installed: pip install ray, or leave out --address and --gpus.")
     if arms := missing(study):
-        if _uses_ray(request):
-            finished = train_on_ray(study, arms, request.address, request.gpus)
-        else:
-            finished = train_in_processes(study, arms, request.workers or os.cpu_count() or 1)
-        for _ in tqdm(finished, total=len(arms), desc=study.name, unit="run"):
+        on_ray = train_on_ray(study, arms, request.address, request.gpus)
+        for _ in tqdm(on_ray if has_ray else train_here(study, arms), total=len(arms), desc=study.name, unit="run"):
             pass
-    if not is_gathered(study):
+    if not trained_options(study).keys() >= {arm.label for arm in study.arms}:  # files may come from another machine
         print(f"written {gather(study)}")
-
-
-def _uses_ray(request: Study) -> bool:
-    installed = importlib.util.find_spec("ray") is not None
-    if not installed and (request.pool == "ray" or request.address):
-        raise UsageError("ray is not installed: pip install ray, or leave out --pool ray and --address.")
-    if request.pool == "processes" and request.address:
-        raise UsageError(f"--address {request.address} goes with Ray, not with --pool processes.")
-    return installed and request.pool != "processes"
 
 
 # --- the table ---
@@ -116,11 +101,17 @@ def _comparison_lines(
     from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 
     if study.endpoint is not None:
-        return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay) + _pooled_lines(rows, study)
-    pairs = [(pair.arm, pair.difference) for pair in against_nothing(rows)]
-    lines = _differences("no correction", pairs)
-    pairs = [(pair.arm, pair.difference) for pair in against_chance(rows, study.by_chance)]
-    lines += _differences("rejecting as many tokens at random", pairs)
+        return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay)
+    lines = []
+    for reference, pairs in (
+        ("no correction", against_nothing(rows)),
+        ("rejecting as many tokens at random", against_chance(rows, study.by_chance)),
+    ):
+        if pairs:
+            lines += ["", f"Reward at the end minus that of {reference}, on the same seeds; joint 95 % intervals:"]
+        for pair in pairs:
+            note = "" if pair.difference.tells else "  not significant"
+            lines.append(table_row([pair.arm, interval_text(pair.difference)], [-24, 26]) + note)
     for run, progress_by_step in progress.items():
         for step, arms in progress_by_step.items():
             correlation = interval_text(progress_correlation({arm: numbers[0] for arm, numbers in arms.items()}, rows))
@@ -144,7 +135,8 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
     for number, pair in enumerate(compared):
         planned = f"  planned: p {adjusted[number]:.2g} after Holm's adjustment" if number < count else ""
         verdict = verdict_of(pair.difference, endpoint.margin)
-        lines.append(f"{_pair_row(pair)}  {verdict}{planned}")
+        row = table_row([f"{pair.arm} - {pair.against}", interval_text(pair.difference)], [-40, 26])
+        lines.append(f"{row}  {verdict}{planned}")
     return lines
 
 
@@ -162,38 +154,11 @@ def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
     return lines
 
 
-def _pooled_lines(rows: Sequence[Mapping[str, Any]], study: studies.Study) -> list[str]:
-    """Return the last accuracies of this study and of those that repeat some of its arms, taken together."""
-    from rlcorr.records.study_comparisons import pooled_accuracies
-
-    if not study.repeats:
-        return []
-    means, compared = pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
-    shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
-    lines = ["", POOLED.format(names=" and ".join(study.repeats), means=shown)]
-    return lines + list(map(_pair_row, compared))
-
-
-def _pair_row(pair: Any) -> str:
-    """Return the row of a `study_comparisons.Comparison`."""
-    return table_row([f"{pair.arm} - {pair.against}", interval_text(pair.difference)], [-40, 26])
-
-
 def verdict_of(difference: Interval, margin: float) -> str:
     """Return what an interval says: better, worse, as good (it lies within ± the margin), or not known."""
     if difference.tells:
         return "better" if difference.value > 0 else "worse"
     return "as good" if -margin <= difference.low and difference.high <= margin else "not known"
-
-
-def _differences(reference: str, pairs: Sequence[tuple[str, Interval]]) -> list[str]:
-    if not pairs:
-        return []
-    lines = ["", f"Reward at the end minus that of {reference}, on the same seeds; simultaneous 95 % intervals:"]
-    for arm, difference in pairs:
-        note = "" if difference.tells else "  not significant"
-        lines.append(table_row([arm, interval_text(difference)], [-24, 26]) + note)
-    return lines
 
 
 def _seeds_text(seeds: studies.SeedRange, digits: str = ".2f") -> str:

@@ -1,14 +1,12 @@
-"""Training runs of a study: one run, many at once in processes of this machine, or many at once on Ray."""
+"""Training runs of a study: one after the other here, or many at once on Ray."""
 
-import multiprocessing
-import os
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import torch
 
 from rlcorr.analysis.budget import with_budget
 from rlcorr.command.train import train_config
@@ -18,14 +16,11 @@ from rlcorr.gradients.report import compare
 from rlcorr.records import runs, study
 from rlcorr.records.recipes import expand_runs_folder
 from rlcorr.records.sketch_files import read_gradients
-from rlcorr.records.study import ORIGIN, Arm, Study, TrainedArm, arm_path, write_trained
+from rlcorr.records.study import ORIGIN, Arm, Study, TrainedArm, write_trained
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.types import TokenBatch
 
 PROGRAM = "python -m rlcorr study"
-TRIES = 3
-"""How often a training run is started, if its process is killed."""
-SPAWN = multiprocessing.get_context("spawn")  # a forked process would inherit the threads and locks of PyTorch
 RETRIES = 3
 """How often Ray starts a training run again, if its worker or node is lost. A run that fails is not started again."""
 PATIENCE = 5.0
@@ -50,7 +45,7 @@ def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
     manifest = runs.read_manifest(run)
     about = {key: getattr(manifest, key) for key in ORIGIN}
     about["progress"] = {str(step): progress_of_arms(run, step, of_study) for step in runs.list_sketches(run)}
-    rows = study.run_rows(run, arm, config.correction, config.policy_loss)
+    rows = study.run_rows(run, arm)
     shutil.rmtree(run)
     return TrainedArm(rows, about)
 
@@ -75,53 +70,12 @@ def _correction_on(batch: TokenBatch, config: TrainConfig) -> CorrectionConfig:
     return with_budget(batch, config.correction, budget.rule, budget.keep) if budget.rule else config.correction
 
 
-# --- in processes ---
-
-
-def train_in_processes(of_study: Study, arms: Sequence[Arm], workers: int) -> Iterator[Arm]:
-    """Train all arms, `workers` at once, and yield each one as soon as its file is written.
-
-    Raises `UsageError` if a process fails, or is killed `TRIES` times. When this function ends, for any reason, it
-    ends the processes, too.
-    """
-    waiting, tries, running = list(reversed(arms)), dict.fromkeys(arms, 0), dict[int, tuple[BaseProcess, Arm]]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                arm = waiting.pop()
-                process = SPAWN.Process(target=_train_into_file, args=(of_study, arm))
-                process.start()
-                running[process.sentinel] = process, arm
-            for sentinel in wait(list(running)):
-                process, arm = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
-                process.join()
-                if process.exitcode == 0:
-                    yield arm
-                    continue
-                tries[arm] += 1
-                # A positive code is an error of the training run itself; a negative one is the signal that killed it.
-                if (process.exitcode or 0) > 0 or tries[arm] == TRIES:
-                    raise UsageError(f"{arm.label} ended with code {process.exitcode}; see {_log(of_study, arm)}.")
-                waiting.append(arm)
-    finally:
-        for process, _ in running.values():
-            process.terminate()
-        for process, _ in running.values():
-            process.join()
-
-
-def _train_into_file(of_study: Study, arm: Arm) -> None:
-    """Train one arm in this process, with all output, also that of C libraries, in its log."""
-    path = _log(of_study, arm)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    write_trained(of_study, arm, train_arm(of_study, arm))
-
-
-def _log(of_study: Study, arm: Arm) -> str:
-    return str(arm_path(of_study, arm).with_suffix(".log"))
+def train_here(of_study: Study, arms: Sequence[Arm]) -> Iterator[Arm]:
+    """Train the arms one after the other in this process, and yield each one when its file is written."""
+    torch.set_num_threads(1)  # as on Ray: another number would change the results
+    for arm in arms:
+        write_trained(of_study, arm, train_arm(of_study, arm))
+        yield arm
 
 
 # --- on Ray, which is an optional package ---

@@ -12,7 +12,7 @@ from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BoundId
 from rlcorr.command.gaps import placement_lines
-from rlcorr.command.options import ClampRounding, RunName
+from rlcorr.command.options import RunName
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
@@ -21,15 +21,8 @@ from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
-from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
-LOWEST_CAP = 1.2
-"""The lowest published cap of weights, ROLL's default; the other systems have 2 to 5."""
-CLOSE_CAP = (
-    "This cap of {cap:g} is lower than every published one: ROLL has 1.2, the other systems 2 to 5. A cap keeps every "
-    "token, so a share of tokens is no reason for a low one."
-)
 FAULT = 'No thresholds: correct the fault that "{pattern}" describes first, and run this again.'
 
 
@@ -51,15 +44,9 @@ class Threshold:
     whose weight is not truncated; a cap keeps every token, so the published caps of 2 to 5 are the better start."""
     system: str = "verl"
     """System for which the bounds are printed."""
-    top_p: float = 1.0
-    """Top-p of your engine's sampling. If it cuts anything off, the text that lets the trainer compute over the same
-    tokens (support replay) is printed as well, for the systems that have it."""
-    top_k: int = -1
-    """Top-k of your engine's sampling; -1: all tokens."""
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
     is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
-    clamp_rounding: ClampRounding = False
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 100:
@@ -68,14 +55,12 @@ class Threshold:
 
 def run_threshold(request: Threshold) -> int:
     """Print the bounds, and return the exit code: 1 if the log-probs have a fault that must be mended first."""
-    config, cuts = correction_named(request.preset), (request.top_p, request.top_k) != (1.0, -1)
-    replay = support_replay_text(request.system, top_p=request.top_p, top_k=request.top_k) if cuts else ""
-    run = runs.find_run(request.run)
+    config, run = correction_named(request.preset), runs.find_run(request.run)
     steps = runs.list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded step.")
     looks: list[Look] = []
-    batches = _read_batches(run, steps, request.clamp_rounding, looks)
+    batches = _read_batches(run, steps, looks)
     if request.per_turn:
         batches = ((step, turns_as_rows(batch)) for step, batch in batches)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
@@ -93,21 +78,13 @@ def run_threshold(request: Threshold) -> int:
     else:
         sentence = _kept_sentence(kept(unseen.batch, config), unseen.batch)
         print(f"On step {unseen.steps[0]}, which was not used for the choice: {sentence}")
-    about = [*_by_length(chosen_on.batch, config), *wrap_each([*_close_cap(config), *_diagnosis(looks)])]
+    about = [*_by_length(chosen_on.batch, config), *wrap_each(_diagnosis(looks))]
     print_lines([*about, *placement_lines(total_size(one.gap for one in looks))])
     if request.per_turn:
         return 0
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss)}", end="")
-    print(f"\n{replay}" if replay else "", end="")
     return 0
-
-
-def _close_cap(config: CorrectionConfig) -> list[str]:
-    """Return a warning if weights are truncated closer to 1 than any published cap does it."""
-    if config.rollout_is is None or config.rollout_is_mode == "mask" or config.rollout_is_threshold >= LOWEST_CAP:
-        return []
-    return [CLOSE_CAP.format(cap=config.rollout_is_threshold)]
 
 
 def _by_length(batch: TokenBatch, config: CorrectionConfig) -> list[str]:
@@ -130,27 +107,13 @@ def _diagnosis(looks: list[Look]) -> list[str]:
     return [unpaired_sentence(unpaired, tokens), *lines] if unpaired else lines
 
 
-def _read_batches(
-    run: Path, steps: list[int], clamp_rounding: bool, looks: list[Look]
-) -> Iterator[tuple[int, TokenBatch]]:
+def _read_batches(run: Path, steps: list[int], looks: list[Look]) -> Iterator[tuple[int, TokenBatch]]:
     """Yield the batches of a run, each read once, and append a summary of each to `looks`."""
     for step in steps:
-        batch = _step(run, step, clamp_rounding)
+        batch = runs.read_step(run, step).batch
+        batch.check_values()
         looks.append(look(step, batch))
         yield step, batch
-
-
-def _step(run: Path, step: int, clamp_rounding: bool) -> TokenBatch:
-    """Return the batch of a recorded step. Raises `UsageError` if a log-prob is above 0 by more than is allowed."""
-    batch = runs.read_step(run, step).batch
-    if clamp_rounding:
-        batch = clamp_batch(batch)
-    try:
-        batch.check_values()
-    except UsageError as error:
-        hint = f"--clamp-rounding sets log-probs up to {ROUNDING} to 0."
-        raise UsageError(f"{run.name}, step {step}: {error} {hint}") from error
-    return batch
 
 
 def _kept_sentence(result: Kept, batch: TokenBatch) -> str:

@@ -109,11 +109,11 @@ def density(
 
 
 def token_map(
-    name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str], possible: Collection[str] | None = None
+    name: str, codes: np.ndarray, names: Sequence[str], colours: Sequence[str], possible: Collection[str]
 ) -> Figure:
     """Draw codes, (B, T) uint8, as cells. Code 0 is blank; code k has the k-th colour and name.
 
-    If several tokens share a cell, it shows the highest code. The legend has the names in `possible`; by default all.
+    If several tokens share a cell, it shows the highest code. The legend has the names in `possible`.
     """
     down, across = block_of(codes.shape)
     kinds = len(colours) + 1
@@ -133,7 +133,7 @@ def token_map(
         "meta": {"z": ", ".join(f"{code} {meaning}" for code, meaning in enumerate(("padding", *names)))},
         "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
-    keys = legend_keys({n: c for n, c in zip(names, colours, strict=True) if possible is None or n in possible})
+    keys = legend_keys({n: c for n, c in zip(names, colours, strict=True) if n in possible})
     x = {"title_text": "token", "showgrid": False}
     y = {"title_text": "sequence", "showgrid": False, "autorange": "reversed"}
     return figure([cells, *keys], height=300, x=x, y=y, legend=True)

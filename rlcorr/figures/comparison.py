@@ -31,25 +31,17 @@ _LEAST_SPAN = 0.02  # an axis for weights that are all 1
 
 
 def mask_map(
-    batch: TokenBatch,
-    a: CorrectionResult,
-    b: CorrectionResult,
-    configs: tuple[CorrectionConfig, CorrectionConfig] | None = None,
+    batch: TokenBatch, a: CorrectionResult, b: CorrectionResult, configs: tuple[CorrectionConfig, CorrectionConfig]
 ) -> Figure:
     """Draw which tokens both corrections, one or neither train on: rows are sequences, columns are tokens.
 
     Padding is blank. If tokens share a cell, a difference is shown before agreement. The legend has the outcomes that
-    are possible with the two configurations; by default all. Raises `UsageError` if the results are of another batch.
+    are possible with the two configurations. Raises `UsageError` if the results are of another batch.
     """
     codes = shared(batch, a, b).cpu().numpy()
-    possible = None
-    if configs is not None:
-        a_drops, b_drops = (_may_drop(config) for config in configs)
-        possible = [
-            name
-            for name, is_possible in zip(SHARED[1:], (True, a_drops and b_drops, b_drops, a_drops), strict=True)
-            if is_possible
-        ]
+    a_drops, b_drops = (_may_drop(config) for config in configs)
+    is_possible = (True, a_drops and b_drops, b_drops, a_drops)
+    possible = [name for name, may_be in zip(SHARED[1:], is_possible, strict=True) if may_be]
     return token_map("shared", codes, SHARED[1:], (fade(KEPT, 0.3), REJECTED, *COLOURS.values()), possible)
 
 

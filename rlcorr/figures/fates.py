@@ -26,24 +26,21 @@ def token_fates(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
     return fates.masked_fill(mask & ~result.keep_mask, 4).cpu().numpy()
 
 
-def fate_mask(fates: np.ndarray, config: CorrectionConfig | None = None) -> Figure:
+def fate_mask(fates: np.ndarray, config: CorrectionConfig) -> Figure:
     """Draw the fate of every token: rows are sequences, columns are tokens, padding is blank.
 
     In large batches a cell shows the most severe fate of its tokens. The legend has the fates that are possible under
-    `config`; by default all.
+    `config`.
     """
-    colours = (fade(KEPT, 0.3), fade(CUT, 0.5), CUT, REJECTED)
-    return token_map("fate", fates, FATES[1:], colours, None if config is None else _possible_fates(config))
-
-
-def _possible_fates(config: CorrectionConfig) -> list[str]:
+    weights = config.weights
     is_possible = (
         True,
-        config.rollout_is is not None and config.rollout_is_threshold_lower is not None,
-        config.rollout_is is not None and math.isfinite(config.rollout_is_threshold),
+        weights is not None and weights.lower is not None,
+        weights is not None and math.isfinite(weights.upper),
         bool(config.rollout_rs),
     )
-    return [fate for fate, possible in zip(FATES[1:], is_possible, strict=True) if possible]
+    possible = [fate for fate, may_be in zip(FATES[1:], is_possible, strict=True) if may_be]
+    return token_map("fate", fates, FATES[1:], (fade(KEPT, 0.3), fade(CUT, 0.5), CUT, REJECTED), possible)
 
 
 def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:

@@ -72,15 +72,15 @@ def progress_cursors(sweep: GradientSweep, batch_size: int, at: Sequence[float])
     return [_marks(sweep, size, position, value) for value in at]
 
 
-def best_thresholds(sweep: GradientSweep, *, batch_size: int | None = None) -> Figure:
+def best_thresholds(sweep: GradientSweep, *, batch_size: int) -> Figure:
     """Draw the threshold with the most progress over the batch size, with its range in 95 % of the bootstrap samples.
 
-    `batch_size` draws a cursor.
+    `batch_size` is where the cursor is.
     """
     position, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
     sizes = sweep.ranking.reports[0].batch_sizes
     ends = [(position(best.value), position(best.low), position(best.high)) for best in sweep.best]
-    shapes = [] if batch_size is None else [vertical_line(x=batch_size, colour=REJECTED, dash="dot", width=2)]
+    shapes = [vertical_line(x=batch_size, colour=REJECTED, dash="dot", width=2)]
     ticks = sizes[1::4] if len(sizes) > 4 else sizes  # not at the ends, where a label is cut off
     x = {"title_text": "answers in a batch", "type": "log", "tickvals": ticks, "ticktext": [f"{n:,}" for n in ticks]}
     traces = banded("best threshold", sizes, ends, KEPT)
@@ -168,11 +168,11 @@ def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, o
 
 def bias_noise_plane(
     reports: Mapping[str, GradientReport],
-    batch_size: int = USUAL,
+    batch_size: int,
     *,
-    titles: Mapping[str, str] | None = None,
-    marked: str = "",
-    shown: GradientReport | None = None,
+    titles: Mapping[str, str],
+    marked: str,
+    shown: GradientReport,
 ) -> Figure:
     """Draw one point per preset: its noise in batches of B answers on x and its bias on y, on logarithmic axes.
 
@@ -185,7 +185,6 @@ def bias_noise_plane(
     points = {
         name: (report.noise[size_index(batch_size, report)], report.relative_bias) for name, report in reports.items()
     }
-    crossed = [] if shown is None else bias_noise_cross(shown, batch_size)
     same_point: dict[tuple[float, float], list[str]] = {}
     for name, (noise, bias) in points.items():
         if name != marked:
@@ -193,15 +192,14 @@ def bias_noise_plane(
     others = {SEPARATOR.join(names): points[names[0]] for names in same_point.values()}
     x, y = (_spread_axis([pair[i].value for pair in points.values()]) for i in (0, 1))
     corner = 10 ** x["range"][0], 10 ** y["range"][0]
-    titles = titles or {name: name for name in points}
     traces = [_points("presets", others, titles, ACROSS[0], corner)]
     if marked in points:
         traces.append(_points(literal(titles[marked]), {marked: points[marked]}, titles, WARM, corner))
     x["title_text"], y["title_text"] = "noise", "bias"
-    return figure(traces, height=320, x=x, y=y, shapes=crossed, legend=True)
+    return figure(traces, height=320, x=x, y=y, shapes=bias_noise_cross(shown, batch_size), legend=True)
 
 
-def bias_noise_cross(shown: GradientReport, batch_size: int = USUAL) -> list[Part]:
+def bias_noise_cross(shown: GradientReport, batch_size: int) -> list[Part]:
     """Return noise and bias of this correction with their intervals, as lines for `bias_noise_plane`."""
     noise, bias = (
         Interval(*(max(end, NEARLY_0) for end in astuple(interval)))

@@ -49,30 +49,20 @@ PANELS = {
 }
 
 
-@dataclass(frozen=True)
-class MetricCurve:
-    """One metric of one run. A value is None if the step has no finite number for it."""
-
-    run: str
-    metric: str
-    steps: tuple[int, ...]
-    values: tuple[float | None, ...]
+Points = Sequence[tuple[int, float | None]]
+"""Steps with one metric of one run; None if the step has no finite number for it."""
 
 
-def metric_curves(panel: Panel, runs: Mapping[str, Rows]) -> list[MetricCurve]:
-    """Return one curve per run and metric with at least one value.
-
-    A logarithmic panel leaves out values ≤ 0.
-    """
-    curves = []
+def _curves(panel: Panel, runs: Mapping[str, Rows]) -> dict[tuple[str, str], Points]:
+    """Return (run, metric) → its points, if there is a value. A logarithmic panel leaves out values ≤ 0."""
+    curves = {}
     for run, rows in runs.items():
         for metric, key in panel.metrics.items():
             points = [(row["step"], drawn(row.get(key), log=panel.log)) for row in rows]
             if key in panel.sparse:
                 points = [(step, value) for step, value in points if value is not None]
             if any(value is not None for _, value in points):
-                steps, values = zip(*points, strict=True)
-                curves.append(MetricCurve(run, metric, steps, values))
+                curves[run, metric] = points
     return curves
 
 
@@ -97,44 +87,43 @@ def over_steps(
     and a legend. Several runs have one colour each and their names next to their last points; the second metric is
     dotted. A click anywhere selects the step below it, so the whole width reacts.
     """
-    lines = metric_curves(panel, runs)
+    curves = _curves(panel, runs)
     alone = len(runs) == 1
     names, metrics = list(runs), list(panel.metrics)
     traces = []
-    for curve in lines:
-        run, metric = names.index(curve.run), metrics.index(curve.metric)
-        colour = SINGLE[metric] if alone else ACROSS[run % MOST_RUNS]
-        traces.append(_line(curve, colour, "solid" if alone else DASHES[metric], alone))
-    first = next((curve for curve in lines if curve.run == names[0]), None) if names else None
-    if first is not None:
-        traces += _rings(first, set(recorded), traces[lines.index(first)]["line"]["color"])
-    y = value_axis([v for curve in lines for v in curve.values if v is not None], log=panel.log, share=panel.share)
-    ends = {curve.run: _last(curve) for curve in lines if curve.metric == metrics[0]}
+    for (run, metric), points in curves.items():
+        colour = SINGLE[metrics.index(metric)] if alone else ACROSS[names.index(run) % MOST_RUNS]
+        label = metric if alone else f"{run}: {metric}"
+        traces.append(_line(label, points, colour, "solid" if alone else DASHES[metrics.index(metric)], alone))
+    if curves and next(iter(curves))[0] == names[0]:
+        traces += _rings(next(iter(curves.values())), set(recorded), traces[0]["line"]["color"])
+    values = [value for points in curves.values() for _, value in points if value is not None]
+    y = value_axis(values, log=panel.log, share=panel.share)
+    ends = {run: _last(points) for (run, metric), points in curves.items() if metric == metrics[0]}
     notes = [] if alone else names_at_ends(ends, run_colours(names), y, height=_HEIGHT)
     shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
-    steps = [step for curve in lines for step in curve.steps] or [0]
+    steps = [step for points in curves.values() for step, _ in points] or [0]
     span = max(steps) - min(steps)
     room = max(0.02 * span, 0.5)
     ticks: Part = {"dtick": 1} if span < 6 else {"nticks": 6}  # no step has two ticks
     x = ticks | {"title_text": "step", "tickformat": "d", "range": [min(steps) - room, max(steps) + room]}
-    legend = alone and len(lines) > 1
+    legend = alone and len(curves) > 1
     made = figure(traces, height=_HEIGHT, x=x, y=y, shapes=shapes, notes=notes, legend=legend)
     margin = 12 if alone else room_for_names(names)
     return made.update_layout({"hovermode": "x", "margin.r": margin})
 
 
-def _last(curve: MetricCurve) -> float:
-    return next(value for value in reversed(curve.values) if value is not None)
+def _last(points: Points) -> float:
+    return next(value for _, value in reversed(points) if value is not None)
 
 
-def _line(curve: MetricCurve, colour: str, dash: str, alone: bool) -> Part:
-    many = sum(value is not None for value in curve.values) > (FEW if alone else FEW / 4)
-    label = curve.metric if alone else f"{curve.run}: {curve.metric}"
+def _line(name: str, points: Points, colour: str, dash: str, alone: bool) -> Part:
+    many = sum(value is not None for _, value in points) > (FEW if alone else FEW / 4)
     return {
         "type": "scatter",
-        "name": literal(label),
-        "x": list(curve.steps),
-        "y": list(curve.values),
+        "name": literal(name),
+        "x": [step for step, _ in points],
+        "y": [value for _, value in points],
         "mode": "lines" if many else "lines+markers",
         "line": {"color": colour, "dash": dash, "width": 1.6},
         "marker": {"color": colour, "size": 4},
@@ -142,13 +131,13 @@ def _line(curve: MetricCurve, colour: str, dash: str, alone: bool) -> Part:
     }
 
 
-def _rings(curve: MetricCurve, recorded: set[int], colour: str) -> list[Part]:
+def _rings(points: Points, recorded: set[int], colour: str) -> list[Part]:
     """Draw rings on the first line at the steps that can be opened."""
-    points = [(s, v) for s, v in zip(curve.steps, curve.values, strict=True) if s in recorded and v is not None]
-    if not points:
+    shown = [(step, value) for step, value in points if step in recorded and value is not None]
+    if not shown:
         return []
     ring = {"symbol": "circle-open", "size": 9, "color": colour, "line": {"width": 1.5}}
-    x, y = ([point[i] for point in points] for i in (0, 1))
+    x, y = ([point[i] for point in shown] for i in (0, 1))
     look = {"mode": "markers", "marker": ring, "showlegend": False, "hoverinfo": "skip"}
     return [{"type": "scatter", "name": "recorded", "x": x, "y": y, **look}]
 

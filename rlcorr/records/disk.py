@@ -1,12 +1,7 @@
-"""Files that are written whole, lines with a checksum, and compressed files that are read up to a limit.
+"""Files that are written whole, and lines of JSON that a running process adds. Errors of the disk become sentences."""
 
-Errors of the disk become sentences.
-"""
-
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +9,8 @@ from typing import Any
 
 from rlcorr.errors import UsageError
 
-LARGEST_RATIO = 100
-"""Largest ratio of content to file. Recorded metrics and sketches have ratios of 1.3 to 9.8 (`runs/`)."""
-ALWAYS_READ = 1 << 24
-"""Bytes that are read at any ratio: small files may repeat themselves."""
-CHECKSUM = "crc32"
-"""Key of the checksum in a line: the CRC-32 of the line without it."""
+OLD_CHECKSUM = "crc32"
+"""Key that lines of older versions have; the hashes of the manifest have taken its place."""
 
 
 class CannotWrite(UsageError):
@@ -59,16 +50,6 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         raise
 
 
-def read_gzip(path: Path) -> bytes:
-    """Return the content. Raises `UsageError` if it is larger than `LARGEST_RATIO` times the file."""
-    limit = max(ALWAYS_READ, LARGEST_RATIO * path.stat().st_size)
-    with gzip.open(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise UsageError(f"its content is more than {LARGEST_RATIO} times as large as the file")
-    return content
-
-
 # --- one JSON object per line, to which a running process adds lines ---
 
 
@@ -81,32 +62,20 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
     with naming(path), path.open("a+b") as file:
         file.seek(max(file.tell() - 1, 0))
         begin = b"" if file.read() in (b"", b"\n") else b"\n"
-        file.write(begin + as_line(row))
+        file.write(begin + as_lines([row]))
 
 
 def as_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    return b"".join(map(as_line, rows))
-
-
-def as_line(row: Mapping[str, Any]) -> bytes:
-    return json.dumps({**row, CHECKSUM: checksum(row)}).encode() + b"\n"
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def parsed(line: str) -> dict[str, Any] | None:
-    """Return the object of a line without its checksum; None if the line is damaged.
-
-    Lines of older versions have no checksum.
-    """
+    """Return the object of a line; None if the line was cut off."""
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     if not isinstance(row, dict):
         return None
-    written = row.pop(CHECKSUM, None)
-    return row if written is None or written == checksum(row) else None
-
-
-def checksum(row: Mapping[str, Any]) -> int:
-    """Return the CRC-32 of an object without its checksum, as JSON."""
-    return zlib.crc32(json.dumps(row).encode())
+    row.pop(OLD_CHECKSUM, None)
+    return row

@@ -34,20 +34,7 @@ def read_answers(run: Path) -> list[HeldOutAnswer]:
         lines = (run / FILE).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     except FileNotFoundError:
         return []
-    return [answer for line in lines if (answer := _parsed(line)) is not None]
-
-
-def _parsed(line: str) -> HeldOutAnswer | None:
-    """Return the answer of a line, or None if the line is damaged."""
-    row = parsed(line)
-    if row is None:
-        return None
-    try:
-        answer = HeldOutAnswer(**row)
-    except TypeError:
-        return None
-    texts = isinstance(answer.prompt, str) and isinstance(answer.response, str)
-    return answer if texts and isinstance(answer.step, int) else None
+    return [HeldOutAnswer(**row) for line in lines if (row := parsed(line)) is not None]
 
 
 def rewind_answers(run: Path, step: int) -> None:

@@ -5,16 +5,14 @@ An index file has a table [shared] and one table per name. The index of the stud
 
 import shutil
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
-
-Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,6 @@ def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
     """Return the table [shared] of an index file, and name → entry in the order of the file."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))
     return entries.pop("shared"), entries
-
-
-def find_entry(kind: str, name: str, index: Mapping[str, Entry]) -> Entry:
-    """Return the entry with this name. Raises `UsageError`, which lists the names, if there is none."""
-    if name not in index:
-        raise unknown(kind, name, index)
-    return index[name]
 
 
 def expand_runs_folder(options: Iterable[str]) -> tuple[str, ...]:
@@ -75,7 +66,9 @@ def sketched_runs() -> list[str]:
 
 def find_recipe(name: str) -> Recipe:
     """Return the recipe of a run. Raises `UsageError`, which lists the names, if there is none."""
-    return find_entry("run in the index", name, read_index())
+    if name not in (index := read_index()):
+        raise unknown("run in the index", name, index)
+    return index[name]
 
 
 def install(recorded: Path, recipe: Recipe) -> Path:

@@ -25,7 +25,7 @@ from typing import Any
 import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
-from rlcorr.records.disk import CHECKSUM, append_line, as_lines, checksum, make_folder, parsed, read_gzip, write_whole
+from rlcorr.records.disk import append_line, as_lines, make_folder, parsed, write_whole
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 1
@@ -35,6 +35,9 @@ ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() el
 """Committed runs. RLCORR_RUNS names another folder."""
 LOCAL = Path.cwd() / "runs" / "local" if ROOT == _PACKAGED else ROOT / "local"
 """Local runs. If rlcorr is installed from a wheel, they are below the working directory."""
+
+_CHECKSUM = "crc32"
+"""Key of the manifest: the CRC-32 of the others, as JSON. Manifests of older versions have none."""
 
 # Not hashed: unfinished files, logs, and folders whose files still grow after the run has ended.
 _UNHASHED_ENDINGS = (".tmp", ".log")
@@ -64,7 +67,6 @@ class RunManifest:
     ended: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     probe: dict[str, Any] = field(default_factory=dict)
-    sketches: dict[str, dict[str, str]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -93,11 +95,7 @@ def find_run(name: str) -> Path:
     runs = list_runs()
     if name in runs:
         return runs[name]
-    try:
-        is_path = (Path(name) / "manifest.json").is_file()
-    except OSError:  # a name that is too long for a file
-        is_path = False
-    if is_path:
+    if (Path(name) / "manifest.json").is_file():
         return Path(name)
     raise unknown("run", name, runs)
 
@@ -110,30 +108,18 @@ def read_manifest(run: Path) -> RunManifest:
     path = run / "manifest.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        written = content.pop(CHECKSUM, None)
+        written = content.pop(_CHECKSUM, None)
         names = {f.name for f in fields(RunManifest)}
         manifest = RunManifest(**{key: value for key, value in content.items() if key in names})
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DamagedFile(f"{path}: not a readable manifest ({first_line(error)}).") from error
-    if written is not None and written != checksum(content):
+    if written is not None and written != _checksum(content):
         raise DamagedFile(
-            f"{path}: its contents differ from their checksum; if they were changed on purpose, delete {CHECKSUM}."
+            f"{path}: its contents differ from their checksum; if they were changed on purpose, delete {_CHECKSUM}."
         )
     if manifest.schema_version != SCHEMA_VERSION:
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
-    if wrong_names := _wrong_types(manifest):
-        raise DamagedFile(f"{path}: not a readable manifest (wrong type: {', '.join(wrong_names)}).")
     return manifest
-
-
-def _wrong_types(manifest: RunManifest) -> list[str]:
-    """Return the fields that do not have the type of their default; JSON allows any type."""
-    default = RunManifest(slug="")
-    names = [f.name for f in fields(RunManifest)]
-    wrong_names = [name for name in names if type(getattr(manifest, name)) is not type(getattr(default, name))]
-    if "files" not in wrong_names and not all(isinstance(value, str) for value in manifest.files.values()):
-        wrong_names.append("files")
-    return wrong_names
 
 
 def metrics_path(run: Path) -> Path:
@@ -151,8 +137,8 @@ def metric_lines(run: Path) -> list[str]:
     if not path.is_file():
         return [""]
     try:
-        content = read_gzip(path) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error, UsageError) as error:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
     return content.decode("utf-8", errors="replace").split("\n")
 
@@ -234,10 +220,14 @@ def free_name(prefix: str) -> str:
 
 
 def write_manifest(run: Path, manifest: RunManifest) -> None:
-    """Write the manifest with a checksum, which a reader compares. Manifests of older versions have none."""
+    """Write the manifest with a checksum, which a reader compares."""
     content = json.loads(json.dumps(asdict(manifest)))  # as a reader sees it
-    content[CHECKSUM] = checksum(content)
+    content[_CHECKSUM] = _checksum(content)
     write_whole(run / "manifest.json", (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content).encode())
 
 
 def finish_run(run: Path, manifest: RunManifest) -> None:

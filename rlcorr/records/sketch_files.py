@@ -19,13 +19,14 @@ and some of them have A sampled answers to other prompts, with N tokens, one ans
 A score is an integer between -15 and 15, times the unit of its row. Its rounding error is at most half a unit, 3.3 % of
 the largest of the row's K numbers, and has mean 0. For normal numbers the squared error is 1/300 of the square, with
 K = 128, for which the projection itself changes a squared length by about 1/8. Sums over the next token cancel to less
-than that error, so their scores are float16. Integers are as narrow as their values allow.
-The manifest and the file both contain the hashes of the weights and of the directions; they must be equal.
+than that error, so their scores are float16. The metadata of a file has the hashes of weights and directions.
 """
 
 import gzip
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,25 +39,14 @@ from rlcorr.errors import UsageError, first_line
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
-from rlcorr.records.disk import make_folder, read_gzip, write_whole
-from rlcorr.records.runs import (
-    DamagedFile,
-    RunManifest,
-    list_sketches,
-    list_steps,
-    read_manifest,
-    read_step,
-    sketch_path,
-)
+from rlcorr.records import runs
+from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
 
-_INCOMPLETE = (KeyError, TypeError, RuntimeError, ValueError)
-"""Exceptions of tensors that are missing, or whose sizes do not fit."""
 HASHES = ("weights_hash", "directions_hash")
 LARGEST = 15
 """The largest score, in units. gzip compresses such integers to five bits."""
-INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch | None = None) -> None:
@@ -71,7 +61,7 @@ def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch
         tensors |= _exact_tensors(exact)
     make_folder(run / "sketch")
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_tensors(sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
+    write_tensors(runs.sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -80,14 +70,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata. In a safetensors file these are JSON after eight bytes with their length."""
-    content = read_gzip(path)
+    content = gzip.decompress(path.read_bytes())
     tensors = load(content)
     end = 8 + int.from_bytes(content[:8], "little")
     return tensors, json.loads(content[8:end]).get("__metadata__", {})
 
 
 def _exact_tensors(sketch: ExactSketch) -> dict[str, Tensor]:
-    tree = {f"tree_{name}": _narrow(values) for name, values in vars(sketch.tree).items()}
+    tree = {f"tree_{name}": x.float() if x.is_floating_point() else x.int() for name, x in vars(sketch.tree).items()}
     if torch.equal(sketch.tree.sampled_log_probs, sketch.tree.rollout_log_probs):
         del tree["tree_sampled_log_probs"]
     if sketch.task_prompts is not None:
@@ -101,14 +91,6 @@ def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
     return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units}
 
 
-def _narrow(values: Tensor) -> Tensor:
-    """Return integers in the narrowest type that fits them all, anything else in float32."""
-    if values.is_floating_point():
-        return values.float()
-    low, high = (int(bound) for bound in values.aminmax())
-    return values.to(next(kind for kind in INTEGERS if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max))
-
-
 def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
     """Return the batch and the sketch on which the gradients of a step are measured.
 
@@ -116,54 +98,53 @@ def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
     they are its own answers as its update sees them. Raises as `read_sketch` does, and if the step cannot be read.
     """
     sketch, tensors = _read(run, step)
-    if "drawn_scores" in tensors:
-        return _drawn(run, step, sketch, tensors)
-    exact = _exact(run, step, sketch, tensors)
-    return (updated_batch(run, step), sketch) if exact is None else (exact.answers.batch, exact)
+    with _naming(runs.sketch_path(run, step)):
+        if "drawn_scores" in tensors:
+            return _drawn(sketch, tensors)
+        if "exact_scores" in tensors:
+            exact = _exact(sketch, tensors)
+            return exact.answers.batch, exact
+    return updated_batch(run, step), sketch
 
 
-def read_exact(run: Path, step: int) -> ExactSketch | None:
-    """Return the exact sketch of a step, or None if it has none. Raises as `read_sketch` does."""
-    return _exact(run, step, *_read(run, step))
-
-
-def _exact(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch | None:
-    if "exact_scores" not in tensors:
-        return None
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Replace an exception that damaged tensors cause in a `with` block by `DamagedFile`."""
     try:
-        tree = {name.removeprefix("tree_"): values for name, values in tensors.items() if name[:5] == "tree_"}
-        tree = {name: x if x.is_floating_point() else x.long() for name, x in tree.items()}
-        tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
-        task_prompts = tensors.get("exact_task_prompts")
-        return ExactSketch(
-            tree=AnswerTree(**tree),
-            advantages=tensors["exact_advantages"].float(),
-            scores=_scores("exact_", tensors),
-            task_prompts=None if task_prompts is None else int(task_prompts),
-            next_tokens=sketch.next_tokens,
-            **{name: getattr(sketch, name) for name in HASHES},
-        )
-    except _INCOMPLETE as error:
-        raise DamagedFile(f"{sketch_path(run, step)}: cannot be read ({first_line(error)}).") from error
+        yield
+    except (OSError, EOFError, zlib.error, SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise runs.DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
-def _drawn(run: Path, step: int, sketch: SampledSketch, tensors: dict[str, Tensor]) -> tuple[TokenBatch, SampledSketch]:
+def _exact(sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch:
+    tree = {name.removeprefix("tree_"): values for name, values in tensors.items() if name[:5] == "tree_"}
+    tree = {name: x if x.is_floating_point() else x.long() for name, x in tree.items()}
+    tree.setdefault("sampled_log_probs", tree["rollout_log_probs"])
+    task_prompts = tensors.get("exact_task_prompts")
+    return ExactSketch(
+        tree=AnswerTree(**tree),
+        advantages=tensors["exact_advantages"].float(),
+        scores=_scores("exact_", tensors),
+        task_prompts=None if task_prompts is None else int(task_prompts),
+        next_tokens=sketch.next_tokens,
+        **{name: getattr(sketch, name) for name in HASHES},
+    )
+
+
+def _drawn(sketch: SampledSketch, tensors: dict[str, Tensor]) -> tuple[TokenBatch, SampledSketch]:
     """Return the sampled answers, and the step's sketch with their scores instead of its own."""
-    try:
-        lengths, scores = tensors["drawn_lengths"].long(), _scores("drawn_", tensors)
-        columns = {
-            name: pad(tensors[f"drawn_{name}"].float(), lengths)
-            for name in ("old_log_probs", "rollout_log_probs", "advantages")
-        }
-        batch = TokenBatch(
-            response_mask=columns["advantages"][1], **{name: padded for name, (padded, _) in columns.items()}
-        )
-        scale = (sketch.directions / scores.shape[1]) ** 0.5  # a projection is divided by the root of the number
-        along = {name: tensors[name][:, : scores.shape[1]] * scale for name in ("by_token", "by_sequence")}
-        reference = None if sketch.reference is None else replace(sketch.reference, **along)
-        return batch, replace(sketch, scores=scores, reference=reference)
-    except _INCOMPLETE as error:
-        raise DamagedFile(f"{sketch_path(run, step)}: cannot be read ({first_line(error)}).") from error
+    lengths, scores = tensors["drawn_lengths"].long(), _scores("drawn_", tensors)
+    columns = {
+        name: pad(tensors[f"drawn_{name}"].float(), lengths)
+        for name in ("old_log_probs", "rollout_log_probs", "advantages")
+    }
+    batch = TokenBatch(
+        response_mask=columns["advantages"][1], **{name: padded for name, (padded, _) in columns.items()}
+    )
+    scale = (sketch.directions / scores.shape[1]) ** 0.5  # a projection is divided by the root of the number
+    along = {name: tensors[name][:, : scores.shape[1]] * scale for name in ("by_token", "by_sequence")}
+    reference = None if sketch.reference is None else replace(sketch.reference, **along)
+    return batch, replace(sketch, scores=scores, reference=reference)
 
 
 def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
@@ -174,40 +155,26 @@ def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:
 def read_sketch(run: Path, step: int) -> SampledSketch:
     """Read the sketch of the step's own answers.
 
-    Raises `UsageError` if the step has none, with the command that records one, and `DamagedFile` if it cannot be read
-    or if the hashes in the manifest and in the file differ.
+    Raises `UsageError` if the step has none, with the option that records one, and `DamagedFile` if it cannot be read.
     """
     return _read(run, step)[0]
 
 
 def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
     """Return the sketch of the step's own answers, and all tensors of its file."""
-    path = sketch_path(run, step)
+    path = runs.sketch_path(run, step)
     if not path.is_file():
-        raise UsageError(f"step {step} of {run.name} has no score sketch{_how_to_make(run, step)}")
-    try:
+        steps = ", ".join(map(str, runs.list_sketches(run))) or "none"
+        raise UsageError(
+            f"step {step} of {run.name} has no score sketch (steps that have one: {steps}). A training run records it "
+            f"with --sketch.every {step}; log-probs alone do not give one."
+        )
+    with _naming(path):
         tensors, metadata = read_tensors(path)
         blocks = [tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences") if "by_token" in tensors]
         reference = Reference(*blocks) if blocks else None
-        sketch = SampledSketch(
-            _scores("", tensors), reference, _next_tokens(tensors), *(metadata[name] for name in HASHES)
-        )
-    except (OSError, EOFError, zlib.error, SafetensorError, UsageError, *_INCOMPLETE) as error:
-        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
-    _check_hashes(path, sketch, read_manifest(run), step)
-    return sketch, tensors
-
-
-def _how_to_make(run: Path, step: int) -> str:
-    """Return which steps have a sketch, and the command that records one. Files of log-probs have no configuration."""
-    steps = f" (steps that have one: {', '.join(map(str, list_sketches(run))) or 'none'}). "
-    config = run / "config.yaml"
-    if not config.is_file():
-        return (
-            f"{steps}Log-probs alone do not give one. A training run of rlcorr records it with --sketch.every {step}."
-        )
-    command = f"python -m rlcorr train --config {config} --run {run.name}_sketched --sketch.every {step}"
-    return f"{steps}They are made during training: {command}"
+        hashes = (metadata[name] for name in HASHES)
+        return SampledSketch(_scores("", tensors), reference, _next_tokens(tensors), *hashes), tensors
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
@@ -218,7 +185,7 @@ def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
 
 def last_sketch(run: Path) -> int:
     """Return the last step that has a sketch, or else the last step: the error of its `read_sketch` says what to do."""
-    steps = list_sketches(run) or list_steps(run)
+    steps = runs.list_sketches(run) or runs.list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded steps.")
     return steps[-1]
@@ -230,31 +197,7 @@ def updated_batch(run: Path, step: int) -> TokenBatch:
     If the run whitens them, they have mean 0 and variance 1 over all tokens. (The trainer itself whitens over the
     tokens that its own preset keeps.)
     """
-    batch, advantage = read_step(run, step).batch, read_manifest(run).config.get("advantage", {})
+    batch, advantage = runs.read_step(run, step).batch, runs.read_manifest(run).config.get("advantage", {})
     if batch.advantages is None or advantage.get("estimator") in GROUPED or not advantage.get("whiten", True):
         return batch
     return batch.replace(advantages=whiten(batch.advantages, batch.response_mask))
-
-
-def with_sketch(manifest: RunManifest, step: int, sketch: SampledSketch) -> RunManifest:
-    """Return the manifest with the hashes of this sketch."""
-    hashes = {name: getattr(sketch, name) for name in HASHES}
-    return replace(manifest, sketches={**manifest.sketches, str(step): hashes})
-
-
-def sketches_until(run: Path, step: int) -> dict[str, dict[str, str]]:
-    """Return the hashes in the manifest of the sketches up to this step."""
-    return {other: hashes for other, hashes in read_manifest(run).sketches.items() if int(other) <= step}
-
-
-def _check_hashes(path: Path, sketch: SampledSketch, manifest: RunManifest, step: int) -> None:
-    hashes = manifest.sketches.get(str(step))
-    if hashes is None:
-        raise DamagedFile(f"{path}: the manifest has no sketch of step {step}.")
-    for name in HASHES:
-        if getattr(sketch, name) != hashes.get(name):
-            kind = name.removesuffix("_hash")
-            raise DamagedFile(
-                f"{path}: made with other {kind} than in the manifest: {getattr(sketch, name)[:16]}… in the file, "
-                f"{str(hashes.get(name))[:16]}… in the manifest."
-            )

@@ -2,14 +2,12 @@
 
 import itertools
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -37,9 +35,6 @@ ROW_GROUP_POSITIONS = 1 << 16
 """Positions, including padding, in one row group of a file. Writing a group takes about 300 bytes for each."""
 UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError)
 """Exceptions that a damaged or foreign file may cause."""
-
-CHECKSUMS = b"rlcorr.crc32"
-"""Key of the checksum in the metadata of a file."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +66,11 @@ def _batch(table: pa.Table) -> TokenBatch:
     response_ids, mask = _padded(table["response_ids"], pa.int32())
     prompt_ids, prompt_mask = _padded(table["prompt_ids"], pa.int32(), left=True)
     columns: dict[str, Any] = {}
-    for name in _TOKEN_COLUMNS:
+    per_token = {name: (name, pa.float32()) for name in _TOKEN_COLUMNS}
+    per_token |= {_TURNS: ("turn_ids", pa.int32()), _VERSIONS: ("policy_versions", pa.int32())}
+    for name, (field, kind) in per_token.items():
         if name in table.column_names:
-            columns[name], filled = _padded(table[name], pa.float32())
-            if not torch.equal(filled, mask):
-                raise UsageError(f"{name} and response_ids have lists of different lengths")
-    for name, field in ((_TURNS, "turn_ids"), (_VERSIONS, "policy_versions")):
-        if name in table.column_names:
-            columns[field], filled = _padded(table[name], pa.int32())
+            columns[field], filled = _padded(table[name], kind)
             if not torch.equal(filled, mask):
                 raise UsageError(f"{name} and response_ids have lists of different lengths")
     columns |= {name: _top(table[name], mask, name) for name in _TOP_COLUMNS if name in table.column_names}
@@ -214,20 +206,14 @@ def _bytes(tables: Iterable[pa.Table], level: int = ZSTD_LEVEL) -> bytes:
     with pq.ParquetWriter(
         sink, first.schema, compression="zstd", compression_level=level, write_page_checksum=True, **columns
     ) as file:
-        checksums: dict[str, int] = {}
         for table in itertools.chain([first], groups):
             file.write_table(table)
-            checksums = extended(checksums, table)
-        file.add_key_value_metadata({CHECKSUMS: json.dumps(checksums, sort_keys=True).encode()})
     return sink.getvalue().to_pybytes()
 
 
 def _read(path: Path) -> pa.Table:
-    """Read a table whose pages and contents have their checksums. Tables of older versions have none."""
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        table = file.read()
-        check_table(table, file.metadata.metadata or {})
-    return table
+        return file.read()
 
 
 def _leaf(field: pa.Field) -> tuple[str, pa.DataType]:
@@ -243,46 +229,3 @@ def pad(values: Tensor, lengths: Tensor, *, left: bool = False) -> tuple[Tensor,
     position = torch.arange(width, dtype=torch.int32)
     mask = position >= width - lengths[:, None] if left else position < lengths[:, None]
     return torch.zeros(mask.shape, dtype=values.dtype).masked_scatter_(mask, values), mask
-
-
-# --- a checksum of the contents of a table ---
-# The checksums that Parquet keeps for its pages do not cover the footer, in which a flipped bit may change what the
-# pages mean. This checksum is computed from the values that a reader gets.
-
-
-def extended(checksums: Mapping[str, int], table: pa.Table) -> dict[str, int]:
-    """Return the CRC-32 of every column after the rows of a table were added to those before.
-
-    The result does not depend on how rows are divided into tables, so a file can be written in parts.
-    """
-    sums = dict(checksums)
-    for name in table.column_names:
-        for stream, content in _streams(name, table[name].combine_chunks()):
-            sums[stream] = zlib.crc32(content, sums.get(stream, 0))
-    return sums
-
-
-def _streams(name: str, values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the bytes of a column: of nested columns first the lengths, and of all columns which values are missing."""
-    if pa.types.is_list(values.type):
-        yield f"{name} lengths", _raw(values.value_lengths())
-        yield from _streams(name, values.flatten())
-        return
-    if values.null_count:
-        yield f"{name} present", _raw(values.is_valid().cast(pa.int8()))
-    if pa.types.is_string(values.type):
-        yield f"{name} lengths", _raw(pc.call_function("binary_length", [values]))
-        yield name, "".join(text for text in values.to_pylist() if text is not None).encode()
-    else:
-        yield name, _raw(values.drop_null())
-
-
-def _raw(values: Any) -> bytes:
-    return values.fill_null(0).to_numpy(zero_copy_only=False).tobytes()
-
-
-def check_table(table: pa.Table, metadata: Mapping[bytes, bytes]) -> None:
-    """Raise `UsageError` if the contents are not those that were written. Files without a checksum are not checked."""
-    written = metadata.get(CHECKSUMS)
-    if written is not None and json.loads(written) != extended({}, table):
-        raise UsageError("its contents differ from their checksum")

@@ -1,26 +1,21 @@
 """The studies: mismatches strong enough to break a training run, with one arm per correction and several seeds each.
 
 `runs/study/index.toml` lists the training runs. `runs/study/NAME.parquet` has their results: one row per preset, seed
-and step. If the step has a score sketch, its row also compares the preset's gradient with the on-policy gradient.
-Before that each finished training run is a file of its own, runs/local/study_NAME/ARM_SEED.parquet, written atomically.
+and step. Before that each finished training run is a file of its own, runs/local/study_NAME/ARM_SEED.parquet.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.errors import UsageError, first_line
-from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import report
+from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import runs, step_files
 from rlcorr.records.disk import make_folder, write_whole
-from rlcorr.records.recipes import find_entry, read_entries
-from rlcorr.records.sketch_files import read_gradients
+from rlcorr.records.recipes import read_entries
 
 FOLDER = runs.ROOT / "study"
 
@@ -35,8 +30,6 @@ MEASURED = {
     "grad_norm": "grad_norm",
 }
 """Column → key of metrics.jsonl."""
-GRADIENT = ("relative_bias", "cosine", "scale", "reference_length")
-"""Numbers of the gradient report; the rows have each with its interval."""
 ORIGIN = ("engine", "engine_settings", "versions", "hardware", "git_commit", "environment", "started", "ended")
 """What the table of a study has of the manifest of each training run."""
 CONTROL, DELAYED_CONTROL = "fresh", "fresh_delayed"
@@ -94,8 +87,6 @@ class Study:
     """The endpoint that was planned before training, if there was a plan."""
     delay: int = 0
     """How many steps old the weights are that sample, in all arms but the control."""
-    repeats: tuple[str, ...] = ()
-    """Other studies that trained some of the same arms with the same options, on these seeds or on others."""
 
     @property
     def planned_endpoint(self) -> Endpoint:
@@ -129,7 +120,6 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     return Study(
         name, entry.get("title", name), entry["story"], entry["look"], tuple(arms), by_chance,
         shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry), entry.get("delay", 0),
-        tuple(entry.get("repeats", ())),
     )  # fmt: skip
 
 
@@ -141,34 +131,21 @@ def _endpoint(entry: dict[str, Any]) -> Endpoint | None:
 
 def find_study(name: str) -> Study:
     """Return the study with this name. Raises `UsageError`, which lists the names, if there is none."""
-    return find_entry("study", name, read_index())
+    if name not in (index := read_index()):
+        raise unknown("study", name, index)
+    return index[name]
 
 
 # --- from a finished training run to rows ---
 
 
-def run_rows(run: Path, arm: Arm, correction: CorrectionConfig, loss: LossConfig) -> list[dict[str, Any]]:
+def run_rows(run: Path, arm: Arm) -> list[dict[str, Any]]:
     """Return one row per step of a finished training run; a number that a step does not have is None."""
-    rows = []
-    sketched_steps = runs.list_sketches(run)
-    for metrics in runs.read_metrics(run):
-        step = metrics["step"]
-        row = {"preset": arm.name, "seed": arm.seed, "step": step}
-        row |= {column: metrics.get(key) for column, key in MEASURED.items()}
-        row |= _gradient(run, step, correction, loss) if step in sketched_steps else dict.fromkeys(_gradient_columns())
-        rows.append(row)
-    return rows
-
-
-def _gradient(run: Path, step: int, correction: CorrectionConfig, loss: LossConfig) -> dict[str, float]:
-    gradients = report(*read_gradients(run, step), correction, loss)
-    intervals: list[Interval] = [getattr(gradients, name) for name in GRADIENT]
-    numbers = [number for interval in intervals for number in asdict(interval).values()]
-    return dict(zip(_gradient_columns(), numbers, strict=True))
-
-
-def _gradient_columns() -> list[str]:
-    return [f"{name}_{end}" for name in GRADIENT for end in ("value", "low", "high")]
+    return [
+        {"preset": arm.name, "seed": arm.seed, "step": metrics["step"]}
+        | {column: metrics.get(key) for column, key in MEASURED.items()}
+        for metrics in runs.read_metrics(run)
+    ]
 
 
 def study_path(name: str) -> Path:
@@ -229,31 +206,24 @@ def missing(study: Study) -> list[Arm]:
 
     Raises `UsageError` if one was trained with other options.
     """
-    in_table, arms = _in_table(study), []
+    in_table, arms = trained_options(study), []
     for arm in study.arms:
-        path = arm_path(study, arm)
-        if _is_trained(in_table.get(arm.label), arm, study_path(study.name)):
-            continue
-        if not (path.is_file() and _is_trained(step_files.to_rows(path)[1]["options"], arm, path)):
+        path, options = study_path(study.name), in_table.get(arm.label)
+        if options is None and arm_path(study, arm).is_file():
+            path = arm_path(study, arm)
+            options = step_files.to_rows(path)[1]["options"]
+        if options is None:
             arms.append(arm)
+        elif options != digest(arm):
+            raise UsageError(
+                f"{path}: {arm.label} was trained with other options than the index has now; delete the file."
+            )
     return arms
 
 
-def is_gathered(study: Study) -> bool:
-    """Check whether the table has every arm: files may come from another machine, or the last gathering was killed."""
-    return _in_table(study).keys() >= {arm.label for arm in study.arms}
-
-
-def _in_table(study: Study) -> dict[str, str]:
+def trained_options(study: Study) -> dict[str, str]:
     """Return label → digest of the options, for the arms that the table has."""
     return read_table(study.name)[1]["trainings"] if study_path(study.name).is_file() else {}
-
-
-def _is_trained(options: str | None, arm: Arm, path: Path) -> bool:
-    """Check whether the digest of the options is there. Raises `UsageError` if it is of other options."""
-    if options not in (None, digest(arm)):
-        raise UsageError(f"{path}: {arm.label} was trained with other options than the index has now; delete the file.")
-    return options is not None
 
 
 def gather(study: Study) -> Path:

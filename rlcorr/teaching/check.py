@@ -8,15 +8,12 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Answer = Callable[..., Any]
-Hint = Callable[[Tensor, Tensor, float], str]
-"""(got, wanted, tolerance) → how the two are related, or ""."""
 SHOWN = 24
 """Tensors with at most this many numbers are printed in full."""
 NOTHING = "Nothing came back: is there a return?"
@@ -66,15 +63,13 @@ def problem(answer: Answer, exercise: Exercise) -> str | None:
             return words
         if words is not None:
             named = _named_mistake(answer, exercise, index)
-            if named:  # one diagnosis is enough
-                words = _wrong(answer, exercise, arguments, hints=False) or words
             intro = f"In call {index} of {len(exercise.cases)}{_inputs(answer, exercise.expected, arguments)}"
             words = words.removeprefix("\n")  # `intro` ends with a line break already
             return f"{named}{intro}{words}"
     return None
 
 
-def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...], *, hints: bool = True) -> str | None:
+def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> str | None:
     """Return what is wrong in one call, or None."""
     inputs = copy.deepcopy(arguments)
     got = answer(*inputs)
@@ -83,8 +78,8 @@ def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...], *, hi
     if difference(inputs, arguments) is not None:
         return "your function changed its input. Make a new tensor instead."
     masked = any(isinstance(x, Tensor) and x.dtype == torch.bool for x in arguments)
-    hint = partial(_hint, masked=masked) if hints else _no_hint
-    return difference(exercise.part(got), _part(exercise.expected, exercise, arguments), exercise.tolerance, hint)
+    wanted = _part(exercise.expected, exercise, arguments)
+    return difference(exercise.part(got), wanted, exercise.tolerance, masked=masked)
 
 
 def _named_mistake(answer: Answer, exercise: Exercise, calls: int) -> str:
@@ -126,22 +121,17 @@ def _inputs(answer: Answer, expected: Answer, arguments: tuple[Any, ...]) -> str
 def _names(function: Answer, count: int) -> list[str]:
     """Return the names of the first `count` parameters, or [] for built-in functions and `*arguments`."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())[:count]
+        names = list(inspect.signature(function).parameters)[:count]
     except ValueError:  # a built-in function has no signature
         return []
-    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.POSITIONAL_ONLY]
-    return by_position if len(by_position) == count else []
+    return names if len(names) == count else []
 
 
 def _value(x: Any) -> str:
     return _spelled(x) if isinstance(x, Tensor) and x.numel() <= SHOWN else _short(x)
 
 
-def _no_hint(got: Tensor, wanted: Tensor, tolerance: float) -> str:
-    return ""
-
-
-def _hint(got: Tensor, wanted: Tensor, tolerance: float, *, masked: bool = True) -> str:
+def _hint(got: Tensor, wanted: Tensor, tolerance: float, masked: bool) -> str:
     """Return a hint if the wrong tensor has a simple relation to the right one, else ""."""
     if (got.isnan() & ~wanted.isnan()).any():
         padding = "nan leaked in: padding may contain anything, so use the mask. "
@@ -158,23 +148,24 @@ def _hint(got: Tensor, wanted: Tensor, tolerance: float, *, masked: bool = True)
     return ""
 
 
-def difference(got: Any, wanted: Any, tolerance: float = 0.0, hint: Hint = _hint) -> str | None:
+def difference(got: Any, wanted: Any, tolerance: float = 0.0, *, masked: bool = True) -> str | None:
     """Describe the first difference between two results, or return None if there is none.
 
-    Numbers may differ by `tolerance` · max(1, |wanted|). NaN equals NaN. `hint` says how wrong numbers are related to
-    the right ones.
+    Numbers may differ by `tolerance` · max(1, |wanted|). NaN equals NaN. With `masked`, a NaN is explained by padding.
     """
     if isinstance(wanted, dict):
         if not isinstance(got, dict) or set(got) != set(wanted):
             return f"expected a dict with {sorted(wanted)}; yours is {_short(got)}."
-        return _first((f"[{key!r}]", difference(got[key], value, tolerance, hint)) for key, value in wanted.items())
+        return _first(
+            (f"[{key!r}]", difference(got[key], value, tolerance, masked=masked)) for key, value in wanted.items()
+        )
     if isinstance(wanted, tuple | list):
         if not isinstance(got, tuple | list) or len(got) != len(wanted):
             return f"expected a tuple or list of {len(wanted)} results; yours is {_short(got)}."
         pairs = enumerate(zip(got, wanted, strict=True))
-        return _first((f"[{index}]", difference(*pair, tolerance, hint)) for index, pair in pairs)
+        return _first((f"[{index}]", difference(*pair, tolerance, masked=masked)) for index, pair in pairs)
     if isinstance(wanted, Tensor | float | int):
-        return _numbers(got, torch.as_tensor(wanted), tolerance, hint)
+        return _numbers(got, torch.as_tensor(wanted), tolerance, masked)
     return None if got == wanted else f"yours is {got!r}, expected {wanted!r}."
 
 
@@ -182,7 +173,7 @@ def _first(parts: Iterator[tuple[str, str | None]]) -> str | None:
     return next((f"at {key}, {words}" for key, words in parts if words is not None), None)
 
 
-def _numbers(got: Any, wanted: Tensor, tolerance: float, hint: Hint) -> str | None:
+def _numbers(got: Any, wanted: Tensor, tolerance: float, masked: bool) -> str | None:
     if not isinstance(got, Tensor | float | int):
         return f"expected {'a number' if wanted.ndim == 0 else 'a tensor'}; yours is {_short(got)}."
     got = torch.as_tensor(got).detach()
@@ -195,7 +186,7 @@ def _numbers(got: Any, wanted: Tensor, tolerance: float, hint: Hint) -> str | No
     differs &= ~((mine - right).abs() <= tolerance * right.abs().clamp(min=1.0))
     if not differs.any():
         return None
-    return f"{hint(mine, right, tolerance)}{_values(got, wanted, differs)}"
+    return f"{_hint(mine, right, tolerance, masked)}{_values(got, wanted, differs)}"
 
 
 def _values(got: Tensor, wanted: Tensor, differs: Tensor) -> str:

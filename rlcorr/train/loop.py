@@ -21,7 +21,6 @@ from rlcorr.measuring.metrics import metrics
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, rewind_answers
 from rlcorr.records.run_folders import only_writer
-from rlcorr.records.sketch_files import sketches_until
 from rlcorr.train.config.learning import OptimConfig
 from rlcorr.train.config.packaged import has_fast_bfloat16
 from rlcorr.train.config.training import TrainConfig
@@ -122,7 +121,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     engine = session.worker.engine.description
     manifest = manifest_of(config, engine, ranks, asdict(session.probe), session.model)
     if state:
-        manifest = replace(manifest, sketches=sketches_until(path, done), started=runs.read_manifest(path).started)
+        manifest = replace(manifest, started=runs.read_manifest(path).started)
     try:
         with RunWriter(path, manifest, ranks.main) as writer, following(path, config, done, ranks.main) as show:
             start = restore(session, state) if state else (held_out_accuracy(session, writer, 0), 0, 0.0)

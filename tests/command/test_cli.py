@@ -1,14 +1,18 @@
 """Wrong input is one line on stderr and exit code 2, without a traceback."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pair_files import jsonl, rows
 from step_records import make_run
 
 from rlcorr.command.cli import main
 from rlcorr.records import runs
+from rlcorr.records.verify import verify
 
 
 def call(*arguments: str) -> int:
@@ -40,15 +44,6 @@ def test_a_wrong_name_is_one_line(
     assert exists in error
 
 
-def test_a_line_end_in_a_name_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a\nb\x1b[31m.parquet"
-    path.write_bytes(b"PAR1")
-    assert call("report", str(path)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert r"a\nb\x1b[31m.parquet" in error
-
-
 def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     printed = capsys.readouterr().out
@@ -72,3 +67,24 @@ def test_verify_names_the_damaged_file_and_what_is_left(local_runs: Path, capsys
     printed = capsys.readouterr().out
     assert "step_000002.parquet: cannot be read" in printed
     assert "2 of 3 recorded steps readable" in printed
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make attack ARGS=disks` fills a real one."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = tmp_path / "pairs.jsonl"
+    file.write_bytes(jsonl(rows()))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        assert call("import", str(file), "--run", "mine") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rlcorr: ")
+    assert error.endswith("cannot be written: No space left on device.\n")
+    assert [*local_runs.iterdir()] == []
+    assert call("import", str(file), "--run", "mine") == 0
+    assert verify(local_runs / "mine").problems == []

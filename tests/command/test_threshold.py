@@ -13,10 +13,7 @@ import torch
 import yaml
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.choosing import rounded_up
-from rlcorr.bounds import BoundId
 from rlcorr.command.cli import run_verb
-from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.recorders import Recorder, verl
 from rlcorr.records import runs
@@ -82,17 +79,6 @@ def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pyte
     assert "On step 2, which was not used for the choice: 50.00% of 4 tokens are kept" in output
 
 
-def test_weights_and_a_run_of_one_step(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Truncate weights: every token is kept, and 3 of 4 weights are unchanged up to the third ratio."""
-    record("mine", [0.0, 0.1, 0.2, 0.9])
-    assert run_verb(["threshold", "mine", "--preset", "decoupled_token_is", "--keep", "75", "--system", "SkyRL"]) == 0
-    output = capsys.readouterr().out
-    config = from_skyrl(text_of(output)["trainer"]["algorithm"]["off_policy_correction"])
-    assert math.exp(0.2) <= config.rollout_is_threshold <= math.exp(0.2) * 1.001
-    assert "100.00% of 4 tokens are kept, the weights of 25.00% are truncated" in output
-    assert "The run has no other step to check it on." in output
-
-
 def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One side of the second step is the other: a ratio of 1 everywhere, for which any threshold would do."""
     record("copied", [0.1, -0.2, 0.3], [0.0, 0.0, 0.0])
@@ -103,28 +89,6 @@ def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.Capt
     assert "# verl" not in output
 
 
-def test_a_cap_that_a_share_of_tokens_asked_for_is_compared_with_published_ones(
-    local: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The ratios go up to e^0.1 = 1.105, below ROLL's cap of 1.2, or to e^0.9 = 2.46."""
-    for name, largest, warned in (("close", 0.1, True), ("far", 0.9, False)):
-        record(name, [0.0, 0.05, -0.05, largest])
-        assert run_verb(["threshold", name, "--preset", "decoupled_token_is", "--keep", "100"]) == 0
-        assert ("lower than every published one" in capsys.readouterr().out) is warned
-
-
-def test_a_cut_of_the_sampler_gets_the_text_that_replays_it(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SkyRL 0.4.0's keys, skyrl/train/config/config.py."""
-    record("mine", [0.01 * k for k in range(1, 21)])
-    words = ["threshold", "mine", "--preset", "token_k1", "--system", "SkyRL"]
-    assert run_verb(words) == 0
-    alone = capsys.readouterr().out
-    assert run_verb([*words, "--top-p", "0.9", "--top-k", "20"]) == 0
-    added = yaml.safe_load(capsys.readouterr().out.removeprefix(alone))
-    assert added["trainer"]["algorithm"] == {"enable_sample_support_replay": True}
-    assert added["generator"]["sampling_params"] == {"top_p": 0.9, "top_k": 20, "logprobs": 1}
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -132,8 +96,6 @@ def test_a_cut_of_the_sampler_gets_the_text_that_replays_it(local: Path, capsys:
         (["--preset", "disabled"], "neither weights nor rejection rules"),
         (["--preset", "geo"], "unknown preset 'geo'"),
         (["--system", "Verl"], "unknown system 'Verl'"),
-        (["--top-p", "0.9"], "verl has no replay of the sampler's support that was read"),
-        (["--system", "SkyRL", "--top-p", "0"], "top_p must be above 0 and at most 1"),
         (
             ["--preset", "token_prefix_gap_outward"],
             "so not token_prefix_gap_outward; nearest: actor.policy_loss.loss_mode",
@@ -151,14 +113,6 @@ def test_what_cannot_be_done_is_said_in_one_sentence(local: Path, words: list[st
         run_verb(["threshold", "mine", *words])
     with pytest.raises(UsageError, match="nobody"):
         run_verb(["threshold", "nobody"])
-
-
-@pytest.mark.parametrize("threshold", [1.000123456, 1.5, 12345.678, 0.00012345678, 0.2, 1.9999999])
-def test_rounding_never_tightens(threshold: float) -> None:
-    config = CorrectionConfig(rollout_is="token")
-    rounded = rounded_up(threshold, config, BoundId())
-    offset = 1 if threshold > 1 else 0
-    assert 0 <= rounded - threshold <= 1e-3 * (threshold - offset) + 1e-15
 
 
 # --- the walks of rlcorr/foreign/README.md, typed as it says ---

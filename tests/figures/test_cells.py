@@ -19,9 +19,9 @@ def test_density_counts_every_token_and_knows_its_side() -> None:
 def test_a_map_says_what_its_own_codes_mean() -> None:
     """Its CSV once had the names of another map: Compare's "both" was called kept, and its "only A" above threshold."""
     codes = np.array([[0, 1, 2]], np.uint8)
-    assert trace(cells.token_map("m", codes, ("left", "right"), ("red", "blue")), "m").meta == {
+    assert trace(cells.token_map("m", codes, ("left", "right"), ("red", "blue"), ()), "m").meta == {
         "z": "0 padding, 1 left, 2 right"
     }
-    nothing, strict = (correct(SMALL, config) for config in (CorrectionConfig(), preset("decoupled_geo_rs")))
-    shared = trace(mask_map(SMALL, nothing, strict), "shared")
+    a, b = CorrectionConfig(), preset("decoupled_geo_rs")
+    shared = trace(mask_map(SMALL, correct(SMALL, a), correct(SMALL, b), (a, b)), "shared")
     assert shared.meta == {"z": "0 padding, 1 both, 2 neither, 3 only A, 4 only B"}

@@ -26,7 +26,6 @@ from two_corrections import (
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis import comparison
-from rlcorr.errors import UsageError
 from rlcorr.figures import comparison as figures
 from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.types import CorrectionResult
@@ -37,14 +36,14 @@ def results(a: CorrectionConfig, b: CorrectionConfig) -> tuple[CorrectionResult,
 
 
 def test_the_map_shows_a_difference_where_tokens_share_a_cell() -> None:
-    cells = trace(figures.mask_map(BATCH, *results(ICEPOP, RULE)), "shared").z
+    cells = trace(figures.mask_map(BATCH, *results(ICEPOP, RULE), (ICEPOP, RULE)), "shared").z
     assert {name: int((cells == code).sum()) for code, name in enumerate(comparison.SHARED)} == counted(ICEPOP, RULE)
     wide = TokenBatch.from_log_probs(torch.full((1, 600), -1.0), torch.full((1, 600), -1.0), torch.ones(1, 600))
     keep = torch.ones(1, 600, dtype=torch.bool)
     keep[0, 4] = False
     all_kept = correct(wide, CorrectionConfig())
     one_less = replace(all_kept, keep_mask=keep)
-    cells = trace(figures.mask_map(wide, one_less, all_kept), "shared").z  # three tokens per cell
+    cells = trace(figures.mask_map(wide, one_less, all_kept, (RULE, RULE)), "shared").z  # three tokens per cell
     assert np.argwhere(cells == comparison.SHARED.index("only B")).tolist() == [[0, 1]]
     assert (cells == comparison.SHARED.index("both")).sum() == 199
 
@@ -81,16 +80,6 @@ def test_tails_are_shares_of_each_batch() -> None:
     assert trace(figure, "A").x.max() == pytest.approx(np.abs(LOG_RATIO).max(), rel=1e-6)
 
 
-def test_both_densities_have_the_wider_axis() -> None:
-    calm = BATCH.replace(old_log_probs=BATCH.rollout_log_probs + 1e-4)
-    alone: Any = figures.ratio_densities(calm, calm)[0]
-    first, second = densities = figures.ratio_densities(calm, BATCH)
-    axes: list[Any] = [figure.layout.yaxis for figure in densities]
-    assert axes[0].range == axes[1].range
-    assert axes[0].range[1] > 100 * alone.layout.yaxis.range[1]
-    assert trace(first, "tokens").customdata.sum() == trace(second, "tokens").customdata.sum() == MASK.sum()
-
-
 @pytest.mark.parametrize(("batch_size", "size"), [(16, 0), (1024, 1)])
 def test_bars_and_differences_show_the_numbers(batch_size: int, size: int) -> None:
     compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, batch_sizes=(16, 1024), replicates=40)
@@ -105,22 +94,3 @@ def test_bars_and_differences_show_the_numbers(batch_size: int, size: int) -> No
     }  # fmt: skip
     ends = dict(zip(points.y, np.array(points.x) + np.array(points.error_x.array), strict=True))
     assert ends["progress"] == pytest.approx(max(compared.progress[size].high, compared.progress[size].value))
-
-
-def test_a_batch_size_that_was_not_measured() -> None:
-    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, batch_sizes=[16], replicates=4)
-    with pytest.raises(UsageError, match="measured for batches of 16 answers; got 256"):
-        figures.differences(compared)
-
-
-def test_pictures_of_nothing() -> None:
-    empty = BATCH.rows(slice(3, 4))
-    a, b = correct(empty, TIS), correct(empty, RULE)
-    first, _ = figures.ratio_densities(empty, empty)
-    for figure in (
-        figures.mask_map(empty, a, b),
-        figures.weights_against(empty, a, b),
-        figures.tails(empty, empty),
-        first,
-    ):
-        assert figure.to_json()

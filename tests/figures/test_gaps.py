@@ -25,18 +25,6 @@ def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None
     assert len(ranges.x) == 3 * len(sizes)
 
 
-def test_larger_models_have_larger_points() -> None:
-    """The sizes of Qwen3-8B, Qwen3-30B-A3B and our own SmolLM2-135M, by the texts of their points."""
-    sizes: dict[str, set[int]] = {}
-    points: list[Any] = list(gap_strip(0.04).data)[1:]
-    for trace in points:
-        for text, size in zip(trace.text, trace.marker.size, strict=True):
-            for model in ("Qwen3-8B", "Qwen3-30B-A3B", "SmolLM2-135M"):
-                if text.startswith(model):
-                    sizes.setdefault(model, set()).add(size)
-    assert sizes == {"Qwen3-8B": {9}, "Qwen3-30B-A3B": {12}, "SmolLM2-135M": {7}}
-
-
 def test_yours_is_a_line_and_the_text_alternative_has_the_ranges() -> None:
     figure: Any = gap_strip(0.04)
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.04, 0.04)]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
@@ -65,18 +64,6 @@ def test_progress_over_a_ratio() -> None:
     assert [shape.x0 for shape in dots] == pytest.approx([0.0953102], rel=1e-5)
 
 
-def test_progress_at_another_batch_size() -> None:
-    """Its own numbers, its own best threshold, and its own band of it."""
-    sweep = sweep_of([1.001, 1.1, 4.0], of_ratio=True)
-    figure: Any = gradients.progress_curves(sweep, 4096)
-    assert list(lines_of(figure)["progress"].y) == pytest.approx([0.15, 0.3, 0.45])
-    ground, best = figure.layout.shapes
-    assert (ground.x0, ground.x1) == pytest.approx((math.log(1.1), math.log(4)))
-    assert best.x0 == pytest.approx(math.log(4))
-    with pytest.raises(UsageError, match=r"measured for batches of 256, 4096 answers; got 300"):
-        gradients.progress_curves(sweep, 300)
-
-
 def test_a_best_threshold_that_the_data_do_not_show_is_not_drawn() -> None:
     """With a lead over no correction whose interval contains 0, or with a range that contains every threshold."""
     sweep = sweep_of([1.001, 1.1, 4.0], of_ratio=True)
@@ -87,23 +74,6 @@ def test_a_best_threshold_that_the_data_do_not_show_is_not_drawn() -> None:
     unknown = replace(sweep.ranking.choices[1], over_nothing=Interval(0.2, -0.1, 0.5))
     ranking = replace(sweep.ranking, choices=(sweep.ranking.choices[0], unknown))
     assert not replace(sweep, ranking=ranking).shows_best(1)
-
-
-def test_progress_over_a_divergence() -> None:
-    """The band goes up along the high ends, and back along the low ones."""
-    sweep = sweep_of([0.001, 0.01, 0.1], of_ratio=False)
-    figure: Any = gradients.progress_curves(sweep, 4096)
-    lines = lines_of(figure)
-    assert list(lines["progress"].x) == [0.001, 0.01, 0.1]
-    assert list(lines["progress"].y) == pytest.approx([0.15, 0.3, 0.45])
-    assert list(figure.layout.xaxis.range) == pytest.approx([-3, -1])
-    first: Any = gradients.progress_curves(sweep)
-    band = next(trace for trace in first.data if trace.name == "progress, 95 %")
-    assert list(band.x) == [0.001, 0.01, 0.1, 0.1, 0.01, 0.001]
-    assert list(band.y) == pytest.approx([0.11, 0.22, 0.33, 0.27, 0.18, 0.09])
-    for at, end in ((0.0001, 0.001), (7.0, 0.1)):  # a cursor beyond the curve is at its end
-        figure = gradients.progress_curves(sweep, at=at)
-        assert [shape.x0 for shape in figure.layout.shapes if shape.line.dash == "dot"] == [end]
 
 
 def test_best_thresholds_over_the_batch() -> None:
@@ -169,56 +139,37 @@ def test_what_is_shown_lies_over_the_bars() -> None:
     assert [mark["x0"] for mark in elsewhere[1:]] == [pytest.approx(0.18), 0.2]
 
 
+def plane(reports: dict[str, GradientReport], size: int = 256, *, marked: str = "", shown: str = "a") -> Any:
+    titles = {name: f"Title <{name}>" for name in reports}
+    return gradients.bias_noise_plane(reports, size, titles=titles, marked=marked, shown=reports[shown])
+
+
 def test_the_plane() -> None:
     """Noise of the batch to the right, bias upwards, both logarithmic; the intervals are in the hover texts."""
-    a = report_of(relative_bias=0.3, noise=2.0)
-    reports = {"a": a, "b": report_of(), "c": report_of()}
-    figure: Any = gradients.bias_noise_plane(reports, marked="b")
+    reports = {"a": report_of(relative_bias=0.3, noise=2.0), "b": report_of(), "c": report_of()}
+    figure = plane(reports, marked="b")
     others, marked = figure.data
     assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
     assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
-    assert (marked.name, list(marked.text), others.mode, marked.mode) == ("b", ["b"], "markers", "markers")
-    assert figure.layout.showlegend, "it names the marked one, so no name is on an axis"
+    assert others.hovertext[1] == "Title &lt;c><br><span style='font-size:10px'>c</span>"
+    assert (marked.name, list(marked.text)) == ("Title &lt;b>", ["b"])
     middle = math.log10(2) / 2, math.log10(0.3) / 2  # of a decade, because the values need less
     assert list(figure.layout.xaxis.range) == pytest.approx([middle[0] - 0.5, middle[0] + 0.5])
     assert list(figure.layout.yaxis.range) == pytest.approx([middle[1] - 0.5, middle[1] + 0.5])
-    larger: Any = gradients.bias_noise_plane(reports, 4096, marked="a")
-    assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
-    assert not figure.layout.shapes
-    crossed: Any = gradients.bias_noise_plane(reports, shown=a)
-    across, up = crossed.layout.shapes
+    across, up = figure.layout.shapes
     assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
     assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
-
-
-def test_titles_stand_for_names_in_the_plane_and_hover_texts_keep_the_names() -> None:
-    """b and c are the same point: two titles. The table of the plane has the names, as links do."""
-    reports = {"a": report_of(relative_bias=0.3), "b": report_of(), "c": report_of(), "d": report_of()}
-    titles = {"a": "No <cap>", "b": "One", "c": "Two", "d": "One"}
-    figure: Any = gradients.bias_noise_plane(reports, titles=titles, marked="a")
-    others, marked = figure.data
-    assert marked.name == "No &lt;cap>"
-    assert list(others.text) == ["b, c, d"]
-    small = "<span style='font-size:10px'>{}</span>"
-    assert list(others.hovertext) == [f"One<br>{small.format('b, d')}<br>Two<br>{small.format('c')}"]
-    assert others.hovertemplate.startswith("%{hovertext}<br>noise")
+    larger = plane(reports, 4096, marked="a")
+    assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
 
 
 def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:
     """A logarithmic axis has no 0. It ends a tenth of a decade below 1/1000 of the largest bias, 2."""
-    reports = {"a": report_of(relative_bias=0.0), "b": report_of(relative_bias=2.0)}
-    figure: Any = gradients.bias_noise_plane(reports, shown=reports["a"])
+    figure = plane({"a": report_of(relative_bias=0.0), "b": report_of(relative_bias=2.0)})
     edge = math.log10(0.002) - 0.1
     assert figure.layout.yaxis.range[0] == pytest.approx(edge)
     assert list(figure.data[0].y) == pytest.approx([10**edge, 2])
     assert all(end > 0 for shape in figure.layout.shapes for end in (shape.x0, shape.y0))
-
-
-def test_parts_of_the_bias() -> None:
-    figure: Any = gradients.parts_of_bias({"weights": Interval(0.2, 0.1, 0.5), "rules": Interval(0.0, 0.0, 0.0)})
-    (bars,) = figure.data
-    assert (list(bars.x), list(bars.y)) == (["weights", "rules"], [0.2, 0])
-    assert (list(bars.error_y.array), list(bars.error_y.arrayminus)) == ([0.3, 0], [0.1, 0])
 
 
 def test_kl_directions() -> None:
@@ -240,22 +191,3 @@ def test_exact_curves() -> None:
     }  # fmt: skip
     best, cursor = figure.layout.shapes
     assert (best.x0, cursor.x0) == (pytest.approx(math.log(2)), pytest.approx(math.log(3)))
-
-
-@pytest.mark.parametrize(
-    ("thresholds", "at", "x", "cursor"),
-    [
-        # ½ is as far from 1 as 2; drawn by that distance alone, the two were at the same place.
-        ([0.5, 1.0, 2.0, 4.0], 0.7, [-math.log(2), 0, math.log(2), math.log(4)], math.log(0.7)),
-        ([1.5, 4.0], 0.5, [math.log(1.5), math.log(4)], math.log(1.5)),  # a cursor on the other side: the tight end
-    ],
-)
-def test_bounds_on_both_sides_of_one_do_not_fold(
-    thresholds: list[float], at: float, x: list[float], cursor: float
-) -> None:
-    numbers = [0.1 * place for place in range(len(thresholds))]
-    figure: Any = gradients.exact_curves(ToySweep(thresholds, numbers, numbers, numbers), of_ratio=True, at=at)
-    assert list(figure.data[0].x) == pytest.approx(x)
-    assert figure.layout.shapes[-1].x0 == pytest.approx(cursor)
-    axis = figure.layout.xaxis
-    assert list(axis.tickvals) == pytest.approx([math.log(float(label)) for label in axis.ticktext], abs=1e-5)

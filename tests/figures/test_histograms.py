@@ -9,7 +9,7 @@ import torch
 from figure_parts import SMALL, batch_of, trace
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.figures import canvas, cells, histograms, thresholds
+from rlcorr.figures import canvas, cells, histograms
 from rlcorr.figures.fates import fate_mask, token_fates
 
 
@@ -64,17 +64,6 @@ def test_fates() -> None:
     assert fates.dtype == np.uint8
 
 
-def test_a_large_mask_shows_the_most_severe_fate_of_each_cell() -> None:
-    fates = np.ones((3, 1000), np.uint8)
-    fates[1, 7] = 4
-    fates[:, 900:] = 0
-    cells = trace(fate_mask(fates), "fate").z
-    assert cells.shape == (3, 250)
-    assert np.argwhere(cells == 4).tolist() == [[1, 1]]
-    assert (cells[:, 225:] == 0).all()
-    assert (cells[0, :225] == 1).all()
-
-
 def test_close_bounds_of_a_geometric_mean_are_far_apart() -> None:
     """Among answers with means from 1/10 to 10, 0.999 and 1.001 are 2·asinh(0.001/2e-4) = 4.6 of 20 apart."""
     batch = batch_of([[math.log(0.1)], [0.0], [math.log(10)]])
@@ -88,20 +77,6 @@ def test_close_bounds_of_a_geometric_mean_are_far_apart() -> None:
     )
     assert (trace(figure, "inside").y.sum(), trace(figure, "outside").y.sum()) == (1, 2)
     assert {"0.5", "0.99", "1", "1.01", "2"} <= {*figure.layout.xaxis.ticktext}
-
-
-def test_labels_of_close_bounds_are_apart() -> None:
-    """0.97 and 1.05 are 0.08 apart on an axis of ± log 3: so their labels keep away."""
-    batch = batch_of([[math.log(3), 0.0, -math.log(3)]])
-    for bounds, padding in (((0.97, 1.05), 8), ((0.5, 2.0), None)):
-        lower, upper = bounds
-        config = CorrectionConfig(
-            rollout_is="token", rollout_is_threshold_lower=lower, rollout_is_threshold=upper, rollout_is_mode="mask"
-        )
-        figure: Any = histograms.weight_histogram(batch, correct(batch, config), config)
-        lines = [shape for shape in figure.layout.shapes if shape.x0 == shape.x1 and shape.xref != "paper"]
-        assert [line.label.padding for line in lines] == [padding, padding]
-        assert [line.label.xanchor for line in lines] == ["right", "left"], "outwards"
 
 
 def legend(figure: Any) -> list[str]:
@@ -121,15 +96,6 @@ def test_legends_have_only_what_is_possible() -> None:
         assert legend(histograms.weight_histogram(SMALL, result, config)) == weights
 
 
-def test_a_colour_has_one_meaning() -> None:
-    """The colours of the two sides of ratio 1 are on no other picture of the bench."""
-    mask: Any = fate_mask(np.array([[1, 2, 3, 4]], np.uint8))
-    fates = {t.name: t.marker.color for t in mask.data if t.type == "scatter"}
-    shares = {colour for _, colour in thresholds.SHARES.values()}
-    assert not {canvas.WARM, canvas.COOL} & ({*fates.values()} | shares)
-    assert fates["above threshold"] == thresholds.SHARES["weights clipped"][1] == canvas.CUT
-
-
 @pytest.mark.parametrize(("rows", "width"), [(0, 0), (2, 0), (3, 5)])
 @pytest.mark.parametrize("fill", [0.0, math.nan])
 def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) -> None:
@@ -141,7 +107,7 @@ def test_empty_and_nan_batches_still_draw(rows: int, width: int, fill: float) ->
     for figure in (
         histograms.weight_histogram(batch, result, config),
         histograms.statistic_histogram(batch, result, rule),
-        fate_mask(token_fates(batch, result, config)),
+        fate_mask(token_fates(batch, result, config), config),
         cells.probability_density(batch),
         cells.ratio_density(batch),
     ):

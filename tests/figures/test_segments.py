@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.segments import by_lag, by_turn, token_lags, without_older
+from rlcorr.analysis.segments import FEW, Segment, age_share, by_lag, by_turn, token_lags
 from rlcorr.errors import UsageError
 from rlcorr.figures.mismatch import lag_bars, turn_bars
 
@@ -53,8 +53,13 @@ def test_tokens_without_a_ratio_are_left_out() -> None:
     assert only.tokens == 6
 
 
-def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(UsageError, match="turns need turn_ids"):
-        by_turn(BATCH)
-    with pytest.raises(UsageError, match="max_lag must be at least 0; got -1"):
-        without_older(BATCH, 1, -1)
+def test_few_tokens_of_the_youngest_weights_prove_nothing() -> None:
+    old = Segment(3, 900, 0.01, 0.1, 0.0)
+    for tokens, is_most in ((FEW - 1, False), (FEW, True)):
+        part = age_share((Segment(0, tokens, 0.001, 0.03, 0.0), old))
+        assert part is not None
+        assert part.is_most == is_most
+    part = age_share((Segment(0, 900, 0.001, 0.03, 0.0), Segment(3, 900, 0.002, 0.1, 0.0)))
+    assert part is not None
+    assert part.share == pytest.approx(1 / 3)
+    assert not part.is_most

@@ -40,17 +40,6 @@ def test_shares_over_a_cap() -> None:
     assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([math.log(2)])
 
 
-def test_a_share_that_the_bound_does_not_move_is_not_drawn() -> None:
-    """A rule beside the cap keeps four of the five whatever the cap is; the sample size is of those four."""
-    rule, thresholds = RejectionRule.named("token_k1", upper=4.0, lower=0.1), [1.5, 4.0]
-    config = CorrectionConfig(rollout_is="token", rollout_is_threshold=2.0, rollout_rs=(rule,))
-    figure: Any = sweep_plots.shares_over(thresholds, numbers(config, thresholds), of_ratio=True)
-    assert "kept tokens" not in {t.name for t in figure.data}
-    left = [effective_share([min(r, cap) for r in RATIOS[:4]]) * 4 / 5 for cap in thresholds]
-    assert list(trace(figure, "effective sample size").y) == pytest.approx(left)
-    assert not figure.layout.shapes
-
-
 def test_what_a_cap_takes_and_leaves() -> None:
     """Caps of 1 and 4: the weights ½ 1 1 1 1 and ½ 1 1 2 4 have means 0.9 and 1.7, so 0.1 is missing to 1, and nothing;
     their mean squares less 1 are −0.15, which a logarithmic axis leaves out, and 3.45."""

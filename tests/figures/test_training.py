@@ -8,9 +8,8 @@ from figure_parts import trace
 
 from rlcorr.figures import study, training
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM
-from rlcorr.figures.training import PANELS, Panel, _short, nearest, over_steps, spread_apart
+from rlcorr.figures.training import PANELS, Panel, over_steps, spread_apart
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import Outcome, SeedRange
 from rlcorr.records.study_comparisons import Comparison
 
 K3 = Panel({"k3": "rollout_corr/k3_kl"}, log=True)
@@ -71,12 +70,6 @@ def test_several_runs_have_a_colour_each_and_their_names() -> None:
     assert 0 <= low < high <= 1  # 9 and 2
 
 
-def test_runs_without_anything_to_show_still_draw() -> None:
-    for rows in ({}, {"alpha": []}, {"alpha": [{"step": 1}], "beta": [{"step": 1}]}):
-        for panel in PANELS.values():
-            assert over_steps(panel, rows, at=1, recorded=(1,)).to_json()
-
-
 @pytest.mark.parametrize(
     ("places", "gap", "expected"),
     [
@@ -91,11 +84,6 @@ def test_runs_without_anything_to_show_still_draw() -> None:
 )
 def test_names_move_apart(places: list[float], gap: float, expected: list[float]) -> None:
     assert spread_apart(places, gap) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("place", "expected"), [(0, 10), (14.9, 10), (15, 10), (15.1, 20), (999, 20)])
-def test_the_nearest_recorded_step(place: float, expected: int) -> None:
-    assert nearest((10, 20), place) == expected
 
 
 # --- the study ---
@@ -147,32 +135,3 @@ def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
     assert list(titled.layout.yaxis.ticktext) == ["Reject", "Cap at 2"]
     assert list(titled.layout.xaxis.range) == pytest.approx([-0.35, 0.75])
     assert titled.data[0].hovertext[1] == "Cap at 2<br><span style='font-size:10px'>low</span>"
-
-
-def test_progress_beside_the_reward() -> None:
-    """Arms that were not trained have no point."""
-    nothing = SeedRange(1.0, 1.0, 1.0)
-    outcomes = [Outcome("a", SeedRange(0.5, 0.4, 0.7), nothing, nothing, nothing)]
-    eta = {"a": Interval(0.2, 0.1, 0.4), "b": Interval(0.3, 0.1, 0.4)}
-    figure: Any = study.reward_over_progress(eta, outcomes)
-    (points,) = figure.data
-    assert (list(points.text), list(points.x), list(points.y)) == (["a"], [0.2], [0.5])
-    titled: Any = study.reward_over_progress(eta, outcomes, {"a": "Cap at 2"})
-    assert list(titled.data[0].text) == ["Cap at 2"]
-    assert (points.error_x.array[0], points.error_x.arrayminus[0]) == pytest.approx((0.2, 0.1))
-    assert (points.error_y.array[0], points.error_y.arrayminus[0]) == pytest.approx((0.2, 0.1))
-
-
-def test_no_two_of_twenty_five_lines_look_alike() -> None:
-    names = [f"arm{number}" for number in range(25)]
-    rows = [study_row(name, 0, step, 1.0) for name in names for step in (1, 2)]
-    figure: Any = study.study_curves(rows, names, "reward")
-    lines = [t.line for t in figure.data if t.mode == "lines"]
-    assert len({(line.color, line.dash) for line in lines}) == 25
-
-
-def test_names_of_one_family_keep_their_ends() -> None:
-    assert _short("decoupled_token_icepop") == "…token_icepop"
-    assert _short("decoupled_token_is") == "decoupled_token_is"
-    assert _short("kv_fp8_e5m2") == "kv_fp8_e5m2"
-    assert _short("a<nameofonelongwordmore") == "a&lt;nameofonelongwo…"

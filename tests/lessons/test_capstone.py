@@ -1,12 +1,10 @@
 """The capstone: its recordings are small and hide their origin, and its checks give reasons and no answers."""
 
-import itertools
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from rlcorr.teaching.check import problem
 
@@ -25,12 +23,6 @@ def test_the_recordings_are_small_and_complete() -> None:
             batch.check_values()
             assert len(batch.response_mask) >= 32
             assert {"advantages", "rewards", "group_ids", "response_ids"} <= set(batch.tensors())
-            # the advantage is the reward less the mean of the others of its group
-            for group in batch.tensors()["group_ids"].unique():
-                rewards = batch.tensors()["rewards"][batch.group_ids == group].double()
-                others = (rewards.sum() - rewards) / (len(rewards) - 1)
-                got = batch.tensors()["advantages"][batch.group_ids == group][:, 0].double()
-                torch.testing.assert_close(got, rewards - others, rtol=0, atol=1e-6)
 
 
 def test_nothing_names_a_cause_or_an_origin() -> None:
@@ -44,58 +36,10 @@ def test_nothing_names_a_cause_or_an_origin() -> None:
             assert set(table["policy_version"].to_pylist()) == {0}
 
 
-def test_the_six_causes_are_different_ones_of_the_list() -> None:
-    causes = lesson_19.opened()
-    assert tuple(causes) == lesson_19.NAMES
-    assert len(set(causes.values())) == 6
-    assert set(causes.values()) <= set(lesson_19.CAUSES)
-
-
 def test_the_answers_solve_it() -> None:
+    assert len(set(lesson_19.opened().values())) == len(lesson_19.NAMES)
     assert problem(lesson_19.opened, lesson_19.DIAGNOSES) is None
     assert problem(lesson_19.sound_plan, lesson_19.PLANS) is None
-
-
-def numbers(name: str) -> dict[str, float]:
-    """Measure a recording with formulas that are written out here, apart from those of the checks."""
-    d, learned, shifted, plain = [], [], [], []
-    for step in (1, 2):
-        batch = lesson_19.load(name, step)
-        gap = batch.tensors()["old_log_probs"] - batch.rollout_log_probs
-        for row in range(len(gap)):
-            real = gap[row][batch.response_mask[row]]
-            p = batch.tensors()["old_log_probs"][row][batch.response_mask[row]]
-            q = batch.rollout_log_probs[row][batch.response_mask[row]]
-            d.append(real)
-            learned.append(float(batch.tensors()["advantages"][row, 0]) * float(real.sum()))
-            shifted.append((p[:-1] - q[1:]).abs())
-            plain.append((p[:-1] - q[:-1]).abs())
-    all_d, values = torch.cat(d), torch.tensor(learned, dtype=torch.float64)
-    return {
-        "k3": float((all_d.exp() - 1 - all_d).mean()),
-        "mean ratio": float(all_d.exp().mean()),
-        "above 1.02": float((all_d > 0.02).double().mean()),
-        "learned": float(values.mean() / (values.std() / len(values) ** 0.5)),
-        "shift": float(torch.cat(shifted).mean() / torch.cat(plain).mean()),
-    }
-
-
-def test_the_order_of_the_questions_finds_every_cause() -> None:
-    """Ask what the lesson asks, with limits between the recordings: a learner can get there without `triage`."""
-    named = {}
-    for name in lesson_19.NAMES:
-        measured = numbers(name)
-        if measured["shift"] < 0.5:
-            named[name] = "shift by one"
-        elif measured["above 1.02"] < 0.05:
-            named[name] = "cut"
-        elif measured["mean ratio"] > 1.1:
-            named[name] = "temperature"
-        elif measured["k3"] < 0.003:
-            named[name] = "rounding"
-        else:
-            named[name] = "old weights" if measured["learned"] > 4 else "coarse format"
-    assert named == lesson_19.opened()
 
 
 @pytest.mark.parametrize("claim", lesson_19.CAUSES)
@@ -110,12 +54,6 @@ def test_a_wrong_cause_is_refused_with_a_reason_and_without_the_answer(claim: st
             assert any(character.isdigit() for character in words) or claim == "stale head"
             named = [cause for cause in lesson_19.CAUSES if cause in words.replace(f"not {claim}: ", "")]
             assert right[name] not in named or right[name] == "rounding"  # "rounding keeps the mean ratio at 1"
-
-
-def test_an_unknown_cause_and_a_missing_name_are_refused() -> None:
-    right = lesson_19.opened()
-    assert "no cause of the list" in lesson_19.graded(right | {"one": "gremlins"})["one"]
-    assert "None is no cause" in lesson_19.graded({})["two"]
 
 
 def test_a_wrong_plan_is_refused_with_a_reason() -> None:
@@ -137,12 +75,3 @@ def test_a_wrong_plan_is_refused_with_a_reason() -> None:
             other = plan[corrected[0]]
             assert "can be repaired" in lesson_19.graded_plan(plan | {name: other})[name]
     assert {causes[name] for name in corrected} == {"rounding", "coarse format", "old weights"}
-
-
-def test_the_held_out_step_is_none_of_the_two_others() -> None:
-    for name in lesson_19.NAMES:
-        shown = {tuple(row) for step in (1, 2) for row in lesson_19.load(name, step).rollout_log_probs.tolist()}
-        hidden = {tuple(row) for row in lesson_19.held_out(name).rollout_log_probs.double().tolist()}
-        assert not shown & hidden
-    pairs = itertools.combinations(lesson_19.NAMES, 2)
-    assert all(not torch.equal(lesson_19.gaps(a), lesson_19.gaps(b)) for a, b in pairs)

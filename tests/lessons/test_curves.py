@@ -4,10 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "lessons"))
-from curves import bars, curves, rows
+from curves import curves
 
 
 def test_lines_with_a_band_and_a_mark() -> None:
@@ -22,27 +20,3 @@ def test_lines_with_a_band_and_a_mark() -> None:
     assert [(shape.x0, shape.x1) for shape in made.layout.shapes] == [(2, 2)]
     assert (made.layout.xaxis.title.text, made.layout.yaxis.title.text) == ("bound", "error")
     assert made.layout.showlegend
-
-
-@pytest.mark.parametrize(("log", "kinds"), [("", (None, None)), ("x", ("log", None)), ("xy", ("log", "log"))])
-def test_logarithmic_axes(log: str, kinds: tuple[str | None, str | None]) -> None:
-    made: Any = curves([1.0, 10.0], {"one": [1.0, 10.0]}, x_name="x", y_name="y", log=log)
-    assert (made.layout.xaxis.type, made.layout.yaxis.type) == kinds
-    assert not made.layout.showlegend
-
-
-def test_bars_with_errors() -> None:
-    made: Any = bars({"k1": 0.0, "k2": 1.5}, y_name="length", errors={"k2": 0.25})
-    assert (list(made.data[0].x), list(made.data[0].y)) == (["k1", "k2"], [0.0, 1.5])
-    assert list(made.data[0].error_y.array) == [0.0, 0.25]
-
-
-def test_rows_have_the_names_beside_the_bars_and_the_first_on_top() -> None:
-    made: Any = rows({"a long name": 40.0, "another": 100.0}, x_name="share")
-    assert (list(made.data[0].x), list(made.data[0].y)) == ([40.0, 100.0], ["a long name", "another"])
-    assert made.data[0].orientation == "h"
-    assert (made.layout.xaxis.title.text, made.layout.yaxis.autorange) == ("share", "reversed")
-    assert made.layout.margin.l > 6 * len("a long name")
-    broken: Any = rows({"a long<br>name": 40.0, "another": 100.0}, x_name="share")
-    assert broken.layout.margin.l < made.layout.margin.l
-    assert broken.layout.height > made.layout.height

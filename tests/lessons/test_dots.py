@@ -21,13 +21,3 @@ def test_values_have_their_ranges_and_lines_their_labels() -> None:
     assert [(shape.x0, shape.label.text) for shape in made.layout.shapes] == [(0.125, "start"), (0.875, "fresh")]
     assert len({shape.line.color for shape in made.layout.shapes}) == 2
     assert tuple(made.layout.xaxis.range) == (0, 1)
-
-
-def test_single_values_replace_the_bars() -> None:
-    made: Any = dots("mean", ARMS, x_name="accuracy", single={"none": [0.0, 0.5], "token_cap": [0.25, 0.75]})
-    assert [(trace.name, list(trace.x)) for trace in made.data] == [
-        ("none, each seed", [0.0, 0.5]),
-        ("token_cap, each seed", [0.25, 0.75]),
-        ("mean", [0.25, 0.5]),
-    ]
-    assert made.data[-1].error_x.array is None

@@ -67,11 +67,3 @@ def test_a_message_names_the_inputs_and_the_part_that_is_wrong() -> None:
     assert "\n  log_probs     = [" in sentence
     assert "\n  ref_log_probs = [" in sentence
     assert "\nat ['value'], " in sentence
-
-
-def test_a_loss_that_counts_the_kept_tokens_is_refused() -> None:
-    """Rejected tokens have a weight of 0 and stay in the denominator of the eighth piece of mini.py (lesson 07)."""
-    exercises = importlib.import_module("exercises.mini_loss")
-    kept = exercises.slope(lambda trainer, w, mask, a: -(w.detach() * a[:, None] * trainer.where(mask, 0)).sum()
-                           / (w > 0).sum())  # fmt: skip
-    assert "rejected tokens are in it, too" in str(problem(kept, EXERCISES["mini_loss-LOSS"]))

@@ -99,8 +99,3 @@ def test_an_unwritten_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = start_of_training(module)
     with pytest.raises(NotImplementedError, match=r"^write capped in mini\.py\.$"):
         module.update(policy, torch.optim.SGD(policy.parameters(), 0.1), few_answers(policy))
-
-
-def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match="no model 'gpt'; there are tiny, smollm2"):
-        imported(monkeypatch, LESSONS).main("1", "1", "gpt")

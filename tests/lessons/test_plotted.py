@@ -33,34 +33,6 @@ def test_four_digits_are_drawn_and_nothing_below_a_millionth_of_the_axis() -> No
     assert rounded(figure([12.3456, -1.3e-5]))["data"][0]["y"] == [12.35, -1.3e-5]
 
 
-def test_an_error_bar_is_held_against_the_values_of_its_trace() -> None:
-    two = figure([0.5, 0.25], error=[5.96e-8, 0.01])
-    two["data"].append({"type": "scatter", "x": [1], "y": [1e7]})
-    assert rounded(two)["data"][0]["error_y"]["array"] == [0.0, 0.01]
-
-
-def test_an_axis_has_the_scale_of_all_traces_on_it_and_of_no_others() -> None:
-    three = figure([1e-3, 2e-3])
-    three["data"].append({"type": "scatter", "x": [1], "y": [1e4]})
-    three["data"].append({"type": "scatter", "x": [1], "y": [1e-3], "yaxis": "y2"})
-    assert [trace["y"] for trace in rounded(three)["data"]] == [[0.0, 0.0], [1e4], [1e-3]]
-
-
-def test_on_a_logarithmic_axis_no_value_is_too_small() -> None:
-    assert rounded(figure([1.0, 1e-12], kind="log"))["data"][0]["y"] == [1.0, 1e-12]
-
-
-def test_packed_arrays_are_rounded_too() -> None:
-    y = rounded(figure(packed([3.00004, 1e-9, float("nan")])))["data"][0]["y"]
-    assert difference(figure(packed([3.0, 0.0, float("nan")])), figure(y)) is None
-    assert y["dtype"] == "f4"
-
-
-def test_what_is_no_number_stays() -> None:
-    before = figure(["a", "b"]) | {"config": {"displaylogo": False}}
-    assert rounded(before) == before
-
-
 # --- what is the same ---
 
 

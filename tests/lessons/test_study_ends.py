@@ -2,14 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlcorr.records.study import find_study
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "lessons"))
-from study_ends import CONTROLS, control, end_dots, ends, start
+from study_ends import CONTROLS, control, ends, start
 
 MISMATCH = {
     "decide_stale": {"--rollout.staleness", "8"},
@@ -38,12 +37,3 @@ def test_ends_are_those_of_the_table_of_runs() -> None:
     assert round(float(control("decide_cache") or 0), 2) == 0.70
     assert round(start("decide_long_cache"), 2) == 0.51
     assert control("decide_long_stale") is None
-
-
-@pytest.mark.parametrize(
-    ("study", "labels"), [("decide_stale", ["start", "no mismatch"]), ("decide_long_cache", ["start"])]
-)
-def test_a_picture_has_the_lines_that_exist(study: str, labels: list[str]) -> None:
-    made: Any = end_dots(study, ["none", "token_cap"])
-    assert [shape.label.text for shape in made.layout.shapes] == labels
-    assert list(made.data[0].y) == ["none", "token_cap"]

@@ -58,14 +58,3 @@ def test_both_readmes_list_the_lessons(build: ModuleType) -> None:
         readme = (folder / "README.md").read_text(encoding="utf-8")
         assert build.with_lessons(folder / "README.md") == readme
         assert len(re.findall(link, readme)) == len(INDEX)
-
-
-def test_a_readme_without_its_place_is_refused(build: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("# A README\n")
-    with pytest.raises(ValueError, match="two comments"):
-        build.with_lessons(tmp_path / "README.md")
-
-
-def test_every_lesson_has_a_place_in_the_plans() -> None:
-    text = "".join(PLANS[plan] for plan in (*MINUTES, "After the two days"))
-    assert {slug[:2] for slug in INDEX} <= set(re.findall(r"(?<!\d)[01]\d(?!\d)", text))

@@ -8,12 +8,11 @@ FIRST, LATER = (
 )
 
 
-def test_answers_are_read_as_written_without_damaged_lines(tmp_path: Path) -> None:
+def test_answers_are_read_as_written_without_unfinished_lines(tmp_path: Path) -> None:
     assert read_answers(tmp_path) == []
     append_answers(tmp_path, [FIRST])
     path = tmp_path / FILE
-    damaged = ['{"step": "x", "prompt": "", "response": "", "reward": 0}', "[1]", "{}", '{"step": 5, "prompt": "Wie']
-    path.write_text(path.read_text() + "\n".join(damaged))
+    path.write_text(path.read_text() + '{"step": 5, "prompt": "Wie')
     assert read_answers(tmp_path) == [FIRST]
     append_answers(tmp_path, [LATER])  # ends the unfinished line first
     assert read_answers(tmp_path) == [FIRST, LATER]

@@ -3,20 +3,16 @@
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from pair_files import rows
-from tiny import tiny_config
 
 from rlcorr.command.cli import main
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs
-from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.loop import train
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -43,13 +39,6 @@ def succeeds(*words: str) -> None:
     assert end.value.code == 0
 
 
-@pytest.fixture
-def config(tiny_model: Path, tmp_path: Path) -> TrainConfig:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": "1"}) + "\n" for n in range(40)))
-    return tiny_config(tiny_model, task="jsonl", data=file, max_response_tokens=4)
-
-
 def test_committed_runs() -> None:
     committed = [path.parent for path in runs.ROOT.glob("*/manifest.json")]
     assert len(committed) > 10
@@ -70,24 +59,3 @@ def test_a_recorder(tmp_path: Path) -> None:
     with Recorder("mine", folder=tmp_path) as recorder:
         recorder.add(step=1, batch=pair)
     assert_names_no_folder(tmp_path / "mine")
-
-
-def test_a_configuration(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path in the runs folder is relative to it, a path elsewhere is its name, and an id on the hub stays."""
-    plain = config.as_dict()
-    assert plain["data"] == "prompts.jsonl"
-    assert plain["model"] == Path(config.model).name
-    monkeypatch.chdir(config.model)
-    assert replace(config, model=".").as_dict()["model"] == Path(config.model).name
-    assert TrainConfig().as_dict()["model"] == "warm_start/checkpoint"
-    assert replace(config, model="Qwen/Qwen2.5-0.5B").as_dict()["model"] == "Qwen/Qwen2.5-0.5B"
-
-
-def test_a_training_run_that_is_resumed(config: TrainConfig, local_runs: Path) -> None:
-    """Resume with the paths of config.yaml, which the manifest does not have."""
-    run = train(replace(config, checkpoint_every=1))
-    assert_names_no_folder(run)
-    succeeds("train", "--resume", "tiny", "--steps", "3")
-    assert_names_no_folder(run)
-    assert [row["step"] for row in runs.read_metrics(run)] == [1, 2, 3]
-    assert runs.read_manifest(run).status == "complete"

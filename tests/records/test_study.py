@@ -1,30 +1,19 @@
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import tiny_config
+from step_records import make_run
 
-from rlcorr.command.cli import run_verb
 from rlcorr.command.study import study_table
 from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
-from rlcorr.gradients.report import report
-from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs, study
-from rlcorr.records.sketch_files import read_gradients
 from rlcorr.records.study import Arm, SeedRange, TrainedArm
-from rlcorr.records.study_comparisons import (
-    against_control,
-    pooled_accuracies,
-)
-from rlcorr.train import loop
-from rlcorr.train.config.learning import SketchConfig
+from rlcorr.records.study_comparisons import against_control
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.inputs.tasks import TASKS
 
 
 def row(name: str, seed: int, step: int, reward: float, k3: float = 1.0, kept: float = 1.0) -> dict[str, object]:
@@ -76,11 +65,6 @@ def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
             assert len(sentence.split()) > 5, name
 
 
-def test_another_name_is_refused() -> None:
-    with pytest.raises(UsageError, match="stale_8"):
-        study.find_study("stale_9")
-
-
 def test_outcomes() -> None:
     """Check eight steps, of which the last two are the end.
 
@@ -107,59 +91,24 @@ def test_outcomes() -> None:
     assert math.isnan(b.k3.mean)
 
 
-def test_over_seeds_at_a_step() -> None:
-    rows = [row("a", 0, 1, 0.0), row("a", 0, 2, 1.0), row("a", 1, 1, 0.5), row("a", 1, 2, 2.0), row("b", 0, 1, 9.0)]
-    assert study.course(rows, "a", "reward") == ([1, 2], [SeedRange(0.25, 0, 0.5), SeedRange(1.5, 1, 2)])
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Path]:
-    """Train a random model, which never answers right. So this task rewards long answers."""
-    with pytest.MonkeyPatch.context() as patch:
-        rewarded = replace(TASKS["addition"], reward=lambda _, response: len(response) / 5)
-        patch.setitem(TASKS, "addition", rewarded)
-        patch.setattr(runs, "LOCAL", tmp_path_factory.mktemp("runs") / "local")
-        sketch = SketchConfig(every=2, directions=64)
-        yield loop.train(tiny_config(tiny_model, preset="decoupled_seq_is", prompts_per_step=16, sketch=sketch))
-
-
-@pytest.mark.slow
-def test_rows_of_a_training(trained: Path) -> None:
-    """Check that rows have the numbers of metrics.jsonl and, if there is a sketch, the preset's gradient report."""
-    arm = study.Arm("decoupled_seq_is", 0, ())
-    loss = PRESETS["decoupled_seq_is"].loss
-    rows = study.run_rows(trained, arm, preset("decoupled_seq_is"), loss)
-    recorded = runs.read_metrics(trained)
-    assert [row["step"] for row in rows] == [metrics["step"] for metrics in recorded]
-    assert [row["k3"] for row in rows] == [metrics["rollout_corr/k3_kl"] for metrics in recorded]
-    assert rows[0]["relative_bias_value"] is None
-    expected = report(*read_gradients(trained, 2), preset("decoupled_seq_is"), loss)
-    assert rows[1]["scale_low"] == expected.scale.low
-    assert rows[1]["relative_bias_value"] == expected.relative_bias.value
-    assert rows[1]["cosine_high"] == expected.cosine.high
-
-
-@pytest.mark.slow
-def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_is_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check numbers in float32, provenance from the manifests, and that a damaged file is named."""
     monkeypatch.setattr(study, "FOLDER", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     (tmp_path / "index.toml").write_text(
         '[shared]\nseeds = [0]\narms = ["disabled", "half"]\noptions = ""\nsketches = ""\n'
         '[shared.arm]\nhalf = "--preset disabled --budget.rule token_k1 --budget.keep 0.5"\n'
-        '[small]\nstory = "A story."\nlook = "Nothing."\noptions = "--steps 2"\n'
+        '[small]\nstory = "A story."\nlook = "Nothing."\noptions = "--steps 3"\n'
     )
     with pytest.raises(UsageError, match="python -m rlcorr study small --train makes it"):
         study.read_study("small")
     small = study.find_study("small")
     arm, half = small.arms
-    assert (arm.name, half.name, half.options[-7:-3]) == (
-        "disabled",
-        "half",
-        ("token_k1", "--budget.keep", "0.5", "--seed"),
-    )
-    manifest = runs.read_manifest(trained)
-    rows = study.run_rows(trained, arm, preset("disabled"), PRESETS["disabled"].loss)
+    assert half.options[-7:-3] == ("token_k1", "--budget.keep", "0.5", "--seed")
+    run = tmp_path / "run"
+    make_run(run)
+    rows, manifest = study.run_rows(run, arm), runs.read_manifest(run)
+    assert [(row["step"], row["reward"], row["k3"]) for row in rows] == [(1, 0.5, None), (2, 1.0, None), (3, 1.5, None)]
     about = {key: getattr(manifest, key) for key in study.ORIGIN}
     study.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
     assert study.missing(small) == [half]
@@ -167,15 +116,11 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
     study.arm_path(small, arm).unlink()
     assert study.missing(small) == [half]
     got, provenance = study.read_study("small")
-    assert [row["step"] for row in got] == [row["step"] for row in rows]
-    assert got[1]["reward"] == pytest.approx(rows[1]["reward"], rel=1e-6)
-    assert got[0]["relative_bias_value"] is None
+    assert [(row["step"], row["reward"]) for row in got] == [(row["step"], row["reward"]) for row in rows]
     assert (provenance["engine"], provenance["git_commits"]) == (manifest.engine, [manifest.git_commit])
     assert provenance["origins"] == {arm.label: about}
-    assert manifest.weights_sha256.keys() == {"model.safetensors"}
-    assert manifest.started <= manifest.ended
-    assert "1 seeds, 2 steps" in study_table("small")[2]
-    changed = replace(small, arms=(replace(arm, options=(*arm.options, "--steps", "3")), half))
+    assert "1 seeds, 3 steps" in study_table("small")[2]
+    changed = replace(small, arms=(replace(arm, options=(*arm.options, "--steps", "4")), half))
     with pytest.raises(UsageError, match=r"small.parquet: disabled_0 was trained with other options"):
         study.missing(changed)
     path.write_bytes(path.read_bytes()[:100])
@@ -186,41 +131,9 @@ def test_a_study_is_written_and_read(trained: Path, tmp_path: Path, monkeypatch:
 # --- the committed study ---
 
 
-CHANGED = "63efe7912154+"
-"""Commit of the long studies: 63efe79 with the change of cc9aa97, without which one run stopped (runs/README.md)."""
-
-
 def test_every_study_is_trained_unless_it_says_so() -> None:
     untrained = {name for name, studied in study.read_index().items() if study.missing(studied)}
     assert untrained == study.read_index().keys() - study.finished_studies().keys()
-
-
-@pytest.mark.slow
-def test_the_committed_study_is_whole(configs: Configs) -> None:
-    """Check that the tables have the arms of the index, all steps and no others, and gradients at sketched steps."""
-    for name in study.finished_studies():
-        rows, provenance = study.read_study(name)
-        by_arm: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for row in rows:
-            by_arm.setdefault((row["preset"], row["seed"]), []).append(row)
-        for config, arms in configs[name]:
-            every, last = config.sketch.every, config.sketch.until or config.steps
-            sketched_steps = [step for step in range(1, last + 1) if step % every == 0] if every else []
-            for arm in arms:
-                trained = by_arm.pop((arm.name, arm.seed))
-                assert [row["step"] for row in trained] == list(range(1, config.steps + 1)), (name, arm.label)
-                assert all(math.isfinite(row["reward"]) and math.isfinite(row["k3"]) for row in trained)
-                with_gradient = [row["step"] for row in trained if row["relative_bias_value"] is not None]
-                assert with_gradient == sketched_steps, (name, arm.label)
-        assert by_arm == {}, name
-        assert provenance["engine"].startswith("vllm")
-        commits = set(provenance["git_commits"]) - {CHANGED}
-        assert all(commit and not commit.endswith("+") for commit in commits), name
-
-
-def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_verb(["study", "stale_8"]) == 0
-    assert "decoupled_seq_is" in capsys.readouterr().out
 
 
 def course_of(arm: str, seed: int, rewards: list[float], accuracy: float = 0.0) -> list[dict[str, Any]]:
@@ -241,16 +154,3 @@ def test_a_delay_alone_is_nothing_beside_the_control_of_as_old_weights() -> None
     assert (same_step.value, same_weights.value) == (pytest.approx(-0.2), pytest.approx(0.0))
     delayed = study.delayed_control(replace(study.find_study("smol_stale_6"), delay=2), rows)
     assert [(row["step"], row["reward"]) for row in delayed] == [(3, 0.1), (4, 0.2)] * 2
-
-
-def test_a_repeated_seed_counts_once() -> None:
-    """By hand: seed 0 has (0.2 + 0.4) / 2 = 0.3 without, 0.6 with the cap; seed 1 has 0.1 and 0.2: means 0.2 and 0.4,
-    differences 0.3 and 0.1, and 0.2 ± 12.706 · 0.1."""
-    first = [*course_of("none", 0, [0.0], 0.2), *course_of("cap", 0, [0.0], 0.6)]
-    second = [*course_of("none", 0, [0.0], 0.4), *course_of("cap", 0, [0.0], 0.6)]
-    second += [*course_of("none", 1, [0.0], 0.1), *course_of("cap", 1, [0.0], 0.2), *course_of("other", 1, [0.0])]
-    means, (pair,) = pooled_accuracies([first, second])
-    assert means == {"none": pytest.approx(0.2), "cap": pytest.approx(0.4)}
-    assert (pair.arm, pair.against, pair.seeds) == ("cap", "none", 2)
-    assert pair.difference.value == pytest.approx(0.2)
-    assert pair.difference.high == pytest.approx(0.2 + 12.706 * 0.1, rel=1e-3)

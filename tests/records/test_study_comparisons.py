@@ -6,7 +6,7 @@ import pytest
 
 from rlcorr.command.study import verdict_of
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import Endpoint, end_rewards, endpoints, gains
+from rlcorr.records.study import Endpoint, end_rewards, gains
 from rlcorr.records.study_comparisons import (
     compare_endpoints,
     comparisons,
@@ -52,13 +52,6 @@ def test_gains() -> None:
     rows = [{"preset": "a", "seed": 0, "step": step, "reward": reward} for step, reward in enumerate([1, 2, 7, 5, 9])]
     assert gains(rows, 2) == {"a": {0: 5.5}}
     assert gains([*rows, {"preset": "a", "seed": 0, "step": 5, "reward": None}], 2) == {"a": {0: 9 - 1.5}}
-
-
-def test_an_endpoint_of_zero_steps_is_the_last_accuracy() -> None:
-    rows = [
-        {"preset": "a", "seed": 3, "step": step, "accuracy": share} for step, share in ((0, 0.5), (1, None), (2, 0.25))
-    ]
-    assert endpoints(rows, Endpoint(0, 0.05)) == {"a": {3: 0.25}}
 
 
 def test_planned_pairs_come_first_and_no_pair_twice() -> None:

@@ -63,13 +63,6 @@ def test_a_planned_accuracy_is_that_of_the_last_weights() -> None:
     assert (ends.measure, ends.staleness, ends.model) == ("accuracy", 6, "SmolLM2")
 
 
-def test_arms_that_reject_at_random_have_no_kind() -> None:
-    ends = study_ends("decide_stale")
-    assert not {arm for arms in ends.by_kind.values() for arm in arms if arm.startswith("random")}
-    assert set(ends.by_kind["bad answers"]) == {f"geometric_negative_{share}" for share in (50, 80, 95)}
-    assert set(ends.by_kind["tokens"]) == {f"token_band_{share}" for share in (50, 80, 95)}
-
-
 @pytest.mark.parametrize(
     ("config", "kind"),
     [

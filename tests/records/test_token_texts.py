@@ -27,11 +27,6 @@ def test_the_texts_of_tokens_are_read_as_written(tmp_path: Path) -> None:
     assert token_labels(read)[ids[1][0]] == "' ='"
 
 
-def test_a_step_without_texts_has_none(tmp_path: Path) -> None:
-    runs.write_step(tmp_path, record(1, (3, 2)))
-    assert runs.read_step(tmp_path, 1).tokens is None
-
-
 def test_texts_of_another_number_of_tokens_are_a_damaged_file(tmp_path: Path) -> None:
     runs.write_step(tmp_path, replace(record(1, (3, 2)), tokens=TOKENS))
     path = runs.step_path(tmp_path, 1)

@@ -12,12 +12,18 @@ import pyarrow.parquet as pq
 
 LONGEST = 1000
 _CHILD = """
-import resource, sys, time, torch
+import json, resource, sys, time, torch
 from pathlib import Path
-from rlcorr.command.cli import run_verb
+from rlcorr.command.report import diagnosis_lines, measured_files
+from rlcorr.foreign.stream import pair_files
+from rlcorr.presets import preset
 torch.set_num_threads(1)
 start = time.perf_counter()
-run_verb(["report", *sys.argv[1:], "--json"])
+place, correction = sys.argv[1:]
+files = pair_files(place)
+numbers = measured_files(files, preset(correction))
+list(diagnosis_lines(files, 0))
+print(json.dumps(numbers))
 seconds, cpu_seconds = time.perf_counter() - start, time.process_time()
 if sys.platform == "darwin":
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -73,7 +79,7 @@ def write(path: Path, pieces: list[Piece], *, one_row_group: bool = False) -> No
 
 @dataclass(frozen=True)
 class Reported:
-    """What `report --json` said on one thread, and what it took."""
+    """The numbers of `report` as JSON, computed on one thread, and what it took."""
 
     document: str
     seconds: float
@@ -81,9 +87,9 @@ class Reported:
     mebibytes: float  # the largest that was resident
 
 
-def reported(*words: str) -> Reported:
+def reported(place: str, correction: str = "disabled") -> Reported:
     """In a process of its own, so that memory is what this took."""
-    command = [sys.executable, "-c", _CHILD, *words]
+    command = [sys.executable, "-c", _CHILD, place, correction]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     seconds, cpu_seconds, size = map(float, done.stderr.split()[-3:])

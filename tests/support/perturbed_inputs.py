@@ -29,7 +29,7 @@ def _perturb():
     def scores(prefix, tensors, original=sketch_files._scores):
         return moved(original(prefix, tensors))
 
-    runs.read_step = sketch_files.read_step = read_step
+    runs.read_step = read_step
     sketch_files._scores = scores
 
 _perturb()

@@ -48,14 +48,6 @@ def record(step: int, lengths: tuple[int, ...] = (3, 0, 6, 1)) -> StepRecord:
     return StepRecord(step, batch, [f"prompt {b} – π" for b in range(rows)], ["é" * n for n in lengths])
 
 
-KILLS = 12
-
-
-def long_record(step: int) -> StepRecord:
-    """Big enough that writing takes a while, small enough to stay on one thread of torch."""
-    return record(step, tuple(100 + b % 50 for b in range(60)))
-
-
 STEPS = range(1, 4)  # of make_run
 
 

@@ -56,17 +56,6 @@ def test_what_a_learner_reads(answer: Any, says: str | None) -> None:
     assert problem(answer, DOUBLE) == says
 
 
-@pytest.mark.parametrize(
-    ("got", "says"),
-    [
-        ([0.0, 3.0, 6.0], "yours is 1.5 times what is expected. \n  yours    [0, 3, 6]\n  expected [0, 2, 4]"),
-        ([1.0, 3.0, 6.0], "\n  yours    [1, 3, 6]\n  expected [0, 2, 4]"),  # where nothing is expected, something is
-    ],
-)
-def test_a_factor_holds_for_all_numbers(got: list[float], says: str) -> None:
-    assert difference(torch.tensor(got), torch.tensor([0.0, 2.0, 4.0])) == says
-
-
 def test_a_mistake_is_named_on_the_call_that_fails() -> None:
     """The second call fails: its inputs are shown, and the mistake that is right in the first call and gives this
     answer in the second is named, whatever it gives in the third."""
@@ -80,23 +69,6 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
     )
     assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == (
         "The cap is missing.\nIn call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
-    )
-
-
-def test_one_equal_result_names_no_mistake() -> None:
-    """The first call is right for neither, and both give 4; in the second they differ."""
-    exercise = Exercise(
-        expected=lambda x: x,
-        cases=((2.0,), (3.0,)),
-        mistakes=(Mistake(lambda x: x**2, "That is the square."),),
-    )
-    assert problem(lambda x: 2 * x, exercise) == "In call 1 of 2, with\n  x = 2.0\nyours is 4, expected 2."
-
-
-def test_a_named_mistake_needs_no_second_diagnosis() -> None:
-    exercise = Exercise(lambda p, q: p / q, ((4.0, 2.0),), (Mistake(lambda p, q: q / p, "Upside down."),))
-    assert problem(lambda p, q: q / p, exercise) == (
-        "Upside down.\nIn call 1 of 1, with\n  p = 4.0\n  q = 2.0\nyours is 0.5, expected 2."
     )
 
 
@@ -146,15 +118,11 @@ def test_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
         (1.0 + 1e-5, 1.0, "yours is 1.00001, expected 1."),
         (1e7 + 1, 1e7, None),  # the tolerance is relative for large numbers
         (NAN, NAN, None),
-        (float("inf"), float("inf"), None),
         (float("inf"), 1.0, "yours is inf, expected 1."),
         (2, 3, "yours is 2, expected 3."),
-        ("a", "a", None),
         ("a", "b", "yours is 'a', expected 'b'."),
-        (True, False, "yours is True, expected False."),
         (1, True, "expected True or False; yours are torch.int64."),
         ((1, 2), (1, 3), "at [1], yours is 2, expected 3."),
-        ((1,), (1, 3), "expected a tuple or list of 2 results; yours is (1,)."),
         ({"x": 1}, {"x": 2}, "at ['x'], yours is 1, expected 2."),
         ({"y": 1}, {"x": 2}, "expected a dict with ['x']; yours is {'y': 1}."),
         (torch.zeros(100), torch.ones(100), "100 of 100 values differ; the first, at [0], is 0, expected 1."),

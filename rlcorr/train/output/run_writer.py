@@ -12,7 +12,7 @@ from rlcorr.gradients.sketch import ExactSketch, SampledSketch
 from rlcorr.records import runs
 from rlcorr.records.held_out import HeldOutAnswer, append_answers
 from rlcorr.records.runs import RunManifest
-from rlcorr.records.sketch_files import with_sketch, write_sketch
+from rlcorr.records.sketch_files import write_sketch
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, text_kind
 from rlcorr.train.config.training import TrainConfig
@@ -96,8 +96,6 @@ class RunWriter:
     def sketch(self, step: int, sketch: SampledSketch, exact: ExactSketch | None) -> None:
         if self._main:
             write_sketch(self.path, step, sketch, exact)
-            self._manifest = with_sketch(self._manifest, step, sketch)
-            runs.write_manifest(self.path, self._manifest)
 
     def model(self, lm: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerFast) -> None:
         """Write the trained model in Hugging Face format, so that another run can start from it."""
