@@ -12,10 +12,19 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
-from rlcorr.gradients.comparison import GradientComparison, compare_gradients
-from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
-from rlcorr.gradients.report import GradientReport, Ranking, compare, report_of, samples_of
+from rlcorr.gradients.report import (
+    Decomposition,
+    GradientComparison,
+    GradientReport,
+    Ranking,
+    compare,
+    compare_gradients,
+    decomposition,
+    report_of,
+    samples_of,
+    stages,
+)
 from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
 from rlcorr.gradients.toy import small_world

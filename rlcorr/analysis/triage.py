@@ -32,10 +32,9 @@ from rlcorr.analysis.log_prob_pairs import (
 from rlcorr.analysis.pair_faults import constant_runs, marked, opposite_sides, other_base, padding, shift
 from rlcorr.analysis.published import (
     SPREAD,
-    WORDS,
     KnownCause,
+    by_cause,
     largest_rounding,
-    match_cause,
     matching_causes,
     range_text,
     rounding,
@@ -359,10 +358,10 @@ def size(tokens: Tokens) -> Symptom:
     if pattern == "undecided":
         words |= {
             "most": short(bound), "near": ", and may be this on another one" if gap <= SPREAD * bound else "",
-            "causes": listed([match.words for match in matching_causes(gap)]),
+            "causes": listed([match.words for match in matching_causes(gap).values()]),
         }  # fmt: skip
     if pattern == "beyond rounding":
-        words |= {"most": f"{short(coarsest.high)} ({WORDS[coarsest.cause]})"}
+        words |= {"most": f"{short(coarsest.high)} ({coarsest.name})"}
     symptom = SIGNS[pattern].symptom(strength, numbers, **words)
     if len(tokens.old) >= FEW or pattern == "clean":
         return symptom
@@ -380,7 +379,7 @@ def verdict_on(gap: float) -> tuple[Pattern, tuple[KnownCause, ...]]:
     if gap <= rounding("bfloat16")[1]:
         return "precision", _formats(gap)
     if gap <= largest_rounding().high:
-        return "undecided", tuple(match.cause for match in matching_causes(gap))
+        return "undecided", tuple(matching_causes(gap))
     return "beyond rounding", ()
 
 
@@ -392,11 +391,12 @@ def _formats(gap: float) -> tuple[KnownCause, ...]:
 
 def _words_of_precision(numbers: dict[str, float], tail: str) -> dict[str, str]:
     """Return the words about a gap of the size of rounding to 16 bits. `tail` is said of heavy tails only."""
-    matches = [match_cause(format, numbers["k3"]) for format in _formats(numbers["k3"])]
+    matches = [by_cause()[format] for format in _formats(numbers["k3"])]
+    example, near = matches[-1].nearest(numbers["k3"])
     more = " On another model 8 bits may make as little." if numbers["k3"] > rounding("float16")[1] else ""
     return {
         "causes": " and ".join(match.words for match in matches),
-        "example": f"{range_text(matches[-1].example_range)} on {matches[-1].example.model}",
+        "example": f"{range_text(near)} on {example.model}",
         "noise": short(numbers["logit_noise"]),
         "above": percent(numbers["share_above_one"]),
         "more": more + (f" {tail}" if numbers["worst_share"] > HALF else ""),

@@ -112,15 +112,13 @@ def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: i
         target = on_policy(batch, sketch, loss)
     else:
         (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], replace(loss, score_centering=False))
-        if sketch.reference is not None:
-            blocks = blocks_of(sketch.reference, loss, batch.response_mask)
+        blocks = sketch.reference and blocks_of(sketch.reference, loss, batch.response_mask)
     # The counts keep their mean of 1; their variance is multiplied by the factor.
     units = (1 + factor**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
-    if blocks is None:
-        reference, noise = mean_gradients(target, units), covariances(target, target)
-    else:
-        counts = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
-        reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, counts), covariances(blocks, blocks)))
+    counts = units if blocks is None else resampled(len(blocks.n), replicates, seed + 1)
+    of_reference = blocks or target
+    reference = mean_gradients(of_reference, counts.to(of_reference.u)).to(sketch.scores)
+    noise = covariances(of_reference, of_reference).to(sketch.scores)
     exact = isinstance(sketch, ExactSketch)
     return BootstrapSamples(units, directions, reference, noise, blocks is None, target, exact, factor)
 
@@ -145,6 +143,12 @@ def reference_noise(samples: BootstrapSamples) -> Tensor:
     noise = samples.finite_population_factor * (samples.directions * samples.reference_noise).sum(-1)
     squares[1:] -= noise[1:]  # resampling has added it a second time
     return torch.where(squares > noise, noise / squares, 1.0)
+
+
+def squared_difference(a: Contributions, b: Contributions, samples: BootstrapSamples) -> Tensor:
+    """Return the squared length of the difference of two mean gradients of the same units without noise, (1 + R,)."""
+    difference = mean_gradients(a, samples.units) - mean_gradients(b, samples.units)
+    return samples.without_noise(difference.square(), difference_noise(a, b))
 
 
 def reference_lengths(samples: BootstrapSamples) -> Tensor:

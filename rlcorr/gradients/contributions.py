@@ -132,11 +132,6 @@ def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> 
     return Contributions(**{name: sketch.over_units(values) for name, values in numbers.items()})
 
 
-def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
-    """Return the correction with its bounded weights only, and all response tokens in the denominator."""
-    return replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
-
-
 def _policy_only(loss: LossConfig | None) -> LossConfig:
     return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False, score_centering=False)
 

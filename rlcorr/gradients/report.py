@@ -3,6 +3,8 @@
 All numbers come from score sketches (see `contributions`). The intervals include the error of their random projection.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
@@ -12,17 +14,19 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.gradients.bootstrap import (
+    EXACT_WEIGHTS,
     REPLICATES,
     BootstrapSamples,
     Interval,
     bootstrap,
     cosine,
-    difference_noise,
+    covariances,
     interval_of,
     length_of,
     mean_gradients,
     reference_lengths,
     reference_noise,
+    squared_difference,
 )
 from rlcorr.gradients.contributions import Contributions, contributions
 from rlcorr.gradients.progress import Choice, choices, progress
@@ -135,21 +139,19 @@ def compare(
 
 def samples_of(parts: Contributions, samples: BootstrapSamples, batch_sizes: Sequence[int]) -> ReportSamples:
     """Compute the numbers of a report in every bootstrap sample."""
-    counts, reference, target = samples.units, samples.reference, samples.target
-    difference = mean_gradients(parts, counts) - mean_gradients(target, counts)
+    counts, variance = samples.units, samples.variance(parts)
     g, g_noise, inner_noise = samples.gradient(parts)
     g2 = samples.without_noise(g.square(), g_noise)
-    bias2 = samples.without_noise(difference.square(), difference_noise(parts, target))
-    inner = samples.without_noise(g * reference, inner_noise)
-    variance = samples.variance(parts)
+    bias = length_of(squared_difference(parts, samples.target, samples))
+    inner = samples.without_noise(g * samples.reference, inner_noise)
     length, unit = length_of(g2), reference_lengths(samples)
     sizes = torch.tensor(batch_sizes).to(g)[:, None]
     return ReportSamples(
         length=length,
         reference_length=unit,
         reference_noise=reference_noise(samples),
-        bias=length_of(bias2),
-        relative_bias=length_of(bias2) / unit,
+        bias=bias,
+        relative_bias=bias / unit,
         cosine=cosine(inner, length * unit),
         scale=inner / unit.square(),
         variance=variance,
@@ -173,3 +175,135 @@ def report_of(samples: ReportSamples) -> GradientReport:
         for name, values in numbers.items()
     }
     return GradientReport(**intervals, batch_sizes=sizes)
+
+
+# --- two corrections on the same answers ---
+
+
+@dataclass(frozen=True)
+class GradientComparison:
+    """The gradients of two corrections, A and B, on the same bootstrap samples.
+
+    Differences are B − A, in units of the on-policy gradient. Their intervals are those of the paired differences, so
+    noise that both share cancels.
+    """
+
+    a: GradientReport
+    b: GradientReport
+    bias: Interval
+    """Difference of the relative bias."""
+    cosine: Interval
+    """Cosine of B with the on-policy gradient, minus that of A."""
+    between: Interval
+    """Cosine of the two gradients of this batch, or of these prompts. Near 1 both steps have the same direction."""
+    expected: Interval
+    """Cosine of the two expected gradients, without their common noise. NaN if noise explains one of them."""
+    noise: tuple[Interval, ...]
+    """Difference for each batch size of the reports."""
+    progress: tuple[Interval, ...]
+    """Difference of η, for each batch size."""
+    b_is_better: tuple[float, ...]
+    """Share of the bootstrap samples in which B makes more progress, for each batch size. A tie counts half."""
+
+
+def compare_gradients(
+    batch: TokenBatch,
+    sketch: Sketch,
+    a: CorrectionConfig,
+    b: CorrectionConfig,
+    loss: LossConfig | None = None,
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> GradientComparison:
+    """Measure bias, noise, progress and direction of two corrections and the differences between them.
+
+    Raises the same errors as `report`.
+    """
+    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    parts_a, parts_b = contributions(batch, sketch, [a, b], loss)
+    numbers_a, numbers_b = samples_of(parts_a, samples, batch_sizes), samples_of(parts_b, samples, batch_sizes)
+    g_a, g_b = (mean_gradients(parts, samples.units) for parts in (parts_a, parts_b))
+    lengths = [length_of((samples.directions * g.square()).sum(-1)) for g in (g_a, g_b)]
+    inner = samples.without_noise(g_a * g_b, covariances(parts_a, parts_b))
+    expected_lengths = [
+        length_of(samples.without_noise(g.square(), covariances(parts, parts)))
+        for g, parts in ((g_a, parts_a), (g_b, parts_b))
+    ]
+    gain = (numbers_b.progress - numbers_a.progress)[:, 1:].nan_to_num(0).sign()
+    return GradientComparison(
+        a=report_of(numbers_a),
+        b=report_of(numbers_b),
+        bias=interval_of(numbers_b.relative_bias - numbers_a.relative_bias, signed=True),
+        cosine=interval_of(numbers_b.cosine - numbers_a.cosine, signed=True),
+        between=interval_of(cosine((samples.directions * g_a * g_b).sum(-1), lengths[0] * lengths[1]), signed=True),
+        expected=interval_of(cosine(inner, expected_lengths[0] * expected_lengths[1]), signed=True),
+        noise=_paired(numbers_a.noise, numbers_b.noise),
+        progress=_paired(numbers_a.progress, numbers_b.progress),
+        b_is_better=tuple((0.5 + gain / 2).mean(-1).tolist()),
+    )
+
+
+def _paired(a: Tensor, b: Tensor) -> tuple[Interval, ...]:
+    """Return the intervals of B − A, one per row of (S, 1 + R)."""
+    return tuple(interval_of(difference, signed=True) for difference in b - a)
+
+
+# --- the bias in four steps ---
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Lengths of four differences between gradients, divided by the length of the reference."""
+
+    level: Interval
+    """Unbounded weights of this level (or no weights), compared with the unbounded product over the sequence."""
+    truncation: Interval
+    """Effect of the bounds on the weights."""
+    rejection: Interval
+    """Effect of the rules, with the denominator unchanged."""
+    denominator: Interval
+    """Effect of counting kept tokens only, and of batch normalisation."""
+
+
+def decompose(
+    batch: TokenBatch,
+    sketch: Sketch,
+    correction: CorrectionConfig,
+    loss: LossConfig | None = None,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Decomposition:
+    """Measure the four steps from exact sequence weights to this correction.
+
+    All steps use the same answers, so most of their noise cancels. The rest is subtracted, as in `report`.
+    """
+    samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
+    return decomposition(contributions(batch, sketch, stages(correction), loss), samples)
+
+
+def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
+    """Return five corrections that lead from exact sequence weights to this correction.
+
+    The first has exact sequence weights. Then come the level, bounds, rules and denominator of this correction, one by
+    one. A clipped loss in bypass mode takes no weights: in its first step the ratio is in the loss, token by token. So
+    the first stage has the policy gradient (reinforce) instead.
+    """
+    loss_type = "reinforce" if correction.bypass_mode else correction.loss_type
+    exact = replace(EXACT_WEIGHTS, bypass_mode=correction.bypass_mode, loss_type=loss_type)
+    bounded = replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
+    unbounded = bounded
+    if correction.rollout_is is not None:
+        unbounded = replace(
+            bounded, rollout_is_threshold=math.inf, rollout_is_threshold_lower=None, rollout_is_mode="truncate"
+        )
+    return exact, unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction
+
+
+def decomposition(parts: Sequence[Contributions], samples: BootstrapSamples) -> Decomposition:
+    """Measure the four steps from the contributions of the five `stages`."""
+    unit = reference_lengths(samples)
+    squares = (squared_difference(after, before, samples) for before, after in itertools.pairwise(parts))
+    return Decomposition(*(interval_of(length_of(square) / unit, signed=False) for square in squares))

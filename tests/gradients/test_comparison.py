@@ -23,7 +23,7 @@ from two_corrections import (
 
 from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import resampled
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 
 SIZE = 256
 """Answers in a batch."""

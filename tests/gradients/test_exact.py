@@ -14,9 +14,8 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree, answers_of, paths_of
 from rlcorr.gradients.bootstrap import Interval, bootstrap
-from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.report import compare, compare_gradients, report
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.presets import preset
 from rlcorr.rules import RejectionRule

@@ -17,7 +17,7 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, toy
 from rlcorr.gradients import report as gradients
 from rlcorr.gradients.bootstrap import mean_gradients
-from rlcorr.gradients.decomposition import decompose
+from rlcorr.gradients.report import decompose
 from rlcorr.gradients.sketch import Reference, SampledSketch
 from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import PRESETS, RANKED
