@@ -11,15 +11,12 @@ from torch import Tensor
 from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
 from rlcorr.bounds import BAND, LARGEST, BoundId, at_threshold, resolve, tight_thresholds, usual_thresholds
 from rlcorr.config import CorrectionConfig
-from rlcorr.correction import old_log_probs
+from rlcorr.correction import correct
 from rlcorr.divergences import SIGNED
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
-from rlcorr.ratios import log_ratio
-from rlcorr.rejection import reject
 from rlcorr.rules import RULE_NAMES, RejectionRule
 from rlcorr.types import TokenBatch
-from rlcorr.weights import between
 
 POINTS, TIGHT_POINTS = 2000, 500
 """Number of thresholds that are tried, evenly spaced in the logarithm of their distance from neutral: from the 5 %
@@ -32,14 +29,14 @@ def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float,
     If the threshold truncates weights, a token whose weight it changes does not count as kept.
 
     Raises:
-        UsageError: if no threshold does it; the message names the other bounds that reject.
+        UsageError: if no threshold does it.
     """
     thresholds, inside = _inside(batch, correction, bound)
     enough = inside >= share
     if not bool(enough.any()):
         raise UsageError(
-            f"no threshold leaves {share:g} of the tokens inside; the loosest leaves {float(inside[-1]):g}."
-            + _other_bounds(batch, correction, bound)
+            f"no threshold leaves {share:g} of the tokens inside; the loosest leaves {float(inside[-1]):g}. The other "
+            "bounds of the correction count, too."
         )
     return thresholds[int(enough.long().argmax())]
 
@@ -66,7 +63,8 @@ def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, shar
     added = BoundId(len(correction.rollout_rs))
     bounded = replace(correction, rollout_rs=(*correction.rollout_rs, loosest(rule)))
     _, inside = _inside(batch, bounded, added)
-    if float(inside[-1]) < share and not _other_bounds(batch, bounded, added):
+    others = correct(batch, correction)  # what they reject, no bound of this rule keeps
+    if float(inside[-1]) < share <= float((others.keep_mask & (others.weights > 0)).sum() / batch.response_mask.sum()):
         return correction
     return at_threshold(bounded, keep_at_least(batch, bounded, share, added), added)
 
@@ -115,8 +113,7 @@ def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, 
         reached = int((ess >= share).long().cumprod(0).sum())
         place, tried = reached - 1 if reached else None, f"the tightest has {float(ess[0]):.3g}."
     if place is None:
-        others = _other_bounds(batch, correction, bound)
-        raise UsageError(f"no threshold has an effective sample size of {share:g}; {tried}{others}")
+        raise UsageError(f"no threshold has an effective sample size of {share:g}; {tried}")
     return thresholds[place]
 
 
@@ -124,27 +121,3 @@ def _curve(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> t
     thresholds = tight_thresholds(batch, correction, bound, TIGHT_POINTS)
     thresholds += usual_thresholds(batch, correction, bound, count=POINTS)
     return thresholds, bound_curve(batch, correction, thresholds, bound)
-
-
-def _passed(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> list[tuple[str, Tensor]]:
-    """Return the name of each other bound, and which tokens it keeps, (B, T)."""
-    moved = resolve(correction, bound).rule_index
-    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
-    others: list[RejectionRule] = [r for number, r in enumerate(correction.rollout_rs) if number != moved]
-    passed = [(other.name, reject(batch, d, (other,)) == 0) for other in others]
-    weights = correction.weights
-    if moved is not None and weights is not None and weights.mode == "mask":
-        inside = between(weights.raw(d, batch.response_mask), weights.lower, weights.upper)
-        passed.append(("the mask of the weights", inside.expand_as(batch.response_mask)))
-    return passed
-
-
-def _other_bounds(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> str:
-    """Say which other bounds reject tokens whatever this one is, the strictest first; nothing if none does."""
-    mask = batch.response_mask
-    shares = {name: float((mask & ~passed).sum() / mask.sum()) for name, passed in _passed(batch, correction, bound)}
-    strict = sorted((name for name in shares if shares[name] > 0), key=lambda name: -shares[name])
-    if not strict:
-        return ""
-    rejects = ", ".join(f"{name} rejects {shares[name]:.3g} of the tokens" for name in strict)
-    return f" Wherever this bound is, {rejects}."
