@@ -16,27 +16,20 @@ from rlcorr.analysis.symptoms import SIGNS, Symptom, percent, short, some_rows
 from rlcorr.types import TokenBatch
 
 LEFT = 0.25
-"""Largest share of Σ|d| of an answer that a move or another base may leave. Of 62,400 moves of unrelated rows with 10
-to 100 tokens, over vocabularies of 12 and 800, one leaves less (a row of 20), and no row of 40 or more leaves less than
-0.48. Temperatures with the β of a base leave more in nearly every answer: log Σ exp(βq) differs between positions."""
+"""Largest share of Σ|d| of an answer that a move or another base may leave. Moves of unrelated rows of 40 tokens leave
+at least 0.48."""
 IMPOSSIBLE, FEWEST_FILLED = -50.0, 3
 """A log-prob that no sampler draws, e^−50 is 2e-22; and the number of tokens that must have such a value, equal in all
 bits, before it is reported as a fill value."""
 LOG_HALF, UNFILLED = -0.6931, 0.03
 """Share of the zeros of one side that must be below what a cut explains, see `unfilled`. It counts only zeros to which
-the other side gives a probability below one half.
-
-Measured on softmaxes over 12 to 5,000 tokens with noise of 0 to 1 on the logits. Zeros made by top-p 0.3 to 0.99 or
-top-k 5: at most 0.003 (2 of 676; over three tokens 0.016). With 2.5 to 90 % of the tokens unfilled: at least 0.197, and
-at least 0.097 together with the zeros of top-p 0.9. Eleven recorded runs (a dense model, a mixture of experts, long
-answers): 0 as recorded (`top_p` has 776 zeros), and at least 0.25 after 5 to 50 % of their columns are set to 0.
-"""
+the other side gives a probability below one half. Zeros of cuts have at most 0.016, unfilled tokens at least 0.097."""
 RUN, RUN_SHARE = 2, 0.01
 """Tokens of a run of one constant at an end of an answer from which on it may be padding, and the smallest share of the
 tokens that is reported; less changes no number that anyone reads."""
 FILLED_UP = 0.4
 """Share of the answers between others of their length that must have a run. In micro-batches of two it is one half; in
-a recorded run of which most answers are cut off, and many end in tokens of probability 1, it is 0.13."""
+a recorded run of which many answers end in tokens of probability 1, it is 0.13."""
 ALL, UNEQUAL = 0.9, 8
 """Share of the answers with a run, and the difference between the longest and the shortest run, if all answers of the
 batch are equally long and none is without a run."""
@@ -57,15 +50,10 @@ BASES = {
     LN2: f"the engine's log-probs are in base 2, that is in bits: {_BITS}",
     1 / LN10: f"the trainer's log-probs {_DECIMAL}",
     1 / LN2: f"the trainer's log-probs are in base 2, that is in bits: {_BITS}",
-    LN10 / LN2: "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2 (by 0.6931)",
-    LN2 / LN10: "the engine's log-probs are in base 2 (multiply them by 0.6931), the trainer's in base 10 (by 2.3026)",
 }
 """p/q if both sides mean the same probabilities → what to do. The natural logarithm is used everywhere here."""
 NEAR, SPREAD = 0.02, 0.4
-"""Largest relative distance of the median of p/q from one of them, and of four fifths of all p/q. Noise of one size on
-all logits has at most the second; one large token, which would decide the sums of an answer, has not."""
-SMALLEST = 0.2
-"""Share of Σ|q| that Σ|d| of an answer must have: it is |p/q − 1|, at least 0.3, less `LEFT`. Only saves time."""
+"""Largest relative distance of the median of p/q from one of them, and of four fifths of all p/q."""
 OF_ANOTHER_BASE, IN_ANSWER = 20, 4
 """Smallest number of tokens, in all answers of another base together and in one of them."""
 
@@ -346,8 +334,6 @@ def other_base(tokens: Tokens) -> Symptom | None:
     """
     answer = tokens.answer
     gap = torch.bincount(answer, (tokens.old - tokens.rollout).abs())
-    if not bool((gap > SMALLEST * torch.bincount(answer, tokens.rollout.abs())).any()):
-        return None
     resolved = (tokens.old < -0.01) & (tokens.rollout < -0.01)
     count = torch.bincount(answer[resolved], minlength=len(gap))
     symptoms = []
@@ -357,12 +343,10 @@ def other_base(tokens: Tokens) -> Symptom | None:
         part = select_tokens(tokens, some[answer] & resolved)
         if len(part.old) < OF_ANOTHER_BASE or not _is_constant(part.old / part.rollout / base):
             continue
-        where = "" if bool(some.all()) else f" in {some_rows(tokens.rows[some], len(some))}"
-        strength, words = (
-            1 - float(left[some].sum() / gap[some].sum()),
-            {"where": where, "base": base, "advice": advice},
-        )
-        symptoms.append(SIGNS["another base"].symptom(strength, mismatch_numbers(tokens), **words))
+        words = {"where": "" if bool(some.all()) else f" in {some_rows(tokens.rows[some], len(some))}"}
+        strength = 1 - float(left[some].sum() / gap[some].sum())
+        numbers = mismatch_numbers(tokens)
+        symptoms.append(SIGNS["another base"].symptom(strength, numbers, base=base, advice=advice, **words))
     return strongest(symptoms)
 
 

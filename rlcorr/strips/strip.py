@@ -217,7 +217,5 @@ def _counts_divided(first: np.ndarray, log_w: np.ndarray, shift: np.ndarray, spa
 
     if (shift == shift[0]).all():
         return _counts(first, bars(log_w - shift[0]), len(shift))
-    counts = [
-        np.bincount(x[x >= 0], minlength=BINS) for k, s in enumerate(shift) for x in [bars(log_w[first <= k] - s)]
-    ]
-    return np.stack(counts).astype(np.int32)
+    of_each = (bars(log_w[first <= index] - of_index) for index, of_index in enumerate(shift))
+    return np.stack([np.bincount(x[x >= 0], minlength=BINS) for x in of_each]).astype(np.int32)
