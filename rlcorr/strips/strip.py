@@ -16,11 +16,8 @@ from rlcorr.analysis.bound_curve import (
     MovingBounds,
     MovingCorrection,
     headline_numbers,
-    lower_bounds,
     moving_correction,
     running,
-    statistic_entries,
-    upper_bounds,
 )
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
@@ -177,7 +174,7 @@ def weight_bars(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCo
     log_w[np.isnan(log_w) | np.isneginf(log_w)] = np.nan
     inside = _counts_divided(first, log_w, np.log(factors), span)
     if of_weights and correction.rollout_is_mode == "truncate":
-        for entry, bounds in ((items.not_above, upper_bounds(moving)), (items.not_below, lower_bounds(moving))):
+        for entry, bounds in zip((items.not_below, items.not_above), moving.of_weights(), strict=True):
             outside = (running(items.kept, count) - running(torch.maximum(items.kept, entry), count)).numpy()
             log_bounds = bounds.clamp(min=math.exp(-SAFETY_BOUND)).log().numpy() - np.log(factors)
             inside[np.arange(count), bin_of(log_bounds, -span, span)] += outside.astype(np.int32)
@@ -195,7 +192,7 @@ def statistic_bars(batch: TokenBatch, d: Tensor, moving: MovingBounds, rule_inde
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     values = select_values(statistic, member)
     drawn, low, high = on_axis(rule, np.where(np.isnan(values), np.inf, values))
-    bars, first = bin_of(drawn, low, high), statistic_entries(statistic, moving)[member].numpy()
+    bars, first = bin_of(drawn, low, high), moving.first_inside(statistic)[member].numpy()
     inside = _counts(first, bars, count)
     outside = np.bincount(bars, minlength=BINS).astype(np.int32) - inside
     marks = [rule_marks(moved, (low, high)) for moved in rules]
