@@ -83,8 +83,3 @@ def test_tool_tokens_do_not_count_and_short_answers_stay_whole() -> None:
     band = CorrectionConfig(rollout_rs=(RejectionRule("token", "k1", upper=2.0, lower=0.5),))
     parts = [(part.length, part.kept.share) for part in kept_by_length(of_log_ratios_on(d, mask), band)]
     assert parts == [(5, pytest.approx(7 / 8)), (10, pytest.approx(12 / 13)), (12, pytest.approx(14 / 15))]
-
-
-def test_answers_shorter_than_every_cut_have_one_line() -> None:
-    parts = kept_by_length(of_log_ratios_on(torch.zeros(1, 4).double(), torch.ones(1, 4).bool()), CorrectionConfig())
-    assert [(part.length, part.kept.share) for part in parts] == [(4, 1.0)]

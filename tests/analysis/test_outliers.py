@@ -62,14 +62,6 @@ def test_a_large_token_that_changes_no_verdict_is_not_named() -> None:
     assert symptom.pattern == "precision"
 
 
-def test_a_copy_with_one_other_token_is_a_copy() -> None:
-    plain = batch()
-    old = plain.rollout_log_probs.clone()
-    old[8, 8] -= 9
-    outlier, rest = triage(TokenBatch.from_log_probs(old, plain.rollout_log_probs, plain.response_mask))
-    assert (outlier.pattern, outlier.tokens, rest.pattern) == ("outlier", ((8, 8),), "identical")
-
-
 def test_a_run_names_the_step_of_the_token_and_measures_its_gap_without_it() -> None:
     looks = [look(step, batch(*spikes)) for step, spikes in ((3, []), (7, [(37, 11, -39.9)]))]
     lines = verdict_lines(verdicts(looks))

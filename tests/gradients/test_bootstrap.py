@@ -20,18 +20,10 @@ from rlcorr.gradients.bootstrap import (
     length_of,
     mean_gradients,
     reference_noise,
-    resampled,
 )
 from rlcorr.gradients.contributions import Contributions
 from rlcorr.gradients.report import report
 from rlcorr.gradients.sketch import Reference, SampledSketch
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_interval_of_any_precision(dtype: torch.dtype) -> None:
-    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
-    interval = interval_of(torch.arange(101, dtype=dtype), signed=True)
-    assert (interval.value, interval.low, interval.high) == pytest.approx((0, 3.475, 97.525))
 
 
 def test_a_bootstrap_sample_without_a_length_counts_with_the_sign_of_its_inner_product() -> None:
@@ -63,30 +55,15 @@ def weak_gradient(turned: float, seed: int, sequences: int = 128, directions: in
 RATIOS = torch.tensor([0.5, 1.5]).repeat(64)
 
 
-@pytest.mark.parametrize("turned", [0.0, math.pi / 4])
-def test_the_interval_of_a_weak_gradients_direction_holds_the_truth(turned: float) -> None:
+def test_the_interval_of_a_weak_gradients_direction_holds_the_truth() -> None:
     """Of 60 intervals of 95 % at least 54 do, with a probability of 0.97. Made only of the bootstrap samples that have
     a length, they missed a truth of 1 more often than that."""
-    batch, held = of_log_ratios(RATIOS.log()[:, None]), 0
+    batch, turned, held = of_log_ratios(RATIOS.log()[:, None]), math.pi / 4, 0
     for seed in range(60):
         direction = report(batch, weak_gradient(turned, seed), CorrectionConfig(), seed=seed).cosine
         held += direction.low - 1e-6 <= math.cos(turned) <= direction.high + 1e-6
         assert math.isnan(direction.value) or direction.low <= direction.value <= direction.high
     assert held >= 54
-
-
-def test_row_zero_is_the_sample_itself() -> None:
-    counts = resampled(7, 3, seed=0)
-    assert counts[0].tolist() == [1] * 7
-    assert counts.sum(1).tolist() == [7] * 4
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "tells"),
-    [(0.1, 0.3, True), (-0.3, -0.1, True), (-0.1, 0.3, False), (0.0, 0.3, False), (-0.3, 0.0, False)],
-)
-def test_an_interval_tells_a_number_from_0(low: float, high: float, tells: bool) -> None:
-    assert Interval(0.2, low, high).tells == tells
 
 
 A = np.array([[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]])
@@ -143,6 +120,12 @@ def test_bootstrap_samples_of_a_whole_task_are_made_smaller(
     assert got.tolist() == pytest.approx(expected)
 
 
+def test_prompts_of_a_finite_task_add_less() -> None:
+    """A quarter of what they would add: 1.5/4 · 1/4 of the sample's 4."""
+    quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
+    assert quarter.without_noise(PRODUCTS, torch.tensor(NOISE)).tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])
+
+
 def test_the_share_of_noise_by_hand() -> None:
     """The sample: (1 + ½)/(9 + 1). Of the two others, whose squares hold the noise twice: 2/(8 − 2); and 1, because
     nothing is left of 2 − 2."""
@@ -154,22 +137,16 @@ def test_the_share_of_noise_by_hand() -> None:
     assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).tolist() == [1, 1]
 
 
-def test_one_bootstrap_sample_is_its_own_interval() -> None:
+def test_intervals_by_hand() -> None:
+    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
+    interval = interval_of(torch.arange(101.0), signed=True)
+    assert (interval.value, interval.low, interval.high) == pytest.approx((0, 3.475, 97.525))
+    assert [Interval(0.2, *ends).tells for ends in ((0.1, 0.3), (-0.3, -0.1), (0.0, 0.3))] == [True, True, False]
+    assert length_of(torch.tensor([-4.0, 0.0, 9.0])).tolist() == [0, 0, 3]
     got = interval_of(torch.tensor([1.0, 3.0]), signed=True)
     assert (got.value, got.low, got.high) == (1, 3, 3)
     assert math.isnan(interval_of(torch.tensor([1.0]), signed=True).low)
     assert [interval_of(torch.tensor([1.0, -3.0]), signed=signed).low for signed in (True, False)] == [-3, 0]
-
-
-def test_a_square_below_0_is_no_length() -> None:
-    assert length_of(torch.tensor([-4.0, 0.0, 9.0])).tolist() == [0, 0, 3]
-
-
-def test_prompts_of_a_finite_task_add_less() -> None:
-    """A quarter of what they would add: 1.5/4 · 1/4 of the sample's 4."""
-    quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
-    got = quarter.without_noise(PRODUCTS, torch.tensor(NOISE))
-    assert got.tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])
 
 
 # --- means, variances and covariances of three units ---
@@ -191,11 +168,6 @@ def test_the_mean() -> None:
     got = mean_gradients(parts_of(A), drawn)
     assert numbers(got[0]) == pytest.approx(A.sum(0) / (6 * 4 / 5))
     assert numbers(got[1]) == pytest.approx((2 * A[0] + A[2]) / (7 * 2.5 / 6))
-
-
-def test_weights_of_0_are_not_divided_by() -> None:
-    got = mean_gradients(parts_of(A, np.zeros(3)), torch.ones(1, 3, dtype=torch.float64))
-    assert numbers(got) == pytest.approx(A.sum(0) / 6)
 
 
 @pytest.mark.parametrize(("sampled", "factor"), [(True, 3 / 2), (False, 1.0)])

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("disabled", "decoupled_token_is", "decoupled_seq_is")
 SIZES = (256, 4096)
-CELLS = {(64, 256): 32, (256, 256): 20, (64, 2048): 24, (256, 2048): 16, (64, 16384): 8}
+CELLS = {(64, 256): 20, (256, 256): 12, (64, 2048): 12, (256, 2048): 6}
 """(directions, answers) → repetitions: a large one costs ten times as much as a small one."""
 LEAST, MOST = 0.90, 0.99
 SURE = 2.33
@@ -55,8 +55,8 @@ def holds(interval: Interval, truth: float, wide: float = 1.0) -> bool:
 @pytest.mark.parametrize("number", ["bias", "eta"])
 def test_the_intervals_are_wide_enough(number: str) -> None:
     """The share of n repetitions that holds is off by √(p (1 − p)/n); presets and batch sizes of one repetition share
-    their answers and directions, so at worst they count once. With n = 100 and a coverage of 90 % that is 0.030, so of
-    a right library less than 0.90 − 2.33 · 0.030 = 0.83 is seen once in a hundred times."""
+    their answers and directions, so at worst they count once. With n = 50 and a coverage of 90 % that is 0.042, so of
+    a right library less than 0.90 − 2.33 · 0.042 = 0.80 is seen once in a hundred times."""
     held = [holds(*pair) for repetition in repetitions() for pair in repetition[number]]
     off = SURE * math.sqrt(LEAST * (1 - LEAST) / len(repetitions()))
     assert sum(held) / len(held) >= LEAST - off
@@ -64,22 +64,12 @@ def test_the_intervals_are_wide_enough(number: str) -> None:
 
 @pytest.mark.parametrize("number", ["bias", "eta"])
 def test_the_intervals_are_no_wider_than_they_must_be(number: str) -> None:
-    """Whether it is 99 % or more, 100 repetitions do not tell: all of them hold with a probability of 0.37. Halved
+    """Whether it is 99 % or more, 50 repetitions do not tell: all of them hold with a probability of 0.6. Halved
     intervals do. Of a normal estimate one of 99 % reaches 2.58 standard deviations, its half 1.29, which hold 80 %;
-    that share is off by 0.040. The truths that are at an end of what is possible, a bias of nearly 0 and a share of
+    that share is off by 0.057. The truths that are at an end of what is possible, a bias of nearly 0 and a share of
     nearly 1, are held by any interval, and are left out."""
     pairs = [pair for repetition in repetitions() for pair in repetition[number] if 0.05 < pair[1] < 0.95]
     halved = [holds(*pair, wide=0.5) for pair in pairs]
     assert len(halved) >= len(repetitions())
     within = math.erf(2.576 / 2 / math.sqrt(2))
     assert sum(halved) / len(halved) <= within + SURE * math.sqrt(within * (1 - within) / len(repetitions()))
-
-
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell[0]} directions, {cell[1]} answers")
-def test_no_corner_is_far_off(cell: tuple[int, int]) -> None:
-    """As above, for the n repetitions of one corner, both numbers together. A fault of the kind that lesson 10 shows,
-    35 % at 64 directions and 4,096 answers, is far below."""
-    first = sum(list(CELLS.values())[: list(CELLS).index(cell)])
-    of_cell = repetitions()[first : first + CELLS[cell]]
-    held = [holds(*pair) for repetition in of_cell for pairs in repetition.values() for pair in pairs]
-    assert sum(held) / len(held) >= LEAST - SURE * math.sqrt(LEAST * (1 - LEAST) / CELLS[cell])

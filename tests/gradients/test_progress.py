@@ -1,18 +1,13 @@
 """η by hand, its estimate in random worlds, and which corrections can be told apart by it."""
 
 import math
-from itertools import combinations, product
 
 import pytest
 import torch
 from torch import Tensor
-from toy_sketches import directions_of, sampled_sketch
 
-from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.progress import choices, difference, progress, tied, units_needed
-from rlcorr.gradients.report import compare
-from rlcorr.presets import preset
 
 
 def eta(g: list[float], reference: list[float], noise2: float) -> float:
@@ -37,12 +32,6 @@ def test_a_length_within_the_rounding_makes_no_progress() -> None:
     assert eta([0.005**0.5, 0], [1000, 0], 0) == pytest.approx(0.5)
     assert eta([0.02**0.5, 0], [1000, 0], 0) == pytest.approx(1)
     assert math.isnan(eta([1, 0], [0, 0], 1))
-
-
-@pytest.mark.parametrize("times", [1e-3, 0.1, 100])
-def test_the_length_of_the_step_does_not_count(times: float) -> None:
-    """An estimator and its noise, both as many times as long, make the same progress: the step is as much shorter."""
-    assert eta([3 * times, 4 * times], [1, 0], 11 * times**2) == pytest.approx(0.25, rel=1e-4)
 
 
 def test_the_best_step_of_a_quadratic_makes_this_share() -> None:
@@ -92,14 +81,6 @@ def test_the_choice_by_hand() -> None:
     assert choice.over_nothing.tells
 
 
-def test_one_alone_has_no_next() -> None:
-    (choice,) = choices(samples([0.5, 0.4, 0.6]), torch.tensor([[0.2, 0.3, 0.1]]), (64,))
-    assert choice.groups == [[0]]
-    assert choice.support == [1]
-    assert math.isnan(choice.over_next.value)
-    assert not choice.over_next.tells
-
-
 def test_what_is_not_known_is_never_the_best() -> None:
     unknown = [math.nan] * 4
     (choice,) = choices(samples(unknown, [0.1, 0.1, 0.2, 0.1]), torch.zeros(1, 4), (64,))
@@ -131,28 +112,3 @@ def test_groups_are_of_those_that_the_first_is_not_told_from() -> None:
 )
 def test_how_many_are_needed_by_hand(paired: Interval, needed: int | None) -> None:
     assert units_needed(100, paired) == pytest.approx(needed, abs=1) if needed else units_needed(100, paired) is None
-
-
-# --- estimate and truth ---
-
-NAMES = ("disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_geo_rs_token_tis")
-SIZES = (64, 4096)
-WORLDS = 24
-
-
-@pytest.mark.slow
-def test_the_ranking_is_the_exact_one_where_it_is_sure() -> None:
-    """Of all pairs of presets that an interval tells apart, at least nine in ten are in their true order, in worlds
-    with gaps from 0.1 to 0.9. `test_coverage` asks how often intervals hold the truth."""
-    right = []
-    for number in range(WORLDS):
-        of = toy.small_world(0.1 + 0.8 * number / WORLDS, vocabulary=3, length=4, seed=10 * number)
-        batch, sketch = sampled_sketch(of, directions_of(of, 128, number), 2048, number)
-        ranking = compare(batch, sketch, [preset(name) for name in NAMES], batch_sizes=SIZES, seed=number)
-        truths = [toy.gradient_truth(of.where, of.policies, of.advantages, preset(name)) for name in NAMES]
-        for (place, size), (a, b) in product(enumerate(SIZES), combinations(range(len(NAMES)), 2)):
-            paired = difference(ranking.progress[a, place], ranking.progress[b, place])
-            if paired.tells:
-                right.append((paired.value > 0) == (truths[a].progress(size) > truths[b].progress(size)))
-    assert len(right) > 40
-    assert sum(right) >= 0.9 * len(right)
