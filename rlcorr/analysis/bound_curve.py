@@ -188,11 +188,6 @@ def bound_curve(
 
     Raises:
         UsageError: as `correct` does, and for thresholds in another order.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
-    >>> curve = bound_curve(batch, CorrectionConfig(rollout_is="token"), [2.0, 4.0])  # ratios 1 and e
-    >>> [round(x, 3) for x in curve.mean_weight.tolist()], curve.unchanged.tolist()
-    ([1.5, 1.859], [0.5, 1.0])
     """
     batch = TokenBatch(**{name: tensor.cpu() for name, tensor in batch.tensors().items()})
     moved = moving_correction(batch, correction, thresholds, bound)
@@ -239,11 +234,7 @@ def moving_correction(
 
 
 def running(first: Tensor, positions: int, values: Tensor | None = None) -> Tensor:
-    """Sum the values of the items (or count the items) that have come in at each index: (N,) → (K,) float64.
-
-    >>> running(torch.tensor([0, 2, 9]), 3).tolist()
-    [1.0, 1.0, 2.0]
-    """
+    """Sum the values of the items (or count the items) that have come in at each index: (N,) → (K,) float64."""
     counted = torch.bincount(first.clamp(max=positions), values, minlength=positions + 1)
     return counted[:positions].double().cumsum(0)
 

@@ -73,9 +73,6 @@ def correction_named(name: str) -> CorrectionConfig:
     """Return a preset's correction, or for the name of a rejection rule that rule alone with the bounds of `loosest`.
 
     Raises `UsageError` for another name.
-
-    >>> correction_named("token_k2").rollout_rs[0].name
-    'token_k2'
     """
     return CorrectionConfig(rollout_rs=(loosest(name),)) if name in RULE_NAMES else preset(name)
 

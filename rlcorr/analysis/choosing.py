@@ -63,11 +63,6 @@ class Kept:
     def has_low_ess(self) -> bool:
         return self.ess < ESS_LIMIT
 
-    @property
-    def is_bad(self) -> bool:
-        """Check whether the glossary calls one of the numbers bad."""
-        return self.has_high_clipped or self.has_low_ess
-
 
 def pairs_of(steps: Iterable[tuple[int, TokenBatch]], *, with_advantages: bool = False) -> tuple[Pairs, Pairs | None]:
     """Split steps, in their order, into those that bounds are chosen on and the last step, which checks them.
@@ -95,14 +90,7 @@ def choose_bound(
 
 
 def kept(batch: TokenBatch, correction: CorrectionConfig) -> Kept:
-    """Measure what a correction keeps of a batch.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[0.9, 0.1, 0.5]]).log(), torch.full((1, 3), 0.5).log(),
-    ...     torch.ones(1, 3))  # ratios 1.8, 0.2 and 1
-    >>> band = CorrectionConfig(rollout_is="token", rollout_is_threshold_lower=0.5, rollout_is_mode="mask")
-    >>> round(kept(batch, band).share, 3)
-    0.667
-    """
+    """Measure what a correction keeps of a batch."""
     result, numbers = evaluate(batch, correction)
     learned = result.keep_mask & (result.weights > 0)
     clipped = numbers.get(f"{PREFIX}rollout_is_oob_ratio")
@@ -154,31 +142,18 @@ def rounded_up(threshold: float, config: CorrectionConfig, bound: BoundId) -> fl
 # --- the same answers, cut to fewer tokens: how a threshold carries over to longer ones ---
 
 
-@dataclass(frozen=True)
-class AtLength:
-    """What a correction keeps of answers that were cut to at most this many tokens."""
-
-    length: int
-    kept: Kept
-
-
-def kept_by_length(batch: TokenBatch, correction: CorrectionConfig) -> tuple[AtLength, ...]:
-    """Measure what a correction keeps of the first tokens of each answer, and at last of whole answers.
+def kept_by_length(batch: TokenBatch, correction: CorrectionConfig) -> dict[int, Kept]:
+    """Return number of tokens → what a correction keeps of the first so many of each answer; at last of whole answers.
 
     A token's own ratio does not change by the cut; products and means over an answer do. Answers that are shorter than
     the cut stay as they are.
     """
     longest = int(batch.response_mask.sum(dim=1).max())
     lengths = [length for length in LENGTHS if length < longest][-CUTS:]
-    return tuple(AtLength(length, kept(cut_answers(batch, length), correction)) for length in (*lengths, longest))
+    return {length: kept(cut_answers(batch, length), correction) for length in (*lengths, longest)}
 
 
 def cut_answers(batch: TokenBatch, length: int) -> TokenBatch:
-    """Return the batch with only the first `length` real tokens of each answer in its mask.
-
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.tensor([[1, 0, 1]]))
-    >>> cut_answers(batch, 1).response_mask.tolist()
-    [[True, False, False]]
-    """
+    """Return the batch with only the first `length` real tokens of each answer in its mask."""
     mask = batch.response_mask
     return batch.replace(response_mask=mask & (mask.cumsum(dim=1) <= length))

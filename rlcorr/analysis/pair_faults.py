@@ -195,36 +195,6 @@ def unfilled(side: Tensor, other: Tensor) -> Tensor:
     return zeros & below_half if enough else torch.zeros_like(zeros)
 
 
-def opposite_sides(tokens: Tokens) -> Symptom | None:
-    """Check whether answers of one side begin or end with zeros, and agree with the other if moved by their number.
-
-    The number of zeros is the length of the padding, so it differs between answers. The strength is the share of Σ|Δ|
-    that the move removes, on the tokens that have a counterpart.
-    """
-    is_zero = (tokens.rollout == 0) | (tokens.old == 0)
-    if not bool(is_zero.any()):
-        return None
-    answers = tokens.answer
-    part = select_tokens(tokens, torch.isin(answers, answers[is_zero].unique()))
-    answer, width, place = part.answer, part.widths, part.place
-    symptoms = []
-    for name, side, other in (("engine", part.rollout, part.old), ("trainer", part.old, part.rollout)):
-        for end, places in (("left", place), ("right", width[answer] - 1 - place)):
-            zeros = width.scatter_reduce(0, answer[side != 0], places[side != 0], "amin")[answer]
-            text = ((zeros > 0) & (places >= zeros)).nonzero()[:, 0]
-            moved = text - zeros[text] if end == "left" else text + zeros[text]
-            before, after = (float((side[text] - other[at]).abs().sum()) for at in (text, moved))
-            if len(text) < MOVED or not after < LEFT * before:
-                continue
-            rows = some_rows(part.rows[answer[text].unique()], len(tokens.widths))
-            sizes = {"before": short(before / len(text)), "after": short(after / len(text))}
-            symptom = SIGNS["opposite sides"].symptom(
-                1 - after / before, mismatch_numbers(tokens), side=name, end=end, rows=rows, **sizes
-            )
-            symptoms.append(symptom)
-    return strongest(symptoms)
-
-
 # --- log-probs of a neighbouring token ---
 
 

@@ -24,10 +24,6 @@ def turns_as_rows(batch: TokenBatch) -> TokenBatch:
     """Return a batch with one row per turn, in the order of the rows and their turns, without prompts.
 
     A row's reward, group and version go to each of its turns. Raises `UsageError` without turn_ids.
-
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 4), torch.tensor([[1, 1, 0, 1]]))
-    >>> turns_as_rows(batch.replace(turn_ids=torch.tensor([[0, 0, 0, 1]]))).response_mask.tolist()
-    [[True, True], [True, False]]
     """
     turn, column, rows = _places(batch)
     shape = len(rows), int(column.max()) + 1 if len(column) else 0
@@ -47,13 +43,6 @@ def correct_per_turn(batch: TokenBatch, config: CorrectionConfig) -> CorrectionR
     """Correct each turn on its own, and return the result in the shape of the batch, (B, T).
 
     Raises `UsageError` without turn_ids, and as `correct` does.
-
-    >>> old = torch.tensor([[0.8, 0.8, 0.0, 0.2]]).log().nan_to_num(neginf=0.0)
-    >>> batch = TokenBatch.from_log_probs(old, torch.full((1, 4), 0.4).log(), torch.tensor([[1, 1, 0, 1]]))
-    >>> config = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=10.0)
-    >>> result = correct_per_turn(batch.replace(turn_ids=torch.tensor([[0, 0, 0, 1]])), config)
-    >>> [round(w, 2) for w in result.weights[0].tolist()]  # ratios 2 and 2, then 1/2
-    [4.0, 4.0, 0.0, 0.5]
     """
     by_turn = correct(turns_as_rows(batch), config)
     turn, column, _ = _places(batch)

@@ -112,13 +112,14 @@ def _close_cap(config: CorrectionConfig) -> list[str]:
 
 def _by_length(batch: TokenBatch, config: CorrectionConfig) -> list[str]:
     """Return a line per length: what the chosen bounds keep of the same answers cut to that many tokens."""
-    *cuts, whole = kept_by_length(batch, config)
+    of_lengths = kept_by_length(batch, config)
+    *cuts, whole = of_lengths
     if not cuts:
         return []
-    names = [f"first {cut.length:,} tokens" for cut in cuts] + [f"whole, up to {whole.length:,}"]
+    names = [f"first {length:,} tokens" for length in cuts] + [f"whole, up to {whole:,}"]
     lines = [
-        f"  {name:<24}{part.kept.share:>8.2%} kept, effective sample size {part.kept.ess:.2%}"
-        for name, part in zip(names, (*cuts, whole), strict=True)
+        f"  {name:<24}{part.share:>8.2%} kept, effective sample size {part.ess:.2%}"
+        for name, part in zip(names, of_lengths.values(), strict=True)
     ]
     return ["The same bounds on the same answers, cut:", *lines]
 

@@ -29,10 +29,6 @@ def progress(inner: Tensor, g2: Tensor, reference2: Tensor, noise2: Tensor) -> T
     η is 0 for an estimator that points away from g*, because its best step has length 0. It is also 0 for a correction
     that rejects everything and leaves only rounding. ‖E g‖ is at least its part along g*. Subtracting noise can leave
     less, and without this limit a correction with unknown length would make the most progress.
-
-    >>> one = torch.tensor(1.0)
-    >>> progress(one, one, one, torch.tensor([0.0, 1.0, 3.0])).tolist()
-    [1.0, 0.5, 0.25]
     """
     along2 = inner.clamp(min=0).square() / reference2
     length2 = torch.maximum(torch.maximum(g2, along2) + noise2, ROUNDING * reference2)

@@ -46,9 +46,11 @@ def test_a_kept_token_has_a_weight_and_is_not_rejected(
 def test_bad_is_what_the_glossary_calls_bad() -> None:
     assert f"above {CLIPPED_LIMIT:g}: the bounds decide" in define("clipped mass")
     assert f"below {ESS_LIMIT:g}: half of the batch is paid for nothing" in define("effective sample size")
-    assert not Kept(1.0, ESS_LIMIT, CLIPPED_LIMIT, CLIPPED_LIMIT).is_bad
-    assert Kept(1.0, ESS_LIMIT - 0.01, 0.0, 0.0).is_bad
-    assert Kept(1.0, 1.0, None, CLIPPED_LIMIT + 0.001).is_bad
+    at_limits = Kept(1.0, ESS_LIMIT, CLIPPED_LIMIT, CLIPPED_LIMIT)
+    assert not at_limits.has_high_clipped
+    assert not at_limits.has_low_ess
+    assert Kept(1.0, ESS_LIMIT - 0.01, 0.0, 0.0).has_low_ess
+    assert Kept(1.0, 1.0, None, CLIPPED_LIMIT + 0.001).has_high_clipped
 
 
 # --- answers that are cut, against products and means worked out by hand ---
@@ -67,9 +69,9 @@ def test_a_product_crosses_its_bound_at_the_token_worked_out_by_hand() -> None:
     product = preset("skyrl_product_mask")
     assert product.rollout_rs[0].upper == 2
     parts = kept_by_length(of_log_ratios_on(d, mask), product)
-    assert [(part.length, part.kept.share) for part in parts] == [(5, 1.0), (10, 0.5), (20, 0.5), (30, 0.5)]
+    assert {n: part.share for n, part in parts.items()} == {5: 1.0, 10: 0.5, 20: 0.5, 30: 0.5}
     mean = preset("decoupled_geo_rs")
-    assert [part.kept.share for part in kept_by_length(of_log_ratios_on(d, mask), mean)] == [0.5] * 4
+    assert [part.share for part in kept_by_length(of_log_ratios_on(d, mask), mean).values()] == [0.5] * 4
 
 
 def test_tool_tokens_do_not_count_and_short_answers_stay_whole() -> None:
@@ -81,5 +83,5 @@ def test_tool_tokens_do_not_count_and_short_answers_stay_whole() -> None:
     d = torch.zeros(2, 32, dtype=torch.float64)
     d[0, 20] = 1.0  # the only token that a band on tokens rejects: 1 of 8, 13 and 15
     band = CorrectionConfig(rollout_rs=(RejectionRule("token", "k1", upper=2.0, lower=0.5),))
-    parts = [(part.length, part.kept.share) for part in kept_by_length(of_log_ratios_on(d, mask), band)]
+    parts = [(n, part.share) for n, part in kept_by_length(of_log_ratios_on(d, mask), band).items()]
     assert parts == [(5, pytest.approx(7 / 8)), (10, pytest.approx(12 / 13)), (12, pytest.approx(14 / 15))]

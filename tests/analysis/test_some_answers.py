@@ -150,21 +150,6 @@ def test_answers_that_end_in_certain_tokens_are_no_padding() -> None:
     assert [symptom.pattern for symptom in triage(batch(old, rollout, mask))] == ["precision"]
 
 
-@pytest.mark.parametrize(("side", "cut"), [("engine", "both"), ("trainer", "trainer")])
-def test_padding_on_opposite_sides(side: str, cut: str) -> None:
-    """One side padded on the left; with no mask, or with one that fits the other side."""
-    old, rollout = pair()
-    left, right, mask = torch.zeros(ROWS, WIDTH + 6), torch.zeros(ROWS, WIDTH + 6), torch.zeros(ROWS, WIDTH + 6)
-    for row in range(ROWS):
-        text = WIDTH - row % 10
-        left[row, -text:], right[row, :text] = rollout[row, :text], old[row, :text]
-        mask[row, : WIDTH + 6 if cut == "both" else text] = 1
-    pairs = (right, left) if side == "engine" else (left, right)
-    symptom = only(triage(batch(*pairs, mask)), "padding")
-    assert symptom.sentence.startswith(f"Looks like padding on opposite sides: the {side}'s log-probs are padded with")
-    assert "Pad both on one side" in symptom.sentence
-
-
 # --- groups of answers ---
 
 
