@@ -8,7 +8,7 @@ from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
-from rlcorr.analysis.choosing import Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
+from rlcorr.analysis.budget import Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
 from rlcorr.analysis.symptoms import Symptom, mend_first
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
@@ -50,8 +50,7 @@ class Suggestion:
     @property
     def is_advised(self) -> bool:
         """Check whether the correction acts, and the glossary calls none of its numbers bad."""
-        effect = self.effect
-        return self.acts and isinstance(effect, Kept) and not (effect.has_high_clipped or effect.has_low_ess)
+        return self.acts and isinstance(self.effect, Kept) and not self.effect.is_bad
 
 
 Stamps = tuple[corrections.Identity, ...]

@@ -15,8 +15,7 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import Choice, difference, units_needed
-from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking, compare
+from rlcorr.gradients.report import BATCH_SIZES, Choice, GradientReport, Ranking, compare, difference, units_needed
 from rlcorr.gradients.sketch import ExactSketch, Sketch, sampled_units
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.losses.score_centering import can_center

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlcorr.analysis.budget import correction_named
-from rlcorr.analysis.choosing import Kept, choose_bound, kept, kept_by_length, pairs_of
+from rlcorr.analysis.budget import Kept, choose_bound, correction_named, kept, kept_by_length, pairs_of
 from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.symptoms import mend_first
 from rlcorr.analysis.turns import turns_as_rows

@@ -108,7 +108,7 @@ class GradientTruth:
         return float((self.expectation * self.reference).sum() / self.reference.square().sum())
 
     def progress(self, batch_size: float) -> float:
-        """Return η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 if g points away: see `progress.py`."""
+        """Return η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 if g points away: see `report.py`."""
         inner = max(float((self.expectation * self.reference).sum()), 0.0)
         length2 = float(self.expectation.square().sum()) + self.variance / batch_size
         return inner**2 / (float(self.reference.square().sum()) * length2) if length2 > 0 else 0.0

@@ -56,12 +56,6 @@ def test_two_and_three_are_named_together_and_of_four_the_answers() -> None:
     assert (outlier.tokens, rest.pattern) == ((), "precision")
 
 
-def test_a_large_token_that_changes_no_verdict_is_not_named() -> None:
-    """The log-ratio of the token is at most ln 3: k3 there is 3 − 1 − ln 3 = 0.9, a third of 2,960 × 0.00045 more."""
-    (symptom,) = triage(batch((37, 11, float(batch().tensors()["old_log_probs"][37, 11]) - math.log(3))))
-    assert symptom.pattern == "precision"
-
-
 def test_a_run_names_the_step_of_the_token_and_measures_its_gap_without_it() -> None:
     looks = [look(step, batch(*spikes)) for step, spikes in ((3, []), (7, [(37, 11, -39.9)]))]
     lines = verdict_lines(verdicts(looks))

@@ -7,14 +7,12 @@ from dataclasses import replace
 import oracle
 import pytest
 import torch
-from app_runs import make_record
 from rules_under_test import RULES_UNDER_TEST
 from token_batches import BATCH, GIVEN, TOKENS, rule_of
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
 from rlcorr.analysis.token_story import TokenStory, formulas, furthest_token, mean_ratios, ordered_rows, token_story
 from rlcorr.config import LossConfig
-from rlcorr.errors import UsageError
 from rlcorr.figures.fates import shades
 from rlcorr.losses.objective import policy_loss
 from rlcorr.records.step_files import StepRecord
@@ -214,19 +212,8 @@ def small() -> tuple[TokenBatch, CorrectionConfig]:
 def test_orders(order, rows: list[int]) -> None:
     batch, config = small()
     assert ordered_rows(batch, correct(batch, config), order) == rows
-
-
-def test_mean_ratios() -> None:
-    batch, config = small()
     expected = [math.exp(0.1), math.exp(-0.4), 1.0, math.nan]
     assert mean_ratios(batch, correct(batch, config)) == pytest.approx(expected, nan_ok=True)
-
-
-def test_an_order_by_rewards_without_rewards() -> None:
-    batch, config = small()
-    bare = batch.replace(rewards=None)
-    with pytest.raises(UsageError, match="needs rewards"):
-        ordered_rows(bare, correct(bare, config), "lowest")
 
 
 def test_the_furthest_token() -> None:
@@ -282,13 +269,6 @@ def test_otherwise_tokens_are_shown_by_their_ids(texts: list[str], ids: list[lis
     record = record_of(texts, ids)
     assert text_kind(record) == "ids"
     assert pieces(record) == [[f"#{token}" for token in row] for row in ids]
-
-
-def test_a_recorded_batch_of_words() -> None:
-    record = make_record(3)
-    lengths = record.batch.response_mask.sum(-1).tolist()
-    assert [len(row) for row in pieces(record)] == lengths
-    assert pieces(record)[0][:2] == ["#0", "#1"]
 
 
 @pytest.mark.parametrize(("text", "kind"), [("words", "unknown"), ("", "unknown"), ("12", "characters")])

@@ -320,16 +320,6 @@ def test_a_gap_is_placed_among_measured_gaps(size: float) -> None:
     assert not [part for part in unsaid if part in symptom.sentence]
 
 
-def test_a_heavy_tail_is_mentioned() -> None:
-    """Two hundred of 20,000 tokens with d = ±0.4: k3 there is cosh(0.4) − 1 = 0.081, and on the others 5e-7."""
-    rollout = torch.full((20_000,), -0.5).double()
-    d = torch.full((20_000,), 0.001).double()
-    d[:200] = 0.4 * (1 - 2 * (torch.arange(200) % 2))
-    symptom = only(batch_of(rollout + d, rollout))
-    assert symptom.pattern == "precision"
-    assert symptom.sentence.endswith("1 % of the tokens cause 100 % of k3.")
-
-
 # --- several steps ---
 
 
@@ -353,21 +343,6 @@ def test_a_step_with_two_patterns_is_in_both() -> None:
 
 
 # --- numbers of the pairs ---
-
-
-def test_temperatures_obey_the_formula_of_the_docstring() -> None:
-    """Token by token: H from the Rényi entropy of order β of the other tokens, renormalised."""
-    beta, z = 0.7, small()[:50]
-    drawn = draw(z, temperature=beta)
-    x, y, _ = logits(tokens_of(scored(drawn)))
-    expected = []
-    for row, token, q in zip((z / beta).softmax(-1).tolist(), drawn.ids.tolist(), drawn.rollout.tolist(), strict=True):
-        if q < -1e-3:
-            others = [p / (1 - row[token]) for i, p in enumerate(row) if i != token]
-            entropy = math.log(sum(p**beta for p in others)) / (1 - beta)
-            expected.append((beta - 1) * (math.log(row[token] / (1 - row[token])) + entropy))
-    assert len(expected) == len(x) > 30
-    assert y.tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_slope_is_of_tokens_half_a_batch_apart() -> None:

@@ -13,8 +13,7 @@ from processes import ROOT, rlcorr
 
 from rlcorr.bounds import at_threshold
 from rlcorr.config import CorrectionConfig
-from rlcorr.gradients.progress import difference
-from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare, report
+from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare, difference, report
 from rlcorr.gradients.sketch import Reference, SampledSketch, Sketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs

@@ -14,8 +14,7 @@ from torch import Tensor
 from rlcorr import PRESETS
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import difference
-from rlcorr.gradients.report import BATCH_SIZES, Ranking
+from rlcorr.gradients.report import BATCH_SIZES, Ranking, difference
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.records.recipes import find_recipe
 from rlcorr.records.sketch_files import last_sketch, read_exact

@@ -25,8 +25,7 @@ from rlcorr.command.gradients import (
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import difference
-from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.report import compare, difference, report
 from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
 from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.choosing import rounded_up
+from rlcorr.analysis.budget import rounded_up
 from rlcorr.bounds import BoundId
 from rlcorr.command.cli import run_verb
 from rlcorr.config import CorrectionConfig

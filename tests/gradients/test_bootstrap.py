@@ -19,7 +19,6 @@ from rlcorr.gradients.bootstrap import (
     interval_of,
     length_of,
     mean_gradients,
-    reference_noise,
 )
 from rlcorr.gradients.contributions import Contributions
 from rlcorr.gradients.report import report
@@ -124,17 +123,6 @@ def test_prompts_of_a_finite_task_add_less() -> None:
     """A quarter of what they would add: 1.5/4 · 1/4 of the sample's 4."""
     quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
     assert quarter.without_noise(PRODUCTS, torch.tensor(NOISE)).tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])
-
-
-def test_the_share_of_noise_by_hand() -> None:
-    """The sample: (1 + ½)/(9 + 1). Of the two others, whose squares hold the noise twice: 2/(8 − 2); and 1, because
-    nothing is left of 2 − 2."""
-    shares = reference_noise(replicas_of([[3.0, 1.0], [2.0, 5.0], [1.0, 5.0]], NOISE, exact=True))
-    got = interval_of(shares, signed=False)
-    assert got.value == pytest.approx(0.15)
-    assert got.low == pytest.approx(1 / 3 + 0.025 * 2 / 3)  # 2.5 % of the way from 1/3 to 1
-    assert got.high == pytest.approx(1 - 0.025 * 2 / 3)
-    assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).tolist() == [1, 1]
 
 
 def test_intervals_by_hand() -> None:

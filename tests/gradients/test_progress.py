@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import choices, difference, progress, tied, units_needed
+from rlcorr.gradients.report import choices, difference, progress, tied, units_needed
 
 
 def eta(g: list[float], reference: list[float], noise2: float) -> float:
@@ -49,13 +49,6 @@ def test_the_best_step_of_a_quadratic_makes_this_share() -> None:
     assert eta(mean.tolist(), exact.tolist(), float(noise @ noise)) == pytest.approx(share, rel=1e-5)
 
 
-def test_a_length_is_at_least_its_part_along_the_gradient() -> None:
-    """Where noise was taken off, the length may come out too small for the inner product: 1²/(1 · (1 + 0.5)) = 2/3."""
-    one = torch.tensor(1.0)
-    assert float(progress(one, 0.5 * one, one, 0 * one)) == 1
-    assert float(progress(one, -one, one, 0.5 * one)) == pytest.approx(2 / 3)
-
-
 # --- which is best ---
 
 
@@ -79,14 +72,6 @@ def test_the_choice_by_hand() -> None:
     assert not choice.over_next.tells
     assert (choice.over_nothing.value, choice.over_nothing.low) == pytest.approx((0.1, 0.11))
     assert choice.over_nothing.tells
-
-
-def test_what_is_not_known_is_never_the_best() -> None:
-    unknown = [math.nan] * 4
-    (choice,) = choices(samples(unknown, [0.1, 0.1, 0.2, 0.1]), torch.zeros(1, 4), (64,))
-    assert choice.best == 1
-    assert choice.support == [0, 1]
-    assert [number for group in choice.groups for number in group] == [1, 0]
 
 
 def test_groups_are_of_those_that_the_first_is_not_told_from() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport, kl_report
-from rlcorr.gradients.progress import difference
-from rlcorr.gradients.report import GradientReport, compare, report
+from rlcorr.gradients.report import GradientReport, compare, difference, report
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs

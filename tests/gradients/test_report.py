@@ -175,39 +175,13 @@ def test_the_best_threshold(sampled: Sampled) -> None:
     assert many.over_nothing.tells
 
 
-def test_random_directions_keep_lengths_and_angles(sampled: Sampled) -> None:
-    """K = 256: a squared length is known to √(2/256) = 9 %, a cosine to (1 − cos²)/16; four times that are allowed."""
-    batch, whole = sampled
-    count = whole.scores.shape[1]
-    basis = torch.randn(count, 256, generator=torch.Generator().manual_seed(0)) / 16
-    reference = whole.reference
-    assert reference is not None
-    seen = replace(reference, by_token=reference.by_token @ basis, by_sequence=reference.by_sequence @ basis)
-    sketch = SampledSketch(whole.scores @ basis, seen)
-    for correction in CASES.values():
-        full, got = gradients.report(batch, whole, correction), gradients.report(batch, sketch, correction)
-        assert got.length.value**2 == pytest.approx(full.length.value**2, rel=4 * (2 / 256) ** 0.5)
-        assert got.cosine.value == pytest.approx(full.cosine.value, abs=0.05)
-
-
-def test_sums_of_many_ragged_sequences() -> None:
-    """200 sequences of 0 to 30 tokens, against a loop over the tokens, for three sets of coefficients."""
-    some = torch.Generator().manual_seed(0)
-    mask = torch.arange(30) < torch.randint(31, (200, 1), generator=some)
-    c, scores = torch.randn(3, 200, 30, generator=some), torch.randn(int(mask.sum()), 5, generator=some)
-    expected = torch.zeros(3, 200, 5, dtype=torch.float64)
-    for score, (row, column) in zip(scores.double(), mask.nonzero().tolist(), strict=True):
-        expected[:, row] += c[:, row, column, None].double() * score
-    got = contributions.per_sequence(c, mask, SampledSketch(scores)).double()
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_without_a_reference_the_target_is_the_gradient_of_exact_weights(sampled: Sampled) -> None:
     """Exact weights then have no bias at all, and the other numbers agree with those of 64,000 on-policy answers within
     the two intervals."""
     batch, sketch = sampled
     alone = replace(sketch, reference=None)
-    for name, correction in CASES.items():
+    for name in ("nothing", "truncated"):
+        correction = CASES[name]
         got, beside = gradients.report(batch, alone, correction), gradients.report(batch, sketch, correction)
         assert got.variance.value == pytest.approx(beside.variance.value)
         for number in ("relative_bias", "cosine", "scale"):

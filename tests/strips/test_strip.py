@@ -7,10 +7,10 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from app_runs import last_batch, make_record
+from app_runs import last_batch
 from ratio_batches import of_log_ratios
 
-from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct, evaluate, preset
+from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, evaluate
 from rlcorr.bounds import BoundId, Side, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures.cells import binned
@@ -79,6 +79,7 @@ def check(
 ) -> None:
     places = allowed_from(config, rule, side, places)
     made = strip(batch, config, places, BoundId(rule, side))
+    of_tokens = token_cells(batch, config, places, BoundId(rule, side))
     for tried, k in enumerate(np.linspace(0, len(places) - 1, TRIED).round().astype(int).tolist()):
         case = (name, rule, side, places[k])
         moved = at_threshold(config, places[k], BoundId(rule, side))
@@ -86,7 +87,9 @@ def check(
         for key, values in made.numbers.items():
             want = pytest.approx(metrics[PREFIX + key], rel=1e-6, abs=1e-6, nan_ok=True)
             assert float(values[k]) == want, (case, key)
-        assert np.array_equal(made.cells.at(k), binned(token_fates(batch, result, moved))), case
+        fates = token_fates(batch, result, moved)
+        assert np.array_equal(made.cells.at(k), binned(fates)), case
+        assert np.array_equal(of_tokens.at(k), fates), case
         if tried % 2:
             continue
         weights = weight_histogram(batch, result, moved)
@@ -100,19 +103,6 @@ def check(
             same_bars(made.statistic.counts["inside"][k], trace(bars, "inside"), case)
             same_bars(made.statistic.counts["outside"][k], trace(bars, "outside"), case)
             assert made.statistic.marks[k] == shapes(bars), case
-
-
-@pytest.mark.parametrize("name", ["decoupled_token_icepop", "decoupled_k3_rs"])
-def test_every_token_has_the_fate_that_the_correction_gives_it(name: str) -> None:
-    """Longer answers than the mask has cells, so that none may be shared."""
-    batch, config = make_record(0, sequences=6, width=1500).batch, preset(name)
-    rule = None if config.rollout_is else 0
-    side: Side = "upper" if config.rollout_is else "band"
-    tight = (1.001, 1.02, 1.5, 4.0) if config.rollout_is else (1e-4, 1e-2, 0.1, 1.0)
-    cells = token_cells(batch, config, tight, BoundId(rule, side))
-    for k, place in enumerate(tight):
-        moved = at_threshold(config, place, BoundId(rule, side))
-        assert cells.at(k).tolist() == token_fates(batch, correct(batch, moved), moved).tolist()
 
 
 def trace(figure, name: str) -> np.ndarray:
@@ -205,15 +195,3 @@ def test_a_batch_without_tokens_has_a_strip() -> None:
     empty = TokenBatch(nothing.bool(), rollout_log_probs=nothing, old_log_probs=nothing)
     made = strip(empty, CorrectionConfig(rollout_is="token"), (1.2, 2.0), BoundId(None, "upper"))
     assert {name: values.tolist() for name, values in made.numbers.items()} == {name: [0, 0] for name in made.numbers}
-
-
-def test_tokens_that_share_a_cell_show_the_most_severe() -> None:
-    """A row of 600 tokens is drawn as 200 cells of three. All ratios are 1 but one, which every bound below 4 cuts."""
-    ratios = torch.ones(1, 600)
-    ratios[0, 100] = 4.0
-    rollout = torch.full((1, 600), -3.0)
-    batch = TokenBatch.from_log_probs(rollout + ratios.log(), rollout, torch.ones(1, 600))
-    made = strip(batch, CorrectionConfig(rollout_is="token"), (2.0, 8.0), BoundId(None, "upper"))
-    assert made.cells.at(0).shape == (1, 200)
-    assert np.flatnonzero(made.cells.at(0)[0] == 3).tolist() == [33]
-    assert (made.cells.at(1) == 1).all()
