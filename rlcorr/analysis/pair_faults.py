@@ -143,9 +143,7 @@ def constant_runs(tokens: Tokens, real: Tensor) -> tuple[list[Symptom], Tensor]:
 def _filled_up(length: Tensor, width: Tensor) -> Tensor:
     """Return the answers whose run fills them up to the length of the answers before or after them, (A,).
 
-    Args:
-        length: tokens of the run at one end of each answer, (A,).
-        width: tokens of each answer, (A,), the run included.
+    Both numbers of tokens are of each answer, (A,): of the run at one end, and of the answer with the run.
     """
     block = pad((width[1:] != width[:-1]).long(), (1, 0)).cumsum(0)  # answers of one length
     shortest = length.clone().scatter_reduce(0, block, length, "amin", include_self=False)[block]
@@ -220,9 +218,7 @@ def shift(batch: TokenBatch) -> Symptom | None:
 def _by_few(test: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
     """Return what the test returns of all answers, a few at a time: of all at once it takes most of an import's memory.
 
-    Args:
-        test: gets log-probs (b, T) in float64 and the mask of their real tokens, and returns numbers per answer.
-        pairs: log-probs and mask of all answers, (B, T) each.
+    The test gets log-probs (b, T) in float64 and the mask of their real tokens, and returns numbers per answer.
     """
     few = zip(*(x.split(max(AT_ONCE // max(x.shape[1], 1), 1)) for x in pairs), strict=True)
     parts = [test(old.double(), rollout.double(), real) for old, rollout, real in few]

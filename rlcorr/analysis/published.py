@@ -167,7 +167,7 @@ def by_cause(measure: Measure = "k3") -> dict[KnownCause, Row]:
         cause = gap.format if gap.cause in ("rounding", "routing") else gap.cause
         if cause in WORDS:
             sizes.setdefault(cause, []).append((gap, size))
-    some = {cause: Row(WORDS[cause], tuple(sizes[cause])) for cause in sizes}
+    some: dict[KnownCause, Row] = {cause: Row(WORDS[cause], tuple(gaps_of)) for cause, gaps_of in sizes.items()}
     return dict(sorted(some.items(), key=lambda item: (item[0] in LAST, item[0] == LAST[-1], item[1].high)))
 
 

@@ -270,12 +270,9 @@ def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
     H, between 0 and ln V, is the Rényi entropy of order β of the other tokens. It differs between positions, and pairs
     of log-probs do not contain it. Still, there must be one β for which the H of every token, y/(β − 1) − x, is between
     0 and ln V. Noise, which has both signs, fails this test. The slope of y over x (the median over pairs of tokens
-    half a batch apart) is β − 1 = 1/T − 1 with T = T_p/T_q, if H has no slope itself.
-
-    The pairs do not give T exactly, because H does have a slope: on random logits the slope of y was 0.45 to 1.05 times
-    1/T − 1, closest for small vocabularies and for realistic, steep ones. They do not show which side is wrong, nor
-    anything that is in neither log-prob. The strength is the share of tokens that pass: at least `fitting`, and
-    `BELOW_ONE` or more if the mean ratio is clearly below 1, as it is if noise hides a cut.
+    half a batch apart) is about β − 1 = 1/T − 1 with T = T_p/T_q; it was 0.45 to 1.05 times that on random logits,
+    because H has a slope, too. The strength is the share of tokens that pass: at least `fitting`, and `BELOW_ONE` or
+    more if the mean ratio is clearly below 1, as it is if noise hides a cut.
     """
     x, y, _ = logits(tokens)
     if len(x) < FEWEST:

@@ -167,10 +167,8 @@ def gradient_truth(
 ) -> GradientTruth:
     """Return the expected value and the variance of the gradient of this correction and loss.
 
-    Denominators and batch normalisation take their expected values, as in a very large batch.
-
-    Args:
-        advantages: one per response, (N,).
+    Denominators and batch normalisation take their expected values, as in a very large batch. The advantages are one
+    per response, (N,).
 
     Raises `UsageError` for a loss that selects tokens by statistics of the batch (clip_cov, kl_cov).
     """

@@ -32,6 +32,26 @@ def test_truncated_weights_by_hand() -> None:
     assert curve.numbers["trained_eff_sample_size"].tolist() == pytest.approx([5.5**2 / 37])
 
 
+def test_masked_weights_keep_what_a_rule_on_the_same_ratio_keeps() -> None:
+    """Upper 2 drops r = 4 and keeps 2, 1, ½: Σw² = 21/4 over three tokens, mean weight 3.5/4."""
+    batch = of_ratios([4.0, 2.0, 1.0, 0.5])
+    masked, ruled = bound_curve(batch, MASK, [2.0]), bound_curve(batch, rule("token_k1", 3.0), [2.0])
+    for curve in (masked, ruled):
+        assert curve.unchanged.tolist() == [0.75]
+        assert curve.kept_chi2.tolist() == pytest.approx([21 / 4 / 3 - 1], rel=1e-6)
+        assert curve.kept_k3.tolist() == pytest.approx([0.5 / 3], rel=1e-6)  # 1 − log 2 + 0 + log 2 − ½ over three
+    assert masked.mean_weight.tolist() == pytest.approx([3.5 / 4])
+    assert ruled.mean_weight.tolist() == [0.75]  # a rule alone gives every kept token a weight of 1
+
+
+def test_a_rule_that_concerns_some_tokens_keeps_the_others_of_a_rejected_row() -> None:
+    """seq_max_k2 = 2 > 1 drops the row, but of its tokens only those with A < 0: one of three."""
+    batch = of_log_ratios(torch.tensor([[2.0, 0.0, 0.0]])).replace(advantages=torch.tensor([[1.0, -1.0, 0.0]]))
+    curve = bound_curve(batch, rule("seq_max_k2_negative", 3.0), [1.0, 2.5])
+    assert curve.unchanged.tolist() == pytest.approx([2 / 3, 1.0])
+    assert curve.numbers["rollout_rs_seq_masked_fraction"].tolist() == [1.0, 0.0]
+
+
 def test_an_outlier_outside_of_the_bounds_costs_no_digits() -> None:
     """The first row's largest r² is e⁴⁰ = 2e17; χ² of the second row is (e^2d + e^−2d)/2 − 1 with d = 2⁻²⁰."""
     d = 2.0**-20

@@ -11,7 +11,7 @@ from causes import TOKENS, Drawn, batch_of, cut, draw, moved, noisy, patterns, r
 from torch import Tensor
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.log_prob_pairs import logits, median_slope, tokens_of, worst_share
+from rlcorr.analysis.log_prob_pairs import logits, tokens_of
 from rlcorr.analysis.symptoms import SIGNS, Pattern, Symptom
 from rlcorr.analysis.triage import top_p_mass, triage
 from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
@@ -343,16 +343,3 @@ def test_a_step_with_two_patterns_is_in_both() -> None:
 
 
 # --- numbers of the pairs ---
-
-
-def test_the_slope_is_of_tokens_half_a_batch_apart() -> None:
-    """Sorted by x: (0, 4), (1, 5), (2, 6) with the third pair's y spoilt; 3 stands in the middle and has no partner."""
-    x, y = torch.tensor([6.0, 0, 1, 2, 3, 4, 5]).double(), torch.tensor([900.0, 0, 2, 4, 6, 8, 10]).double()
-    assert median_slope(x, y) == 2
-
-
-@pytest.mark.parametrize(
-    ("values", "share"), [([1.0] * 200, 0.01), ([0.0] * 5, 0), ([3.0, 1.0], 0.75), ([0.0] * 150 + [1.0] * 4, 0.5)]
-)
-def test_worst_share(values: list[float], share: float) -> None:
-    assert worst_share(torch.tensor(values).double()) == pytest.approx(share)

@@ -15,7 +15,7 @@ from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree, answers_of, paths_of
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.report import compare, compare_gradients, report
+from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.presets import preset
 from rlcorr.rules import RejectionRule
@@ -188,16 +188,6 @@ def test_the_share_that_differences_between_prompts_give() -> None:
     assert got.reference_noise.value == pytest.approx(share * 3 / 4, rel=1e-4)
     many = noise_of(worlds, replicates=200)
     assert 0 < many.low < share < many.high <= 1
-
-
-def test_a_comparison_of_exact_gradients() -> None:
-    sketch = exact_sketch(UNEQUAL, everything(UNEQUAL))
-    (a, of_a), (b, of_b) = CASES["token"], CASES["nothing"]
-    compared = compare_gradients(sketch.answers.batch, sketch, a, b, batch_sizes=SIZES, replicates=1)
-    expected_a, expected_b = (by_loops(UNEQUAL, weights, "token-mean") for weights in (of_a, of_b))
-    for size, paired in zip(SIZES, compared.progress, strict=True):
-        assert paired.value == pytest.approx(expected_b[str(size)] - expected_a[str(size)], abs=2e-4)
-    assert compared.cosine.value == pytest.approx(expected_b["cosine"] - expected_a["cosine"], abs=2e-4)
 
 
 # --- the tree ---

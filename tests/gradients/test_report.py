@@ -152,29 +152,6 @@ def test_the_parts_of_a_bias(mode: Aggregation, sampled: Sampled) -> None:
         assert interval.low - margin <= exact <= interval.high + margin, (name, exact, interval)
 
 
-def test_the_best_threshold(sampled: Sampled) -> None:
-    """Of few responses truncated weights make the most progress, of many the unbounded ones: as exactly computed."""
-    thresholds, sizes = [0.3, 1.0, 3.0, math.inf], (4, 100_000)
-    corrections = [CorrectionConfig(rollout_is="sequence", rollout_is_threshold=t) for t in thresholds]
-    truths = [toy.gradient_truth(WORLD, POLICIES, REWARDS, c) for c in corrections]
-    batch, sketch = sampled
-    ranking = gradients.compare(batch, sketch, corrections, batch_sizes=sizes)
-    for place, (size, choice) in enumerate(zip(sizes, ranking.choices, strict=True)):
-        exact = [truth.progress(size) for truth in truths]
-        assert sum(choice.support) == pytest.approx(1)
-        likely = {n for n, share in enumerate(choice.support) if share > 0.05}
-        assert choice.best in likely
-        assert max(range(4), key=exact.__getitem__) in likely
-        assert sorted(number for group in choice.groups for number in group) == [0, 1, 2, 3]
-        assert choice.groups[0][0] == choice.best
-        for report, correction in zip(ranking.reports, corrections, strict=True):
-            alone = gradients.report(batch, sketch, correction, batch_sizes=sizes)
-            assert report.progress[place].value == pytest.approx(alone.progress[place].value, rel=1e-4)
-    few, many = ranking.choices
-    assert few.support[3] < 0.05 < many.support[3]
-    assert many.over_nothing.tells
-
-
 def test_without_a_reference_the_target_is_the_gradient_of_exact_weights(sampled: Sampled) -> None:
     """Exact weights then have no bias at all, and the other numbers agree with those of 64,000 on-policy answers within
     the two intervals."""
@@ -199,17 +176,3 @@ def test_what_cannot_be_reported(sampled: Sampled) -> None:
         gradients.report(batch.replace(advantages=None), sketch, CorrectionConfig())
     with pytest.raises(UsageError, match="it is of another step"):
         gradients.report(batch.rows(slice(0, 10)), sketch, CorrectionConfig())
-
-
-def test_a_batch_in_float64_has_the_same_report(sampled: Sampled) -> None:
-    """A trainer that keeps log-probs in float64 may hand them over as they are."""
-    batch, sketch = sampled
-    wide = batch.replace(**{name: x.double() for name, x in batch.tensors().items() if x.is_floating_point()})
-    for correction in (CASES["sequence weights"], STAGES["denominator"]):
-        narrow = gradients.report(batch, sketch, correction, replicates=20)
-        wider = gradients.report(wide, sketch, correction, replicates=20)
-        for name in ("length", "bias", "cosine", "scale", "variance", "ess"):
-            assert getattr(wider, name).value == pytest.approx(getattr(narrow, name).value, rel=1e-3, abs=1e-4), name
-            assert getattr(wider, name).high == pytest.approx(getattr(narrow, name).high, rel=1e-3, abs=1e-4), name
-        assert wider.progress[0].low == pytest.approx(narrow.progress[0].low, rel=1e-3, abs=1e-4)
-        assert math.isfinite(decompose(wide, sketch, correction, replicates=20).level.value)

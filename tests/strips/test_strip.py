@@ -188,10 +188,3 @@ def test_a_nan_weight_is_on_no_side_and_masked() -> None:
 def nan_batch() -> TokenBatch:
     """One sequence; float64, so that a ratio lies exactly on the bound of its own value."""
     return of_log_ratios(torch.tensor([[1.5, 2.0, torch.nan]], dtype=torch.float64).log())
-
-
-def test_a_batch_without_tokens_has_a_strip() -> None:
-    nothing = torch.zeros(2, 0)
-    empty = TokenBatch(nothing.bool(), rollout_log_probs=nothing, old_log_probs=nothing)
-    made = strip(empty, CorrectionConfig(rollout_is="token"), (1.2, 2.0), BoundId(None, "upper"))
-    assert {name: values.tolist() for name, values in made.numbers.items()} == {name: [0, 0] for name in made.numbers}
