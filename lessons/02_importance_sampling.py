@@ -47,8 +47,8 @@ from show import picture, show
 from rlcorr import CorrectionConfig
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
-from rlcorr.gradients.comparison import compare_gradients
 from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.report import compare_gradients
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch

@@ -53,7 +53,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import KEPT, REJECTED, fade, figure
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.losses.objective import policy_loss, score_coefficients
 from rlcorr.losses.per_token import ppo_clip

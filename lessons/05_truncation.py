@@ -36,7 +36,7 @@ from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import ACROSS, bars_with_errors, fade, figure, vertical_line
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import gradient_truth, log_probs, probabilities, small_world

@@ -37,7 +37,7 @@ from rlcorr import CorrectionConfig, RejectionRule, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.figures.mismatch import by_length
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 from rlcorr.gradients.toy import Policies, gradient_truth, kl, log_probs, probabilities, random_policy, visits, world
 from rlcorr.losses.per_token import gspo
 from rlcorr.ratios import log_ratio, over_sequence, ratio

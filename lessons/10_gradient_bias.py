@@ -54,9 +54,7 @@ from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, bars_with_errors, figure
 from rlcorr.figures.gradients import parts_of_bias
 from rlcorr.gradients.bootstrap import EXACT_WEIGHTS
-from rlcorr.gradients.comparison import compare_gradients
-from rlcorr.gradients.decomposition import decompose
-from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.report import compare, compare_gradients, decompose, report
 from rlcorr.gradients.toy import gradient_truth, small_world
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.records import runs

@@ -39,7 +39,7 @@ from sentences import above, bracketed, say
 from show import moving_picture, picture, show
 
 from rlcorr import correct, preset
-from rlcorr.analysis.choosing import choose_bound, kept, pairs_of
+from rlcorr.analysis.budget import choose_bound, kept, pairs_of
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.figures.histograms import statistic_histogram
 from rlcorr.foreign.import_run import import_file

@@ -10,12 +10,9 @@ from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.bounds import BoundId, at_threshold, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.gradients import contributions
+from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
-from rlcorr.gradients.comparison import GradientComparison, compare_gradients
-from rlcorr.gradients.decomposition import Decomposition, decomposition, stages
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
-from rlcorr.gradients.report import GradientReport, Ranking, compare, report_of, samples_of
 from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
 from rlcorr.gradients.toy import small_world
@@ -66,36 +63,39 @@ def sketched(run: Path, step: int) -> Sketched:
     return Sketched(_identity(run, step), batch, sketch, spread_of(recorded.step(run, step).batch))
 
 
-def reported(measured: Sketched, config: CorrectionConfig) -> GradientReport:
+def reported(measured: Sketched, config: CorrectionConfig) -> report.GradientReport:
     """Return what `rlcorr.gradients.report` returns, from cached parts.
 
     Raises `UsageError` for a loss that has no gradient per token.
     """
-    return report_of(samples_of(_contribution(measured, config), _samples(measured), BATCH_SIZES))
+    return report.report_of(report.samples_of(_contribution(measured, config), _samples(measured), BATCH_SIZES))
 
 
 @cached(16, _over_bound)
 def measured_at(
     measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds: tuple[float, ...]
-) -> list[tuple[GradientReport, Decomposition]]:
+) -> list[tuple[report.GradientReport, report.Decomposition]]:
     """Return `reported` and `decomposed` at each threshold of this bound, whatever its present value."""
     samples, parts, reports = _samples(measured), {}, []
     for threshold in thresholds:
-        of_threshold = stages(at_threshold(config, threshold, bound))
+        of_threshold = report.stages(at_threshold(config, threshold, bound))
         # Keep this threshold's stages only: most are the same at the next one, and all together are too large.
         parts = {stage: parts.get(stage) or _contribution_anew(measured, stage) for stage in of_threshold}
-        in_order = [parts[stage] for stage in of_threshold]
-        reports.append((report_of(samples_of(in_order[-1], samples, BATCH_SIZES)), decomposition(in_order, samples)))
+        whole, in_order = parts[of_threshold[-1]], [parts[stage] for stage in of_threshold]
+        of_whole = report.report_of(report.samples_of(whole, samples, BATCH_SIZES))
+        reports.append((of_whole, report.decomposition(in_order, samples)))
     return reports
 
 
-def decomposed(measured: Sketched, config: CorrectionConfig) -> Decomposition:
+def decomposed(measured: Sketched, config: CorrectionConfig) -> report.Decomposition:
     """Return the parts of the bias. The first two stages do not depend on a bound, so they are cached."""
-    return decomposition([_contribution(measured, stage) for stage in stages(config)], _samples(measured))
+    return report.decomposition([_contribution(measured, stage) for stage in report.stages(config)], _samples(measured))
 
 
-def compared(measured: Sketched, a: CorrectionConfig, b: CorrectionConfig, batch_size: int) -> GradientComparison:
-    return compare_gradients(measured.batch, measured.sketch, a, b, batch_sizes=[batch_size])
+def compared(
+    measured: Sketched, a: CorrectionConfig, b: CorrectionConfig, batch_size: int
+) -> report.GradientComparison:
+    return report.compare_gradients(measured.batch, measured.sketch, a, b, batch_sizes=[batch_size])
 
 
 @cached(64, _over_bound, "Measuring the gradient at every threshold …")
@@ -112,9 +112,9 @@ def moving_range(measured: Sketched, config: CorrectionConfig, bound: BoundId) -
 
 
 @cached(16, lambda measured: measured.identity, "Measuring the gradient of every preset …")
-def all_presets(measured: Sketched) -> Ranking:
+def all_presets(measured: Sketched) -> report.Ranking:
     """Rank all presets without score centering; the reports are in the order of `RANKED`."""
-    return compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
+    return report.compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
 
 
 @cached(32, lambda measured, next_tokens, target: (measured.identity, target))

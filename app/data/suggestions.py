@@ -1,6 +1,6 @@
 """Corrections and their effect on a run: what a system ships, and thresholds by budget. Cached by the run's files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import streamlit as st
@@ -8,7 +8,7 @@ from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
-from rlcorr.analysis.choosing import AtLength, Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
+from rlcorr.analysis.budget import Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
 from rlcorr.analysis.symptoms import Symptom, mend_first
 from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
 from rlcorr.bounds import BAND
@@ -34,7 +34,7 @@ class Suggestion:
     """The upper bound that was chosen; None for published numbers."""
     before: Kept | None = None
     """Effect on the steps on which the threshold was chosen; None if that is the only step."""
-    by_length: tuple[AtLength, ...] = ()
+    by_length: dict[int, Kept] = field(default_factory=dict)
     """Effect on the same answers cut to fewer tokens, on the steps on which it was chosen."""
 
     @property

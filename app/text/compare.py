@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from rlcorr.analysis.comparison import Agreement, MetricPair
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.comparison import GradientComparison
+from rlcorr.gradients.report import GradientComparison
 from rlcorr.measuring.metrics import describe
 from text.formatting import number, percent, short_exponent, table
 from text.gradient import NUMBERS, short

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import Target
-from rlcorr.gradients.progress import Choice
+from rlcorr.gradients.report import Choice
 from rlcorr.gradients.sketch import SampledSketch, SampledUnits, Sketch
 from rlcorr.types import TokenBatch
 from text.formatting import percent

@@ -2,8 +2,7 @@
 
 import math
 
-from rlcorr.analysis.token_formulas import digits
-from rlcorr.analysis.token_story import RowOrder, TokenStory
+from rlcorr.analysis.token_story import RowOrder, TokenStory, digits
 from rlcorr.records.token_texts import END, NEW_LINE, NO_TEXT, TextKind
 from rlcorr.teaching.glossary import define
 from text.formatting import number, percent, plain
@@ -113,8 +112,8 @@ def numbers(story: TokenStory, weighted: bool) -> list[list[str]]:
     `weighted`: whether the configuration has weights.
     """
     rows = [
-        ["π_rollout, the sampler", digits(story.rollout_log_prob), digits(story.rollout_prob)],
-        ["π_old, the trainer", digits(story.old_log_prob), digits(story.old_prob)],
+        ["π_rollout, the sampler", digits(story.rollout_log_prob), digits(math.exp(story.rollout_log_prob))],
+        ["π_old, the trainer", digits(story.old_log_prob), digits(math.exp(story.old_log_prob))],
         ["r = π_old/π_rollout", digits(story.log_ratio), digits(story.ratio)],
     ]
     if weighted:

@@ -4,7 +4,7 @@ import math
 import re
 
 from rlcorr import CorrectionConfig
-from rlcorr.analysis.choosing import CLIPPED_LIMIT, ESS_LIMIT
+from rlcorr.analysis.budget import CLIPPED_LIMIT, ESS_LIMIT
 from rlcorr.analysis.published import Measure
 from rlcorr.foreign.import_run import ImportSummary
 from rlcorr.rules import RejectionRule

@@ -29,7 +29,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison, histograms
-from rlcorr.gradients.comparison import GradientComparison
+from rlcorr.gradients.report import GradientComparison
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.agreement import agreement_strip

@@ -29,9 +29,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
 from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.decomposition import Decomposition
-from rlcorr.gradients.progress import Choice, units_needed
-from rlcorr.gradients.report import GradientReport
+from rlcorr.gradients.report import Choice, Decomposition, GradientReport, units_needed
 from rlcorr.gradients.sketch import ExactSketch, sampled_units
 from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.presets import PRESETS, RANKED

@@ -18,8 +18,7 @@ from text.formatting import number, plain, table
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import largest_hundredth
-from rlcorr.analysis.token_formulas import formulas
-from rlcorr.analysis.token_story import furthest_token, mean_ratios, ordered_rows, token_story
+from rlcorr.analysis.token_story import formulas, furthest_token, mean_ratios, ordered_rows, token_story
 from rlcorr.bounds import at_threshold
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError

@@ -203,9 +203,10 @@ def _by_budget(
     if reached and len(reached[0].by_length) > 1:
         *cuts, whole = reached[0].by_length
         st.markdown(f"**{yours_text.BY_LENGTH}**")
-        lengths = [yours_text.FIRST.format(length=cut.length) for cut in cuts]
-        columns = [yours_text.BUDGET_COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole.length)]
-        st.html(table(columns, [[_what(one), *(percent(at.kept.share) for at in one.by_length)] for one in reached]))
+        lengths = [yours_text.FIRST.format(length=cut) for cut in cuts]
+        columns = [yours_text.BUDGET_COLUMNS[0], *lengths, yours_text.WHOLE.format(length=whole)]
+        lines = [[_what(one), *(percent(cut.share) for cut in one.by_length.values())] for one in reached]
+        st.html(table(columns, lines))
         st.caption(yours_text.BY_LENGTH_IS)
 
 

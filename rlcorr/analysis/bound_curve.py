@@ -42,6 +42,19 @@ class MovingBounds:
         lower = self.lower.to(statistic.dtype)
         return torch.searchsorted(-lower, -statistic.contiguous())
 
+    def first_inside(self, statistic: Tensor) -> Tensor:
+        """Return the first index at which the statistic is inside both bounds; K if there is none, and for NaN."""
+        return torch.maximum(self.first_not_above(statistic), self.first_not_below(statistic))
+
+    def of_weights(self) -> tuple[Tensor, Tensor]:
+        """Return the lower and upper bounds of the weights, (K,) each, rounded to the float32 of the weights.
+
+        The lower bound is 0 if there is none.
+        """
+        sides = [(c.rollout_is_threshold_lower or 0.0, c.rollout_is_threshold) for c in self.corrections]
+        lower, upper = torch.tensor(sides).double().T
+        return lower, upper
+
 
 def moving_bounds(correction: CorrectionConfig, slider_values: Sequence[float], bound: BoundId) -> MovingBounds:
     """Move one bound over the slider values.
@@ -112,17 +125,12 @@ def _rule_entries(
 ) -> Tensor:
     """Return the first index at which the rule keeps each token, (B, T); 0 if the rule does not concern the token."""
     rule = correction.rollout_rs[rule_index]
-    first = statistic_entries(rule_statistic(rule, batch, d), moving).expand_as(d)
+    first = moving.first_inside(rule_statistic(rule, batch, d)).expand_as(d)
     if rule.applies_to == "all":
         return first
     # No bounds contain NaN, so a token that passes with NaN is one that the rule does not concern.
     concerned_fails = passes(rule, d.new_full((), torch.nan), batch, d)
     return torch.where(concerned_fails, 0, first)
-
-
-def statistic_entries(statistic: Tensor, moving: MovingBounds) -> Tensor:
-    """Return the first index at which a statistic is inside; K for NaN."""
-    return torch.maximum(moving.first_not_above(statistic), moving.first_not_below(statistic))
 
 
 @dataclass(frozen=True)
@@ -180,11 +188,6 @@ def bound_curve(
 
     Raises:
         UsageError: as `correct` does, and for thresholds in another order.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
-    >>> curve = bound_curve(batch, CorrectionConfig(rollout_is="token"), [2.0, 4.0])  # ratios 1 and e
-    >>> [round(x, 3) for x in curve.mean_weight.tolist()], curve.unchanged.tolist()
-    ([1.5, 1.859], [0.5, 1.0])
     """
     batch = TokenBatch(**{name: tensor.cpu() for name, tensor in batch.tensors().items()})
     moved = moving_correction(batch, correction, thresholds, bound)
@@ -214,35 +217,26 @@ def moving_correction(
     moving = moving_bounds(correction, slider_values, bound)
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     entries = entry_index(batch, d, correction, moving, bound)
-    weights = token_weights(batch, d, correction, bound)
-    mask = batch.response_mask
+    mask, unbounded = batch.response_mask, correction.weights
+    if unbounded is None or bound.rule_index is not None:
+        weights = importance_weights(d, mask, correction)
+    else:
+        weights = ratio(unbounded.raw(d, mask)).expand_as(d)
+        weights = weights.nan_to_num(0.0) if unbounded.mode == "mask" else weights
     columns = (entries.kept, entries.not_above, entries.not_below, weights.double())
     items = WeightedItems(*(x[mask] for x in columns))
     sums = weight_sums(items, moving, bound)
     factors = torch.ones(len(moving.upper), dtype=torch.float64)
-    if correction.weights is not None and correction.weights.normalise:
-        votes = sums if correction.weights.per_token else _sequence_sums(batch, weights, moving, entries, bound)
+    if unbounded is not None and unbounded.normalise:
+        votes = sums if unbounded.per_token else _sequence_sums(batch, weights, moving, entries, bound)
         factors = norm_divisor(votes.total / votes.count.clamp(min=1))
     return MovingCorrection(bound, moving, d, entries, weights, items, sums, factors)
 
 
 def running(first: Tensor, positions: int, values: Tensor | None = None) -> Tensor:
-    """Sum the values of the items (or count the items) that have come in at each index: (N,) → (K,) float64.
-
-    >>> running(torch.tensor([0, 2, 9]), 3).tolist()
-    [1.0, 1.0, 2.0]
-    """
+    """Sum the values of the items (or count the items) that have come in at each index: (N,) → (K,) float64."""
     counted = torch.bincount(first.clamp(max=positions), values, minlength=positions + 1)
     return counted[:positions].double().cumsum(0)
-
-
-def token_weights(batch: TokenBatch, d: Tensor, correction: CorrectionConfig, bound: BoundId) -> Tensor:
-    """Compute the weights of the tokens, (B, T): unbounded if the weights' own bounds move, else bounded."""
-    mask, unbounded = batch.response_mask, correction.weights
-    if unbounded is None or bound.rule_index is not None:
-        return importance_weights(d, mask, correction)
-    weights = ratio(unbounded.raw(d, mask)).expand_as(d)
-    return weights.nan_to_num(0.0) if unbounded.mode == "mask" else weights
 
 
 def weight_sums(items: WeightedItems, moving: MovingBounds, bound: BoundId) -> WeightSums:
@@ -259,20 +253,10 @@ def weight_sums(items: WeightedItems, moving: MovingBounds, bound: BoundId) -> W
     values, above, below, first = (x[kept] for x in (items.values, items.not_above, items.not_below, items.inside))
     total, squares = running(first, positions, values), running(first, positions, values**2)
     if moving.corrections[0].rollout_is_mode == "truncate":
-        for entered, bounds in ((above, upper_bounds(moving)), (below, lower_bounds(moving))):
+        for entered, bounds in zip((below, above), moving.of_weights(), strict=True):
             outside = len(values) - running(entered, positions)
             total, squares = total + outside * bounds, squares + outside * bounds**2
     return WeightSums(torch.full_like(total, len(values)), total, squares)
-
-
-def upper_bounds(moving: MovingBounds) -> Tensor:
-    """Return the upper bounds of the weights, (K,) float64, rounded to the float32 of the weights that they cut."""
-    return torch.tensor([c.rollout_is_threshold for c in moving.corrections]).double()
-
-
-def lower_bounds(moving: MovingBounds) -> Tensor:
-    """Return the lower bounds of the weights as `upper_bounds` does; 0 if there is none."""
-    return torch.tensor([c.rollout_is_threshold_lower or 0.0 for c in moving.corrections]).double()
 
 
 def headline_numbers(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCorrection) -> dict[str, Tensor]:

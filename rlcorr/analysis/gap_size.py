@@ -1,11 +1,10 @@
 """The size of the gap in a batch, and the share of its tokens and answers within narrow bands around a ratio of 1."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from rlcorr.correction import old_log_probs
 from rlcorr.masked import masked_mean, masked_sum
@@ -70,14 +69,9 @@ def total_size(sizes: Iterable[GapSize | None]) -> GapSize | None:
     some = [size for size in sizes if size is not None]
     if not some:
         return None
-    return GapSize(
-        sum(size.tokens for size in some),
-        sum(size.answers for size in some),
-        sum(size.k3_sum for size in some),
-        sum(size.abs_sum for size in some),
-        tuple(map(sum, zip(*(size.tokens_within for size in some), strict=True))),
-        tuple(map(sum, zip(*(size.answers_within for size in some), strict=True))),
-    )
+    tokens, answers, k3_sums, abs_sums, *within = zip(*(vars(size).values() for size in some), strict=True)
+    per_band = (tuple(map(sum, zip(*counts, strict=True))) for counts in within)
+    return GapSize(sum(tokens), sum(answers), sum(k3_sums), sum(abs_sums), *per_band)
 
 
 @dataclass(frozen=True)
@@ -93,9 +87,7 @@ class Averages:
 def averages(batch: TokenBatch, named: Collection[tuple[int, int]] = ()) -> dict[str, Averages]:
     """Return the averages of |d|, k3, e^|d| and r over the tokens with finite log-probs, by the names of a symptom.
 
-    Args:
-        batch: the pairs. It must have a token with two finite log-probs besides the named ones.
-        named: (row, column) of tokens that one of the means leaves out.
+    One of the means leaves out the `named` tokens, (row, column); there must be others.
     """
     d = (old_log_probs(batch).detach() - batch.rollout_log_probs.detach()).double()
     mask = batch.response_mask & d.isfinite()
@@ -104,15 +96,9 @@ def averages(batch: TokenBatch, named: Collection[tuple[int, int]] = ()) -> dict
         others[row, column] = False
     size, rest = d[mask].abs(), d[others]
     smallest = d[mask][size.argsort()[: max(1, len(size) - math.ceil(TRIMMED * len(size)))]]
-    functions: dict[str, Callable[[Tensor], Tensor]] = {
-        "abs_log_ratio": torch.abs,
-        "k3": k3,
-        "mult_error": lambda x: ratio(x.abs()),
-        "mean_ratio": ratio,
-    }
-    return {
-        name: Averages(
-            float(f(d[mask]).mean()), float(f(rest).mean()), float(f(smallest).mean()), float(f(d[mask]).median())
-        )
-        for name, f in functions.items()
-    }
+    functions = {"abs_log_ratio": torch.abs, "k3": k3, "mult_error": lambda x: ratio(x.abs()), "mean_ratio": ratio}
+    by_name = {}
+    for name, function in functions.items():
+        mean, without, trimmed = (float(function(x).mean()) for x in (d[mask], rest, smallest))
+        by_name[name] = Averages(mean, without, trimmed, float(function(d[mask]).median()))
+    return by_name

@@ -16,27 +16,20 @@ from rlcorr.analysis.symptoms import SIGNS, Symptom, percent, short, some_rows
 from rlcorr.types import TokenBatch
 
 LEFT = 0.25
-"""Largest share of Σ|d| of an answer that a move or another base may leave. Of 62,400 moves of unrelated rows with 10
-to 100 tokens, over vocabularies of 12 and 800, one leaves less (a row of 20), and no row of 40 or more leaves less than
-0.48. Temperatures with the β of a base leave more in nearly every answer: log Σ exp(βq) differs between positions."""
+"""Largest share of Σ|d| of an answer that a move or another base may leave. Moves of unrelated rows of 40 tokens leave
+at least 0.48."""
 IMPOSSIBLE, FEWEST_FILLED = -50.0, 3
 """A log-prob that no sampler draws, e^−50 is 2e-22; and the number of tokens that must have such a value, equal in all
 bits, before it is reported as a fill value."""
 LOG_HALF, UNFILLED = -0.6931, 0.03
 """Share of the zeros of one side that must be below what a cut explains, see `unfilled`. It counts only zeros to which
-the other side gives a probability below one half.
-
-Measured on softmaxes over 12 to 5,000 tokens with noise of 0 to 1 on the logits. Zeros made by top-p 0.3 to 0.99 or
-top-k 5: at most 0.003 (2 of 676; over three tokens 0.016). With 2.5 to 90 % of the tokens unfilled: at least 0.197, and
-at least 0.097 together with the zeros of top-p 0.9. Eleven recorded runs (a dense model, a mixture of experts, long
-answers): 0 as recorded (`top_p` has 776 zeros), and at least 0.25 after 5 to 50 % of their columns are set to 0.
-"""
+the other side gives a probability below one half. Zeros of cuts have at most 0.016, unfilled tokens at least 0.097."""
 RUN, RUN_SHARE = 2, 0.01
 """Tokens of a run of one constant at an end of an answer from which on it may be padding, and the smallest share of the
 tokens that is reported; less changes no number that anyone reads."""
 FILLED_UP = 0.4
 """Share of the answers between others of their length that must have a run. In micro-batches of two it is one half; in
-a recorded run of which most answers are cut off, and many end in tokens of probability 1, it is 0.13."""
+a recorded run of which many answers end in tokens of probability 1, it is 0.13."""
 ALL, UNEQUAL = 0.9, 8
 """Share of the answers with a run, and the difference between the longest and the shortest run, if all answers of the
 batch are equally long and none is without a run."""
@@ -57,15 +50,10 @@ BASES = {
     LN2: f"the engine's log-probs are in base 2, that is in bits: {_BITS}",
     1 / LN10: f"the trainer's log-probs {_DECIMAL}",
     1 / LN2: f"the trainer's log-probs are in base 2, that is in bits: {_BITS}",
-    LN10 / LN2: "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2 (by 0.6931)",
-    LN2 / LN10: "the engine's log-probs are in base 2 (multiply them by 0.6931), the trainer's in base 10 (by 2.3026)",
 }
 """p/q if both sides mean the same probabilities → what to do. The natural logarithm is used everywhere here."""
 NEAR, SPREAD = 0.02, 0.4
-"""Largest relative distance of the median of p/q from one of them, and of four fifths of all p/q. Noise of one size on
-all logits has at most the second; one large token, which would decide the sums of an answer, has not."""
-SMALLEST = 0.2
-"""Share of Σ|q| that Σ|d| of an answer must have: it is |p/q − 1|, at least 0.3, less `LEFT`. Only saves time."""
+"""Largest relative distance of the median of p/q from one of them, and of four fifths of all p/q."""
 OF_ANOTHER_BASE, IN_ANSWER = 20, 4
 """Smallest number of tokens, in all answers of another base together and in one of them."""
 
@@ -155,9 +143,7 @@ def constant_runs(tokens: Tokens, real: Tensor) -> tuple[list[Symptom], Tensor]:
 def _filled_up(length: Tensor, width: Tensor) -> Tensor:
     """Return the answers whose run fills them up to the length of the answers before or after them, (A,).
 
-    Args:
-        length: tokens of the run at one end of each answer, (A,).
-        width: tokens of each answer, (A,), the run included.
+    Both numbers of tokens are of each answer, (A,): of the run at one end, and of the answer with the run.
     """
     block = pad((width[1:] != width[:-1]).long(), (1, 0)).cumsum(0)  # answers of one length
     shortest = length.clone().scatter_reduce(0, block, length, "amin", include_self=False)[block]
@@ -207,36 +193,6 @@ def unfilled(side: Tensor, other: Tensor) -> Tensor:
     return zeros & below_half if enough else torch.zeros_like(zeros)
 
 
-def opposite_sides(tokens: Tokens) -> Symptom | None:
-    """Check whether answers of one side begin or end with zeros, and agree with the other if moved by their number.
-
-    The number of zeros is the length of the padding, so it differs between answers. The strength is the share of Σ|Δ|
-    that the move removes, on the tokens that have a counterpart.
-    """
-    is_zero = (tokens.rollout == 0) | (tokens.old == 0)
-    if not bool(is_zero.any()):
-        return None
-    answers = tokens.answer
-    part = select_tokens(tokens, torch.isin(answers, answers[is_zero].unique()))
-    answer, width, place = part.answer, part.widths, part.place
-    symptoms = []
-    for name, side, other in (("engine", part.rollout, part.old), ("trainer", part.old, part.rollout)):
-        for end, places in (("left", place), ("right", width[answer] - 1 - place)):
-            zeros = width.scatter_reduce(0, answer[side != 0], places[side != 0], "amin")[answer]
-            text = ((zeros > 0) & (places >= zeros)).nonzero()[:, 0]
-            moved = text - zeros[text] if end == "left" else text + zeros[text]
-            before, after = (float((side[text] - other[at]).abs().sum()) for at in (text, moved))
-            if len(text) < MOVED or not after < LEFT * before:
-                continue
-            rows = some_rows(part.rows[answer[text].unique()], len(tokens.widths))
-            sizes = {"before": short(before / len(text)), "after": short(after / len(text))}
-            symptom = SIGNS["opposite sides"].symptom(
-                1 - after / before, mismatch_numbers(tokens), side=name, end=end, rows=rows, **sizes
-            )
-            symptoms.append(symptom)
-    return strongest(symptoms)
-
-
 # --- log-probs of a neighbouring token ---
 
 
@@ -262,9 +218,7 @@ def shift(batch: TokenBatch) -> Symptom | None:
 def _by_few(test: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]], pairs: Sequence[Tensor]) -> list[Tensor]:
     """Return what the test returns of all answers, a few at a time: of all at once it takes most of an import's memory.
 
-    Args:
-        test: gets log-probs (b, T) in float64 and the mask of their real tokens, and returns numbers per answer.
-        pairs: log-probs and mask of all answers, (B, T) each.
+    The test gets log-probs (b, T) in float64 and the mask of their real tokens, and returns numbers per answer.
     """
     few = zip(*(x.split(max(AT_ONCE // max(x.shape[1], 1), 1)) for x in pairs), strict=True)
     parts = [test(old.double(), rollout.double(), real) for old, rollout, real in few]
@@ -346,8 +300,6 @@ def other_base(tokens: Tokens) -> Symptom | None:
     """
     answer = tokens.answer
     gap = torch.bincount(answer, (tokens.old - tokens.rollout).abs())
-    if not bool((gap > SMALLEST * torch.bincount(answer, tokens.rollout.abs())).any()):
-        return None
     resolved = (tokens.old < -0.01) & (tokens.rollout < -0.01)
     count = torch.bincount(answer[resolved], minlength=len(gap))
     symptoms = []
@@ -357,12 +309,10 @@ def other_base(tokens: Tokens) -> Symptom | None:
         part = select_tokens(tokens, some[answer] & resolved)
         if len(part.old) < OF_ANOTHER_BASE or not _is_constant(part.old / part.rollout / base):
             continue
-        where = "" if bool(some.all()) else f" in {some_rows(tokens.rows[some], len(some))}"
-        strength, words = (
-            1 - float(left[some].sum() / gap[some].sum()),
-            {"where": where, "base": base, "advice": advice},
-        )
-        symptoms.append(SIGNS["another base"].symptom(strength, mismatch_numbers(tokens), **words))
+        words = {"where": "" if bool(some.all()) else f" in {some_rows(tokens.rows[some], len(some))}"}
+        strength = 1 - float(left[some].sum() / gap[some].sum())
+        numbers = mismatch_numbers(tokens)
+        symptoms.append(SIGNS["another base"].symptom(strength, numbers, base=base, advice=advice, **words))
     return strongest(symptoms)
 
 

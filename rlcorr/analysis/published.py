@@ -14,7 +14,6 @@ from typing import Literal
 
 from rlcorr.analysis.symptoms import listed, short
 from rlcorr.errors import UsageError, unknown
-from rlcorr.validated import check
 
 Format = Literal[
     "float32", "float16", "bfloat16", "int8_weights", "fp8_weights", "fp8_kv", "e5m2_kv", "int4_weights",
@@ -93,9 +92,6 @@ class Gap:
     other: str = ""
     note: str = ""
 
-    def __post_init__(self) -> None:
-        check(bool(self.source), f"the source of the gap of {self.model}", self.source, "a repository or a file")
-
     @property
     def ours(self) -> bool:
         return self.source.split()[0] == OURS
@@ -103,22 +99,6 @@ class Gap:
 
 Sized = tuple[Gap, Range]
 """A gap with its size in one measure."""
-
-
-@dataclass(frozen=True)
-class CauseMatch:
-    """One cause of gaps, the range measured for it, and the measured gap that is nearest to a given size."""
-
-    cause: KnownCause
-    low: float
-    high: float
-    example: Gap
-    example_range: Range
-
-    @property
-    def words(self) -> str:
-        """Return the cause in words, with its range."""
-        return f"{WORDS[self.cause]} ({range_text((self.low, self.high))})"
 
 
 @dataclass(frozen=True)
@@ -141,13 +121,31 @@ class Row:
     def high(self) -> float:
         return max(high for _, (_, high) in self.gaps)
 
+    @property
+    def words(self) -> str:
+        """Return the name with the range."""
+        return f"{self.name} ({range_text((self.low, self.high))})"
+
+    def nearest(self, size: float) -> Sized:
+        """Return the gap that is nearest to this size on a logarithmic scale.
+
+        If several gaps contain the size, take a published one, and among those the one with the narrowest range.
+        """
+
+        def distance(candidate: Sized) -> tuple[float, bool, float]:
+            gap, (low, high) = candidate
+            # Distance as a factor, at least 1.05, because two printed digits are exact to 5 %.
+            return max(low / max(size, 1e-300), size / high, 1.05), gap.ours, high / low
+
+        return min(self.gaps, key=distance)
+
 
 @cache
 def gaps() -> tuple[Gap, ...]:
     """Return all measured gaps, in the order of the file."""
     rows = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["gaps"]
     ranges = [{name: tuple(map(float, x)) for name, x in row.items() if isinstance(x, list)} for row in rows]
-    return tuple(Gap(**{"source": "", **row, **sizes}) for row, sizes in zip(rows, ranges, strict=True))
+    return tuple(Gap(**{**row, **sizes}) for row, sizes in zip(rows, ranges, strict=True))
 
 
 @cache
@@ -158,79 +156,44 @@ def measured(measure: Measure) -> tuple[Sized, ...]:
 
 
 @cache
-def _by_cause(measure: Measure) -> dict[KnownCause, tuple[Sized, ...]]:
+def by_cause(measure: Measure = "k3") -> dict[KnownCause, Row]:
     """Return cause → measured gaps: number formats, the one with the smallest gaps first, then `LAST`.
 
-    Routing counts as rounding, because it is rounding that sends a token to another expert.
+    Routing counts as rounding, because it is rounding that sends a token to another expert. Dense models and mixtures
+    of experts count, with and without router replay.
     """
-    by_cause: dict[KnownCause, tuple[Sized, ...]] = {}
+    sizes: dict[KnownCause, list[Sized]] = {}
     for gap, size in measured(measure):
         cause = gap.format if gap.cause in ("rounding", "routing") else gap.cause
         if cause in WORDS:
-            by_cause[cause] = (*by_cause.get(cause, ()), (gap, size))
-    order = {cause: place for place, cause in enumerate(LAST, 1)}
-    return dict(sorted(by_cause.items(), key=lambda item: (order.get(item[0], 0), _extremes(item[1])[1])))
-
-
-def _roundings() -> dict[KnownCause, tuple[Sized, ...]]:
-    return {cause: sizes for cause, sizes in _by_cause("k3").items() if cause not in LAST}
-
-
-def _extremes(sizes: tuple[Sized, ...]) -> Range:
-    return min(low for _, (low, _) in sizes), max(high for _, (_, high) in sizes)
+            sizes.setdefault(cause, []).append((gap, size))
+    some: dict[KnownCause, Row] = {cause: Row(WORDS[cause], tuple(gaps_of)) for cause, gaps_of in sizes.items()}
+    return dict(sorted(some.items(), key=lambda item: (item[0] in LAST, item[0] == LAST[-1], item[1].high)))
 
 
 def rounding(format: str) -> Range:
     """Return the smallest and the largest k3 that was measured for rounding to this number format.
 
-    Dense models and mixtures of experts count, with and without router replay. Raises `UsageError` for a format without
-    a measured k3.
+    Raises `UsageError` for a format without a measured k3.
     """
-    ranges = {str(cause): sizes for cause, sizes in _roundings().items()}
-    if format not in ranges:
-        raise unknown("number format", format, ranges)
-    return _extremes(ranges[format])
+    formats = {str(cause): row for cause, row in by_cause().items() if cause not in LAST}
+    if format not in formats:
+        raise unknown("number format", format, formats)
+    return formats[format].low, formats[format].high
 
 
-def largest_rounding() -> CauseMatch:
-    """Return the number format with the largest measured gaps, and its run with the largest gap."""
-    format, sizes = list(_roundings().items())[-1]
-    return match_cause(format, _extremes(sizes)[1])
+def largest_rounding() -> Row:
+    """Return the gaps of the number format with the largest measured gaps."""
+    return [row for cause, row in by_cause().items() if cause not in LAST][-1]
 
 
-def matching_causes(size: float, measure: Measure = "k3") -> tuple[CauseMatch, ...]:
-    """Return the causes that were measured to make gaps of this size.
+def matching_causes(size: float, measure: Measure = "k3") -> dict[KnownCause, Row]:
+    """Return the causes that were measured to make gaps of this size, with all their measured gaps.
 
     Number formats come first, from the finest to the coarsest, then old weights and hidden updates. A range contains
     the size if the size is at most a factor `SPREAD` outside.
     """
-    matches = [match_cause(cause, size, measure) for cause in _by_cause(measure)]
-    return tuple(match for match in matches if match.low / SPREAD <= size <= match.high * SPREAD)
-
-
-def match_cause(cause: KnownCause, size: float, measure: Measure = "k3") -> CauseMatch:
-    """Return the range measured for this cause, and its gap that is nearest to this size on a logarithmic scale.
-
-    If several gaps contain the size, take a published one, and among those the one with the narrowest range. Raises
-    `UsageError` for a cause for which this was not measured.
-    """
-    causes = _by_cause(measure)
-    if cause not in causes:
-        raise unknown("cause", cause, causes)
-    gap, nearest = min(causes[cause], key=lambda candidate: _distance(size, *candidate))
-    return CauseMatch(cause, *_extremes(causes[cause]), gap, nearest)
-
-
-def nearest_gap(size: float, measure: Measure = "k3") -> Sized:
-    """Return the measured gap that is nearest to this size, chosen as in `match_cause`, whatever its cause."""
-    return min(measured(measure), key=lambda candidate: _distance(size, *candidate))
-
-
-def _distance(size: float, gap: Gap, measured_range: Range) -> tuple[float, bool, float]:
-    """Return what orders gaps by their distance from a size, which must be above 0."""
-    low, high = measured_range
-    # Distance as a factor, at least 1.05, because two printed digits are exact to 5 %.
-    return max(low / max(size, 1e-300), size / high, 1.05), gap.ours, high / low
+    return {c: row for c, row in by_cause(measure).items() if row.low / SPREAD <= size <= row.high * SPREAD}
 
 
 def rows(measure: Measure = "k3") -> tuple[Row, ...]:
@@ -241,7 +204,8 @@ def rows(measure: Measure = "k3") -> tuple[Row, ...]:
     """
     by_name: dict[str, list[Sized]] = {}
     for gap, size in measured(measure):
-        by_name.setdefault(_row_name(gap), []).append((gap, size))
+        name = OTHER_CAUSES.get(gap.cause) or _format_name(gap.format, gap.experts)
+        by_name.setdefault(name, []).append((gap, size))
     some = [Row(name, tuple(sizes)) for name, sizes in by_name.items()]
     return tuple(sorted(some, key=lambda row: (row.name in OTHER_CAUSES.values(), row.middle)))
 
@@ -270,14 +234,14 @@ def place(size: float, measure: Measure = "k3", format: Format | None = None, *,
     ]
     if format is not None:
         said.append(_within(size, measure, format, experts))
-    gap, near = nearest_gap(size, measure)
+    gap, near = Row("all", measured(measure)).nearest(size)
     said.append(f"The nearest one was measured with {described(gap, near)}.")
     return said
 
 
 def causes(size: float, measure: Measure = "k3") -> str:
     """Name the causes that were measured to make gaps of this size, with the range of each."""
-    matches = matching_causes(size, measure)
+    matches = matching_causes(size, measure).values()
     if not matches:
         return "No cause was measured to make gaps of this size."
     return f"Measured causes of gaps of this size: {listed([match.words for match in matches])}."
@@ -298,39 +262,21 @@ def range_text(size: Range) -> str:
 
 
 def _within(size: float, measure: Measure, format: Format, experts: bool) -> str:
-    """Say whether the size lies within those measured for the number format of the person's run.
+    """Say whether the size lies below, within or above those measured for the number format of the person's run.
 
     Gaps whose cause nobody knows do not count, because what made them may be a fault: that a question about such a gap
-    was asked before does not make it normal. They are named if the size is among them.
+    was asked before does not make it normal.
     """
-    name = _format_name(format, experts)
-    row = next((row for row in rows(measure) if row.name == name), None)
-    if row is None:
-        return _by_another_measure(measure, format, name)
-    explained = Row(name, tuple(pair for pair in row.gaps if pair[0].cause != "unknown"))
-    if not explained.gaps:
-        return f"{_position(size, row)}, and nobody knows the cause there."
-    unexplained = [near for gap, near in row.gaps if gap.cause == "unknown" and near[1] >= size]
-    also = f" A gap as large was reported with {name}, too, but nobody has found its cause." if unexplained else ""
-    return f"{_position(size, explained)}.{also if size > explained.high else ''}"
-
-
-def _by_another_measure(measure: Measure, format: Format, name: str) -> str:
-    """Name what was measured in this format instead. Raises `UsageError` if nothing was, or only gaps of 0."""
-    others = [(gap, gap.kl) for gap in gaps() if gap.format == format and gap.kl is not None and gap.kl[0] > 0]
-    if not others:
-        kinds = listed([row.name for row in rows(measure)])
-        raise UsageError(f"no {SYMBOLS[measure]} was measured for {name}. Measured: {kinds}.")
-    said = "; ".join(f"a KL divergence of {described(gap, size)}" for gap, size in others)
-    return f"No {SYMBOLS[measure]} was measured for {name}, only {said}."
-
-
-def _position(size: float, row: Row) -> str:
-    """Say whether a size lies below, within or above the gaps of a row, without a full stop."""
-    inside = "as large as" if row.low == row.high else "within"
-    place = "below" if size < row.low else "above" if size > row.high else inside
-    count = f"the {len(row.gaps)} gaps" if len(row.gaps) > 1 else "the only gap"
-    return f"That is {place} {count} measured with {row.name} ({range_text((row.low, row.high))})"
+    name, kinds = _format_name(format, experts), rows(measure)
+    explained = [pair for row in kinds if row.name == name for pair in row.gaps if pair[0].cause != "unknown"]
+    if not explained:
+        measured_kinds = listed([row.name for row in kinds])
+        raise UsageError(
+            f"no {SYMBOLS[measure]} with a known cause was measured for {name}. Measured: {measured_kinds}."
+        )
+    row = Row(name, tuple(explained))
+    where = "below" if size < row.low else "above" if size > row.high else "within"
+    return f"That is {where} the range measured with {row.words}."
 
 
 def _counts(size: float, measure: Measure, *, ours: bool) -> str:
@@ -345,10 +291,6 @@ def _counts(size: float, measure: Measure, *, ours: bool) -> str:
     }
     return listed([f"{sum(high < size for high in highs)} of the {len(highs)} {where}"
                    for where, highs in families.items() if highs])  # fmt: skip
-
-
-def _row_name(gap: Gap) -> str:
-    return OTHER_CAUSES.get(gap.cause) or _format_name(gap.format, gap.experts)
 
 
 def _format_name(format: Format, experts: bool) -> str:

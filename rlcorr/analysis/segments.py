@@ -65,11 +65,6 @@ def without_older(batch: TokenBatch, step: int, max_lag: int) -> TokenBatch:
     """Return the batch without the tokens that weights more than `max_lag` updates old have sampled.
 
     Raises `UsageError` without policy_versions, or for a negative lag.
-
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
-    >>> batch = batch.replace(policy_versions=torch.tensor([[4, 6, 7]]))
-    >>> without_older(batch, step=8, max_lag=1).response_mask.tolist()  # version 7 scores step 8
-    [[False, True, True]]
     """
     if max_lag < 0:
         raise UsageError(f"max_lag must be at least 0; got {max_lag}.")

@@ -91,13 +91,6 @@ SIGNS = {
         "Looks like padding: the {side}'s log-prob is exactly 0 on all {total:,} tokens. It was not filled in, or "
         "sampling was greedy.",
     ),
-    "opposite sides": Sign(
-        "padding",
-        "Looks like padding on opposite sides: the {side}'s log-probs are padded with zeros on the {end}, those of the "
-        "other side are not. In {rows} the text agrees if it is moved by their number (mean |Δ| {after} instead of "
-        "{before}).",
-        "Pad both on one side, and cut both with one mask.",
-    ),
     "shift of all": Sign(
         "shift by one",
         "Looks like a shift by one: π_old of a token matches π_rollout of the {neighbour} (mean |Δ| {after} instead of "
@@ -175,10 +168,6 @@ def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
 
     Tokens that were left out because the engine has no log-prob for them are such a fault if they are most of the
     batch, and outliers if they are whole answers or one place of every answer.
-
-    >>> mend_first([Symptom("precision", "", {}, 0.9)])
-    >>> mend_first([Symptom("undecided", "", {}, 0.9), Symptom("padding", "", {}, 0.4)]).pattern
-    'padding'
     """
     faults = [
         symptom
@@ -189,13 +178,7 @@ def mend_first(symptoms: Sequence[Symptom]) -> Symptom | None:
 
 
 def without_outliers(batch: TokenBatch, symptoms: list[Symptom]) -> TokenBatch:
-    """Return the batch without the tokens that a symptom names, and without its places.
-
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
-    >>> named = Symptom("outlier", "One token.", {}, 1.0, ((0, 1),))
-    >>> without_outliers(batch, [named]).response_mask.tolist()
-    [[True, False, True]]
-    """
+    """Return the batch without the tokens that a symptom names, and without its places."""
     mask = batch.response_mask.clone()
     for symptom in symptoms:
         for row, column in symptom.tokens:

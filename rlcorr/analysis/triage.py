@@ -29,13 +29,12 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
-from rlcorr.analysis.pair_faults import constant_runs, marked, opposite_sides, other_base, padding, shift
+from rlcorr.analysis.pair_faults import constant_runs, marked, other_base, padding, shift
 from rlcorr.analysis.published import (
     SPREAD,
-    WORDS,
     KnownCause,
+    by_cause,
     largest_rounding,
-    match_cause,
     matching_causes,
     range_text,
     rounding,
@@ -45,18 +44,18 @@ from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import k3, ratio
 from rlcorr.types import TokenBatch
 
+# How the limits were measured: `make bench ARGS=confusion` draws tokens of known causes, `make bench ARGS=diagnosis`
+# goes through all recorded steps.
 OTHER_PROMPT = 0.5
-"""k3 above which a constant per token id does not suggest a stale head, see `stale_tensor`: tokens scored after another
-text have such constants, too. Calibrated on synthetic policies over 12 and 800 tokens and on recorded runs with 1.3
-million parameters; miles (debug.md) reports 0.8 for another chat template. It has no other use."""
+"""k3 above which a constant per token id is no sign of a stale head: tokens scored after another text have such
+constants, too."""
 ONE_SIDED = 0.98
 """Share of the tokens with π_old ≤ π_rollout, up to rounding, from which on mass is missing and not noise."""
 CERTAIN_BELOW, CERTAIN_ABOVE = 10.0, 5.0
 """Standard errors by which a mean ratio must differ from 1. A batch lacks the rarest tokens, which have the largest
-ratios. So its mean tends to be below 1 while its standard error looks small (6 standard errors at temperature 0.5)."""
+ratios, so its mean tends to be below 1 while its standard error looks small (6 standard errors at temperature 0.5)."""
 LIGHT = 0.05
-"""Largest share of Σr on 1 % of the tokens for which this does not happen; with noise of 0.5 on the logits it
-is 0.04."""
+"""Largest share of Σr on 1 % of the tokens for which this does not happen; 0.04 with noise of 0.5 on the logits."""
 FEWEST = 100
 """Smallest number of tokens for slopes and variances, in a group of answers and outside it, and for "few" tokens."""
 LARGEST_ENTROPY = 13.0
@@ -64,41 +63,30 @@ LARGEST_ENTROPY = 13.0
 TEMPERATURES = (0.25, 4.0)
 """Trainer over engine. An unrelated π_old would look like a trainer that is much too hot."""
 FITTING, BELOW_ONE, BESIDE_A_CUT = 0.8, 0.9, 0.98
-"""Share of the tokens that a temperature must explain: usually, if the mean ratio is below 1, and beside a cut. On
-random logits, noise had up to 0.15, a cut hidden by noise 0.97, and temperatures from 0.6 to 1.3 without noise at
-least 0.97. On the distributions of SmolLM2, 100 tokens and more: temperatures with the noise of an 8-bit cache had at
-least 0.92, and top-p with it at most 0.89, with a mean ratio that was at least 4 standard errors below 1 (`make bench
-ARGS=confusion`)."""
+"""Share of the tokens that a temperature must explain: usually, if the mean ratio is below 1, and beside a cut.
+Temperatures explain at least 0.92 of them, noise up to 0.15, and a cut hidden by noise up to 0.97."""
 CLEARLY_BELOW = 3.0
 """Standard errors by which the mean ratio is then below 1."""
 PER_TOKEN = 0.4
-"""Share of the variance that constants per token id must explain. With a stale head it was 0.4 to 0.8 on models with
-1.3 million parameters. With weights that are four or six updates old it was up to 0.31 there, and up to 0.39 with
-SmolLM2-135M. With rounding it was below 0.28 on both. Old weights change the head, too, so the two overlap: the result
-is a hint, and its sentence says "may be"."""
+"""Share of the variance that constants per token id must explain. With a stale head it was 0.4 to 0.8, with old weights
+up to 0.39. So the two overlap, and the sentence says "may be"."""
 CLEAN_K3 = 1e-7
-"""The largest k3 of a clean batch, in which only the order of float32 sums differs. Measured between engine and trainer
-on a CPU: 3e-13 (1.3 million parameters) and 3.6e-11 (SmolLM2-135M)."""
+"""The largest k3 of a clean batch, in which only the order of float32 sums differs; measured were up to 3.6e-11."""
 FEW = 200
-"""Number of tokens below which a cut may take so little that it looks like rounding: top-p 0.95 did so in 7 of 100
-draws of 100 tokens, and in none of 200 (`make bench ARGS=confusion`)."""
+"""Number of tokens below which a cut may take so little that it looks like rounding."""
 HALF = 0.5
-"""If 1 % of the tokens cause more than this share of k3, the sentence about precision mentions it. It decides nothing:
-mixtures of experts in bfloat16 have such tails."""
+"""Share of k3 on 1 % of the tokens from which on the sentence about precision mentions it. It decides nothing."""
 COPIED, CUT = 8, 20
 """Tokens that an answer must have to count as a copy, and as sampled with a cut."""
 APART = 1.5
 """Factor by which the mean |Δ| of all answers of a group must be above that of all others."""
 MOST = 3
 """Largest number of tokens that are called few; of answers it is this number, or a tenth of them if that is more."""
-SHARE = 0.5
-"""Share of k3 that they must make. On 103 recorded steps one token makes up to 0.95 of it (tiny models in bfloat16,
-900 tokens) and up to 0.23 (SmolLM2-135M, 1,700 tokens or more). The verdict is the same without it on all of them."""
+SHARE, NEARLY_ALL = 0.5, 0.9
+"""Share of k3 that few tokens or answers must make; and from which on answers and places are named although the verdict
+without them is the same."""
 TIMES = 100
-"""The mean of k3 of these answers, or at this place, over that of the others. On the recorded steps the largest answers
-reach 37 times (a mixture of experts in bfloat16)."""
-NEARLY_ALL = 0.9
-"""Share of k3 from which on answers and places are named although the verdict without them is the same."""
+"""The mean of k3 of these answers, or at this place, over that of the others. Recorded steps reach 37."""
 WIDEST = 0.25
 """Largest share of the tokens that one place of every answer may be."""
 _TURNS = "Check what is scored next to the answer of a tool, which one side may tokenise in another way."
@@ -175,7 +163,7 @@ def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[S
     """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
     if same := identical(tokens):
         return [] if hide else [same]
-    if fault := shift(batch) or opposite_sides(tokens) or other_base(tokens):
+    if fault := shift(batch) or other_base(tokens):
         return [fault]
     zeros = padding(tokens)
     if zeros:
@@ -282,12 +270,9 @@ def temperature(tokens: Tokens, fitting: float = FITTING) -> Symptom | None:
     H, between 0 and ln V, is the Rényi entropy of order β of the other tokens. It differs between positions, and pairs
     of log-probs do not contain it. Still, there must be one β for which the H of every token, y/(β − 1) − x, is between
     0 and ln V. Noise, which has both signs, fails this test. The slope of y over x (the median over pairs of tokens
-    half a batch apart) is β − 1 = 1/T − 1 with T = T_p/T_q, if H has no slope itself.
-
-    The pairs do not give T exactly, because H does have a slope: on random logits the slope of y was 0.45 to 1.05 times
-    1/T − 1, closest for small vocabularies and for realistic, steep ones. They do not show which side is wrong, nor
-    anything that is in neither log-prob. The strength is the share of tokens that pass: at least `fitting`, and
-    `BELOW_ONE` or more if the mean ratio is clearly below 1, as it is if noise hides a cut.
+    half a batch apart) is about β − 1 = 1/T − 1 with T = T_p/T_q; it was 0.45 to 1.05 times that on random logits,
+    because H has a slope, too. The strength is the share of tokens that pass: at least `fitting`, and `BELOW_ONE` or
+    more if the mean ratio is clearly below 1, as it is if noise hides a cut.
     """
     x, y, _ = logits(tokens)
     if len(x) < FEWEST:
@@ -359,10 +344,10 @@ def size(tokens: Tokens) -> Symptom:
     if pattern == "undecided":
         words |= {
             "most": short(bound), "near": ", and may be this on another one" if gap <= SPREAD * bound else "",
-            "causes": listed([match.words for match in matching_causes(gap)]),
+            "causes": listed([match.words for match in matching_causes(gap).values()]),
         }  # fmt: skip
     if pattern == "beyond rounding":
-        words |= {"most": f"{short(coarsest.high)} ({WORDS[coarsest.cause]})"}
+        words |= {"most": f"{short(coarsest.high)} ({coarsest.name})"}
     symptom = SIGNS[pattern].symptom(strength, numbers, **words)
     if len(tokens.old) >= FEW or pattern == "clean":
         return symptom
@@ -370,33 +355,29 @@ def size(tokens: Tokens) -> Symptom:
 
 
 def verdict_on(gap: float) -> tuple[Pattern, tuple[KnownCause, ...]]:
-    """Return the pattern of a k3 of this size, and the causes that its sentence names.
-
-    >>> verdict_on(1e-9), verdict_on(3.0)
-    (('clean', ()), ('beyond rounding', ()))
-    """
+    """Return the pattern of a k3 of this size, and the causes that its sentence names."""
     if gap <= CLEAN_K3:
         return "clean", ()
     if gap <= rounding("bfloat16")[1]:
         return "precision", _formats(gap)
     if gap <= largest_rounding().high:
-        return "undecided", tuple(match.cause for match in matching_causes(gap))
+        return "undecided", tuple(matching_causes(gap))
     return "beyond rounding", ()
 
 
 def _formats(gap: float) -> tuple[KnownCause, ...]:
     """Return the 16-bit formats that were measured to make gaps of this size or larger ones."""
-    formats: tuple[KnownCause, ...] = ("float16", "bfloat16")
-    return tuple(format for format in formats if gap <= rounding(format)[1])
+    return ("float16", "bfloat16") if gap <= rounding("float16")[1] else ("bfloat16",)
 
 
 def _words_of_precision(numbers: dict[str, float], tail: str) -> dict[str, str]:
     """Return the words about a gap of the size of rounding to 16 bits. `tail` is said of heavy tails only."""
-    matches = [match_cause(format, numbers["k3"]) for format in _formats(numbers["k3"])]
+    matches = [by_cause()[format] for format in _formats(numbers["k3"])]
+    example, near = matches[-1].nearest(numbers["k3"])
     more = " On another model 8 bits may make as little." if numbers["k3"] > rounding("float16")[1] else ""
     return {
         "causes": " and ".join(match.words for match in matches),
-        "example": f"{range_text(matches[-1].example_range)} on {matches[-1].example.model}",
+        "example": f"{range_text(near)} on {example.model}",
         "noise": short(numbers["logit_noise"]),
         "above": percent(numbers["share_above_one"]),
         "more": more + (f" {tail}" if numbers["worst_share"] > HALF else ""),

@@ -24,22 +24,21 @@ def turns_as_rows(batch: TokenBatch) -> TokenBatch:
     """Return a batch with one row per turn, in the order of the rows and their turns, without prompts.
 
     A row's reward, group and version go to each of its turns. Raises `UsageError` without turn_ids.
-
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 4), torch.tensor([[1, 1, 0, 1]]))
-    >>> turns_as_rows(batch.replace(turn_ids=torch.tensor([[0, 0, 0, 1]]))).response_mask.tolist()
-    [[True, True], [True, False]]
     """
-    turn, column, rows = _places(batch)
-    shape = len(rows), int(column.max()) + 1 if len(column) else 0
-    mask = torch.zeros(shape, dtype=torch.bool, device=turn.device)
-    mask[turn, column] = True
+    if batch.turn_ids is None:
+        raise UsageError("a correction per turn needs turn_ids; this batch has none.")
+    old_mask = batch.response_mask
+    row = torch.arange(len(old_mask), device=old_mask.device)[:, None].expand_as(old_mask)[old_mask]
+    pairs = torch.stack([row, batch.turn_ids[old_mask].to(row)], -1)
+    turns, lengths = pairs.unique_consecutive(dim=0, return_counts=True)
+    width = int(lengths.max()) if len(lengths) else 0
+    mask = torch.arange(width, device=old_mask.device) < lengths[:, None]  # its tokens are in the order of the old mask
     fields: dict[str, Tensor] = {}
     for name, tensor in batch.tensors().items():
-        if name in _PER_TOKEN and tensor.shape == batch.response_mask.shape:
-            fields[name] = tensor.new_zeros(shape)
-            fields[name][turn, column] = tensor[batch.response_mask]
+        if name in _PER_TOKEN and tensor.shape == old_mask.shape:
+            fields[name] = tensor.new_zeros(mask.shape).masked_scatter(mask, tensor[old_mask])
         elif name in _PER_ROW:
-            fields[name] = tensor[rows]
+            fields[name] = tensor[turns[:, 0]]
     return TokenBatch(response_mask=mask, **fields)
 
 
@@ -47,42 +46,11 @@ def correct_per_turn(batch: TokenBatch, config: CorrectionConfig) -> CorrectionR
     """Correct each turn on its own, and return the result in the shape of the batch, (B, T).
 
     Raises `UsageError` without turn_ids, and as `correct` does.
-
-    >>> old = torch.tensor([[0.8, 0.8, 0.0, 0.2]]).log().nan_to_num(neginf=0.0)
-    >>> batch = TokenBatch.from_log_probs(old, torch.full((1, 4), 0.4).log(), torch.tensor([[1, 1, 0, 1]]))
-    >>> config = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=10.0)
-    >>> result = correct_per_turn(batch.replace(turn_ids=torch.tensor([[0, 0, 0, 1]])), config)
-    >>> [round(w, 2) for w in result.weights[0].tolist()]  # ratios 2 and 2, then 1/2
-    [4.0, 4.0, 0.0, 0.5]
     """
-    by_turn = correct(turns_as_rows(batch), config)
-    turn, column, _ = _places(batch)
-
-    def placed(x: Tensor) -> Tensor:
-        y = x.new_zeros(batch.response_mask.shape)
-        y[batch.response_mask] = x[turn, column]
-        return y
-
-    return CorrectionResult(
-        placed(by_turn.log_ratio),
-        placed(by_turn.weights),
-        placed(by_turn.keep_mask),
-        placed(by_turn.rejected_by),
-        by_turn.norm_factor,
+    rows = turns_as_rows(batch)
+    of_turns = correct(rows, config)
+    log_ratio, weights, keep, rejected = (
+        x.new_zeros(batch.response_mask.shape).masked_scatter(batch.response_mask, x[rows.response_mask])
+        for x in (of_turns.log_ratio, of_turns.weights, of_turns.keep_mask, of_turns.rejected_by)
     )
-
-
-def _places(batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return of each real token the number of its turn among all turns and its place in that turn, (N,) each; and of
-    each turn the row of the batch that it belongs to."""
-    if batch.turn_ids is None:
-        raise UsageError("a correction per turn needs turn_ids; this batch has none.")
-    mask = batch.response_mask
-    row = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
-    pairs = torch.stack([row, batch.turn_ids[mask].to(row)], -1)
-    turns, turn, count = pairs.unique(dim=0, return_inverse=True, return_counts=True)
-    order = turn.argsort(stable=True)
-    first = count.cumsum(0) - count
-    column = torch.empty_like(turn)
-    column[order] = torch.arange(len(turn), device=turn.device) - first[turn[order]]
-    return turn, column, turns[:, 0]
+    return CorrectionResult(log_ratio, weights, keep, rejected, of_turns.norm_factor)

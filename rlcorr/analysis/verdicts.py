@@ -50,11 +50,7 @@ def verdicts(looks: Iterable[Look]) -> list[Verdict]:
 
 
 def verdict_lines(verdicts_of_run: Sequence[Verdict], unit: str = "step") -> list[str]:
-    """Return one line per verdict: the pattern, how many steps fit it, and the sentence about the worst step.
-
-    >>> verdict_lines([Verdict("clean", (1, 2), 2, "Clean: k3 is 3e-9.")])
-    ['clean (2 steps, the worst is step 2): Clean: k3 is 3e-9.']
-    """
+    """Return one line per verdict: the pattern, how many steps fit it, and the sentence about the worst step."""
     lines = []
     for verdict in verdicts_of_run:
         count = len(verdict.steps)

@@ -12,8 +12,7 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import Choice
-from rlcorr.gradients.report import BATCH_SIZES, GradientReport, compare
+from rlcorr.gradients.report import BATCH_SIZES, Choice, GradientReport, compare
 from rlcorr.gradients.sketch import ExactSketch, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.losses.score_centering import can_center

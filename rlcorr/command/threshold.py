@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlcorr.analysis.budget import correction_named
-from rlcorr.analysis.choosing import Kept, choose_bound, kept, kept_by_length, pairs_of
+from rlcorr.analysis.budget import Kept, choose_bound, correction_named, kept, kept_by_length, pairs_of
 from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.symptoms import mend_first
 from rlcorr.analysis.turns import turns_as_rows
@@ -89,13 +88,14 @@ def run_threshold(request: Threshold) -> int:
 
 def _by_length(batch: TokenBatch, config: CorrectionConfig) -> list[str]:
     """Return a line per length: what the chosen bounds keep of the same answers cut to that many tokens."""
-    *cuts, whole = kept_by_length(batch, config)
+    of_lengths = kept_by_length(batch, config)
+    *cuts, whole = of_lengths
     if not cuts:
         return []
-    names = [f"first {cut.length:,} tokens" for cut in cuts] + [f"whole, up to {whole.length:,}"]
+    names = [f"first {length:,} tokens" for length in cuts] + [f"whole, up to {whole:,}"]
     lines = [
-        f"  {name:<24}{part.kept.share:>8.2%} kept, effective sample size {part.kept.ess:.2%}"
-        for name, part in zip(names, (*cuts, whole), strict=True)
+        f"  {name:<24}{part.share:>8.2%} kept, effective sample size {part.ess:.2%}"
+        for name, part in zip(names, of_lengths.values(), strict=True)
     ]
     return ["The same bounds on the same answers, cut:", *lines]
 

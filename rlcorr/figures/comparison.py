@@ -22,7 +22,7 @@ from rlcorr.figures.canvas import (
 )
 from rlcorr.figures.cells import CELLS, density, log_prob_pair, ratio_density, token_map
 from rlcorr.figures.gradients import USUAL, size_index
-from rlcorr.gradients.comparison import GradientComparison
+from rlcorr.gradients.report import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch
 
 COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}

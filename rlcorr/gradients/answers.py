@@ -53,20 +53,13 @@ class Answers:
         return int(self.prompts.max()) + 1
 
     @property
-    def per_prompt(self) -> Tensor:
-        """Return the number of answers to each prompt, (P,)."""
-        return self.prompts.bincount(minlength=self.prompt_count)
-
-    @property
     def coverage(self) -> dict[str, float]:
         """Return the probability of all answers together, as a mean over the prompts: under π_old and under the engine.
 
         The rest, up to 1, belongs to answers that the tree leaves out.
         """
-        return {
-            name: float(probability.sum()) / self.prompt_count
-            for name, probability in (("old", self.trained), ("rollout", self.sampled))
-        }
+        sums = {"old": self.trained.sum(), "rollout": self.sampled.sum()}
+        return {name: float(total) / self.prompt_count for name, total in sums.items()}
 
 
 def answers_of(tree: AnswerTree) -> Answers:
@@ -79,7 +72,8 @@ def answers_of(tree: AnswerTree) -> Answers:
     mask = paths >= 0
     nodes = paths[mask]
     old, rollout, sampled = (
-        _columns(values, paths) for values in (tree.old_log_probs, tree.rollout_log_probs, tree.sampled_log_probs)
+        torch.where(mask, values.float()[paths.clamp(min=0)], 0)
+        for values in (tree.old_log_probs, tree.rollout_log_probs, tree.sampled_log_probs)
     )
     batch = TokenBatch(
         response_mask=mask,
@@ -108,8 +102,3 @@ def paths_of(parents: Tensor) -> Tensor:
     lengths = (table >= 0).sum(-1, keepdim=True)
     columns = torch.arange(table.shape[1])
     return torch.where(columns < lengths, table.gather(1, (lengths - 1 - columns).clamp(min=0)), -1)
-
-
-def _columns(values: Tensor, paths: Tensor) -> Tensor:
-    """Return the values of the nodes on each path, (E,) → (A, T), 0 after the end."""
-    return torch.where(paths >= 0, values.float()[paths.clamp(min=0)], 0)

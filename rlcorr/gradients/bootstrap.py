@@ -50,17 +50,13 @@ class BootstrapSamples:
     reference_is_target: bool
     """True if the reference is the mean gradient of the target. If not, it comes from other answers."""
     target: Contributions
-    """The contributions whose gradient a correction should have, from the same units, so that most of their noise
-    cancels in the difference. With all answers present this is the on-policy gradient itself, otherwise the gradient of
-    unbounded sequence weights."""
+    """The contributions whose gradient a correction should have, from the same units, so that most noise cancels: with
+    all answers present the on-policy gradient itself, otherwise the gradient of unbounded sequence weights."""
     exact: bool
     """True if the units are prompts with all their answers."""
     finite_population_factor: float
-    """How much the choice of prompts adds to a variance, compared with prompts from an endless supply.
-
-    This is the correction for a finite population, 1 − P/N for P of the run's N prompts (Cochran, Sampling Techniques,
-    §2.6). It is 0 if all prompts of the run are present; then the prompts are not resampled.
-    """
+    """1 − P/N for P of the run's N prompts: how much their choice adds to a variance, compared with prompts from an
+    endless supply (Cochran, Sampling Techniques, §2.6). At 0 the prompts are not resampled."""
 
     def gradient(self, parts: Contributions) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean gradient, (1 + R, K), and what noise adds to its squares and to its products with the
@@ -112,15 +108,13 @@ def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: i
         target = on_policy(batch, sketch, loss)
     else:
         (target,) = contributions(batch, sketch, [EXACT_WEIGHTS], replace(loss, score_centering=False))
-        if sketch.reference is not None:
-            blocks = blocks_of(sketch.reference, loss, batch.response_mask)
+        blocks = sketch.reference and blocks_of(sketch.reference, loss, batch.response_mask)
     # The counts keep their mean of 1; their variance is multiplied by the factor.
     units = (1 + factor**0.5 * (resampled(len(target.n), replicates, seed) - 1)).to(sketch.scores)
-    if blocks is None:
-        reference, noise = mean_gradients(target, units), covariances(target, target)
-    else:
-        counts = resampled(len(blocks.n), replicates, seed + 1).to(blocks.u)
-        reference, noise = (x.to(sketch.scores) for x in (mean_gradients(blocks, counts), covariances(blocks, blocks)))
+    counts = units if blocks is None else resampled(len(blocks.n), replicates, seed + 1)
+    of_reference = blocks or target
+    reference = mean_gradients(of_reference, counts.to(of_reference.u)).to(sketch.scores)
+    noise = covariances(of_reference, of_reference).to(sketch.scores)
     exact = isinstance(sketch, ExactSketch)
     return BootstrapSamples(units, directions, reference, noise, blocks is None, target, exact, factor)
 
@@ -147,22 +141,23 @@ def reference_noise(samples: BootstrapSamples) -> Tensor:
     return torch.where(squares > noise, noise / squares, 1.0)
 
 
+def squared_difference(a: Contributions, b: Contributions, samples: BootstrapSamples) -> Tensor:
+    """Return the squared length of the difference of two mean gradients of the same units without noise, (1 + R,)."""
+    difference = mean_gradients(a, samples.units) - mean_gradients(b, samples.units)
+    return samples.without_noise(difference.square(), difference_noise(a, b))
+
+
 def reference_lengths(samples: BootstrapSamples) -> Tensor:
     """Return the length of the on-policy gradient without noise, (1 + R,)."""
     return length_of(samples.without_noise(samples.reference.square(), samples.reference_noise))
 
 
 def cosine(inner: Tensor, lengths: Tensor) -> Tensor:
-    """Return the cosine of two gradients, (1 + R,), clamped to ±1.
+    """Return the cosine of two gradients, (1 + R,), clamped to ±1, from ⟨a, b⟩ and ‖a‖‖b‖ without noise.
 
-    The length product ‖a‖‖b‖ is estimated without noise, so it may be too small or even 0. As it goes to 0, the clamped
-    quotient goes to the sign of the inner product, and a bootstrap sample with length 0 gets this sign. Leaving such
-    samples out would keep only those with the longest lengths, and the interval would be too narrow. If the original
-    sample has length 0, its cosine is NaN.
-
-    Args:
-        inner: inner products ⟨a, b⟩, (1 + R,).
-        lengths: ‖a‖‖b‖ without noise, (1 + R,).
+    The length product may be too small or even 0. As it goes to 0, the clamped quotient goes to the sign of the inner
+    product, and a bootstrap sample with length 0 gets this sign: without such samples the interval would be too narrow.
+    If the original sample has length 0, its cosine is NaN.
     """
     limit = torch.where(inner == 0, math.nan, inner.sign())
     cosines = torch.where(lengths > 0, (inner / lengths).clamp(-1, 1), limit)

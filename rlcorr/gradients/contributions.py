@@ -43,16 +43,6 @@ class Contributions:
     probability: Tensor  # (U,) of all answers of the unit: 1 for a sampled answer, the coverage for a prompt
 
 
-@dataclass(frozen=True)
-class _AnswerNumbers:
-    """What each answer adds, except for its sums over scores."""
-
-    n: Tensor  # (B,)
-    weight: Tensor
-    total: Tensor
-    count: Tensor
-
-
 def contributions(
     batch: TokenBatch,
     sketch: Sketch,
@@ -122,8 +112,8 @@ def mean_scores(sketch: ExactSketch, config: CorrectionConfig) -> tuple[Tensor, 
     return table, places[sketch.answers.nodes]
 
 
-def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> Contributions:
-    numbers = {name: values.to(u) for name, values in vars(rows).items()}
+def _contributions_of_units(u: Tensor, rows: dict[str, Tensor], sketch: Sketch) -> Contributions:
+    numbers = {name: values.to(u) for name, values in rows.items()}
     n, weight = numbers["n"], numbers["weight"]
     numbers |= {
         "u": u, "u_square": u.square(), "u_n": u * n[:, None], "n_square": n.square(),
@@ -132,17 +122,14 @@ def _contributions_of_units(u: Tensor, rows: _AnswerNumbers, sketch: Sketch) -> 
     return Contributions(**{name: sketch.over_units(values) for name, values in numbers.items()})
 
 
-def without_rules(correction: CorrectionConfig) -> CorrectionConfig:
-    """Return the correction with its bounded weights only, and all response tokens in the denominator."""
-    return replace(correction, rollout_rs=(), denominator="fixed", rollout_is_batch_normalize=False)
-
-
 def _policy_only(loss: LossConfig | None) -> LossConfig:
     return replace(loss or LossConfig(), use_kl_loss=False, use_rollout_kl_loss=False, score_centering=False)
 
 
-def _coefficients(batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig) -> tuple[Tensor, _AnswerNumbers]:
-    """Compute the coefficient of every token, (B, T), and everything else that needs no scores."""
+def _coefficients(
+    batch: TokenBatch, correction: CorrectionConfig, loss: LossConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the coefficient of every token, (B, T), and the fields of `Contributions` that need no scores."""
     assert batch.old_log_probs is not None
     once = replace(correction, rollout_is_batch_normalize=False)
     result = correct(batch, once)
@@ -154,7 +141,7 @@ def _coefficients(batch: TokenBatch, correction: CorrectionConfig, loss: LossCon
     total = count = torch.ones_like(weight)
     if correction.weights is not None and correction.weights.normalise:
         total, count = norm_factor_sums(result.weights, keep, per_token=correction.weights.per_token)
-    return c, _AnswerNumbers(n=n, weight=weight, total=total, count=count)
+    return c, {"n": n, "weight": weight, "total": total, "count": count}
 
 
 def per_sequence(c: Tensor, mask: Tensor, sketch: Sketch) -> Tensor:

@@ -53,11 +53,12 @@ def kl_report(
         lacking = target if target_log_probs is None else "rollout"
         raise UsageError(f"the recorded positions have no distribution of π_{lacking}: the run had none at that step.")
     q = positions.log_probs if on_policy or engine is None else engine
+    reverse = _gradient(-target_log_probs.exp(), positions.scores)
+    # A token with probability 0 under the target cannot be compared, and counts 0.
+    target_log_probs = torch.where(target_log_probs > -math.inf, target_log_probs, positions.log_probs)
     coefficient = _coefficients(positions.log_probs, target_log_probs, estimator)
     expected = _gradient(q.exp() * coefficient, positions.scores)
-    difference = _difference(positions.log_probs, target_log_probs)
-    truth = _gradient(positions.log_probs.exp() * difference, positions.scores)
-    reverse = _gradient(-target_log_probs.exp(), positions.scores)
+    truth = _gradient(positions.log_probs.exp() * (positions.log_probs - target_log_probs), positions.scores)
     squares = (q.exp() * coefficient.square() * positions.scores.square().sum(-1)).sum(-1)
     shares = resampled(len(q), replicates, seed).to(expected) / len(q)
     g, t, r = (shares @ gradient for gradient in (expected, truth, reverse))
@@ -71,15 +72,10 @@ def kl_report(
     )
 
 
-def _difference(log_probs: Tensor, target: Tensor) -> Tensor:
-    """Return log π_θ − log target. A token with probability 0 under the target cannot be compared and counts 0."""
-    return torch.where(target > -math.inf, log_probs - target, 0)
-
-
 def _coefficients(log_probs: Tensor, target: Tensor, estimator: str) -> Tensor:
     """Return dκ/d log π_θ of each token. The gradient of the loss is this times the score."""
     leaf = log_probs.detach().requires_grad_()
-    penalty = kl_penalty(leaf, torch.where(target > -math.inf, target, log_probs), estimator)
+    penalty = kl_penalty(leaf, target, estimator)
     return torch.autograd.grad(penalty.sum(), leaf)[0]
 
 

@@ -61,7 +61,7 @@ class SampledSketch:
     @property
     def rows(self) -> Tensor:
         """Return the row in `scores` of each response token, (N,)."""
-        return torch.arange(len(self.scores), device=self.scores.device)
+        return torch.arange(len(self.scores))
 
     def over_units(self, values: Tensor) -> Tensor:
         """Return the numbers of the answers, (A,) or (A, K): each answer is a unit."""
@@ -72,8 +72,8 @@ class SampledSketch:
 class ExactSketch:
     """Scores of every node of an answer tree to P prompts. A unit is a prompt with all its answers.
 
-    The P prompts are the task. Expected gradients on them, including the on-policy one, are sums over the answers and
-    need no sampling. The intervals account for the other prompts of the task.
+    Expected gradients on these prompts, including the on-policy one, are sums over the answers and need no sampling.
+    The intervals account for the other prompts of the task.
     """
 
     tree: AnswerTree
@@ -91,10 +91,7 @@ class ExactSketch:
 
     @property
     def finite_population_factor(self) -> float:
-        """Return 1 − P/N, the share of the run's N prompts that are not in this sketch.
-
-        It is 1 if the run draws new prompts. This is the correction of a variance for a finite population.
-        """
+        """Return 1 − P/N, the share of the run's N prompts that are not in this sketch; 1 if the run draws new ones."""
         return 1.0 if self.task_prompts is None else 1 - self.answers.prompt_count / self.task_prompts
 
     @property
@@ -105,13 +102,12 @@ class ExactSketch:
     def over_units(self, values: Tensor, probability: Tensor | None = None) -> Tensor:
         """Return the expected value over the answers to each prompt, (A,) → (P,) or (A, K) → (P, K).
 
-        Args:
-            probability: of each answer, (A,); by default under the distribution that the engine samples from.
+        The probability of each answer, (A,), is by default that under the distribution that the engine samples from.
         """
         probability = self.answers.sampled if probability is None else probability
-        answers = torch.arange(len(probability), device=probability.device)
+        answers = torch.arange(len(probability))
         columns = values if values.dim() == 2 else values[:, None]
-        return bags(answers, probability, self.answers.per_prompt, columns).view(-1, *values.shape[1:])
+        return bags(answers, probability, self.answers.prompts.bincount(), columns).view(-1, *values.shape[1:])
 
     @cached_property
     def answers(self) -> Answers:
@@ -133,18 +129,14 @@ def bags(rows: Tensor, c: Tensor, sizes: Tensor, table: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SampledUnits:
-    """The units that the intervals are over, and their number."""
+    """The units whose sampling explains most of the width of an interval, and their number."""
 
     count: int
     kind: Literal["sampled answers", "prompts", "random directions"]
 
 
 def sampled_units(batch: TokenBatch, sketch: Sketch) -> SampledUnits:
-    """Return the units whose sampling explains most of the width of an interval.
-
-    These are the directions if all answers to all prompts of the run are present. In the other cases directions are
-    resampled, too.
-    """
+    """Return the units: the directions if all answers to all prompts of the run are present."""
     if isinstance(sketch, SampledSketch):
         return SampledUnits(len(batch.response_mask), "sampled answers")
     if sketch.finite_population_factor > 0:

@@ -9,8 +9,7 @@ from rlcorr.bounds import BAND, BoundId, at_threshold, is_ratio, usual_threshold
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
-from rlcorr.gradients.progress import Choice
-from rlcorr.gradients.report import BATCH_SIZES, Ranking, compare
+from rlcorr.gradients.report import BATCH_SIZES, Choice, Ranking, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.toy import Toy, gradient_truth
 from rlcorr.ratios import log_ratio

@@ -4,6 +4,7 @@ A policy is a table of logits with one row per state; a state is everything gene
 0 or after T tokens. Expected values are sums over all N responses, so nothing is sampled. Use float64.
 """
 
+import itertools
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,8 +19,6 @@ from rlcorr.losses.objective import score_coefficients
 from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.masked import masked_sum
 from rlcorr.types import CorrectionResult, TokenBatch
-
-LIMIT = 10**6
 
 
 @dataclass(frozen=True)
@@ -38,60 +37,25 @@ class World:
 
 
 def world(vocabulary: int, length: int) -> World:
-    """Enumerate all responses. Raises `UsageError` if there are more than a million of them, with the arithmetic."""
-    if vocabulary < 2 or length < 1:
-        raise UsageError(f"a toy world needs a vocabulary ≥ 2 and a length ≥ 1; got {vocabulary} and {length}.")
-    count = response_count(vocabulary, length)
-    if count > LIMIT:
-        raise UsageError(
-            f"{vocabulary} tokens and {length} steps make {count:,} responses; at most {LIMIT:,} can be enumerated "
-            f"(after every step all {vocabulary - 1} tokens except the end token continue): use a smaller vocabulary "
-            "or length."
-        )
-    branches = vocabulary - 1  # tokens that continue a response
-    rows = []
-    for depth in range(length):  # prefixes of `depth` tokens, none of them 0; prefix i is i in base V − 1
-        last = depth == length - 1
-        prefixes = torch.arange(branches**depth)
-        ends = torch.arange(vocabulary if last else 1)
-        prefix = prefixes.repeat_interleave(len(ends))
-        rows.append(_padded(_digits(prefix, depth, branches), ends.repeat(len(prefixes)), length))
-    tokens, mask = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    return World(vocabulary, tokens, mask, _states(tokens, mask, branches))
+    """Enumerate all responses of a small vocabulary and length. Their number grows as (V − 1)^T."""
+    continues = range(1, vocabulary)
+    prefixes = [p for depth in range(length) for p in itertools.product(continues, repeat=depth)]
+    state_of = {prefix: state for state, prefix in enumerate(prefixes)}
+    tokens = torch.zeros(response_count(vocabulary, length), length, dtype=torch.int64)
+    mask, states = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
+    ends = ((p, end) for p in prefixes for end in (range(vocabulary) if len(p) == length - 1 else [0]))
+    for row, (prefix, end) in enumerate(ends):
+        used = len(prefix) + 1
+        mask[row, :used] = True
+        tokens[row, :used] = torch.tensor([*prefix, end])
+        states[row, :used] = torch.tensor([state_of[prefix[:depth]] for depth in range(used)])
+    return World(vocabulary, tokens, mask, states)
 
 
 def response_count(vocabulary: int, length: int) -> int:
     """Return the number of responses: V·(V − 1)^(T−1) of T tokens, and (V − 1)^(t−1) that end after t < T tokens."""
     branches = vocabulary - 1
     return sum(branches**depth for depth in range(length - 1)) + vocabulary * branches ** (length - 1)
-
-
-def _digits(number: Tensor, count: int, base: int) -> Tensor:
-    """Write numbers in this base, (n,) → (n, count): the highest digit first, each plus 1."""
-    powers = torch.tensor([base**power for power in range(count - 1, -1, -1)], dtype=torch.int64)
-    return number[:, None] // powers % base + 1
-
-
-def _padded(prefix: Tensor, last: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Combine prefixes with their last tokens → (tokens, mask), both (n, length)."""
-    used = prefix.shape[1] + 1
-    tokens = torch.zeros(len(last), length, dtype=torch.int64)
-    tokens[:, : used - 1], tokens[:, used - 1] = prefix, last
-    return tokens, torch.arange(length).expand(len(last), length) < used
-
-
-def _states(tokens: Tensor, mask: Tensor, branches: int) -> Tensor:
-    """Return the index of the prefix before each token.
-
-    Shorter prefixes come first. Among those of one length, the tokens are the digits of a number in base `branches`.
-    """
-    states = torch.zeros_like(tokens)
-    first, number = 0, torch.zeros(len(tokens), dtype=torch.int64)
-    for column in range(tokens.shape[1]):
-        states[:, column] = torch.where(mask[:, column], first + number, 0)
-        first += branches**column
-        number = number * branches + tokens[:, column] - 1
-    return states
 
 
 @dataclass(frozen=True)
@@ -144,7 +108,7 @@ class GradientTruth:
         return float((self.expectation * self.reference).sum() / self.reference.square().sum())
 
     def progress(self, batch_size: float) -> float:
-        """Return η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 if g points away: see `progress.py`."""
+        """Return η(B) = ⟨E[g], reference⟩²/(‖reference‖² (‖E[g]‖² + V/B)), or 0 if g points away: see `report.py`."""
         inner = max(float((self.expectation * self.reference).sum()), 0.0)
         length2 = float(self.expectation.square().sum()) + self.variance / batch_size
         return inner**2 / (float(self.reference.square().sum()) * length2) if length2 > 0 else 0.0
@@ -203,42 +167,32 @@ def gradient_truth(
 ) -> GradientTruth:
     """Return the expected value and the variance of the gradient of this correction and loss.
 
-    Denominators and batch normalisation take their expected values, as in a very large batch.
+    Denominators and batch normalisation take their expected values, as in a very large batch. The advantages are one
+    per response, (N,).
 
-    Args:
-        advantages: one per response, (N,).
-
-    Raises `UsageError` for a loss that selects tokens by statistics of the batch (clip_cov, kl_cov), and for a rollout
-    KL loss with another divisor than the policy loss.
+    Raises `UsageError` for a loss that selects tokens by statistics of the batch (clip_cov, kl_cov).
     """
     loss = loss or LossConfig()
-    _refuse_two_divisors(correction, loss)
     if LOSSES[correction.loss_type].whole_batch:
         raise UsageError(f"{correction.loss_type} compares the tokens of a batch: it has no gradient per response.")
-    sampled, batch = probabilities(where, policies.rollout), _batch(where, policies, advantages)
+    on_rollout = probabilities(where, policies.rollout)
+    rollout, old, theta = (log_probs(where, logits).detach() for logits in vars(policies).values())
+    batch = TokenBatch(
+        where.mask, rollout, old, log_probs=theta, advantages=advantages[:, None].expand(where.mask.shape)
+    )
     once = replace(correction, rollout_is_batch_normalize=False)  # `_mean_weight` below takes its expected value
-    result = correct(batch.replace(old_log_probs=batch.log_probs) if correction.bypass_mode else batch, once)
-    counted = where.mask if correction.denominator == "fixed" else result.keep_mask
-    assert batch.log_probs is not None
-    c = score_coefficients(batch.log_probs, batch, result, once, loss, tokens=1, sequences=1)
-    c = c / _divisor(sampled, counted, loss)
-    c = c / _mean_weight(sampled, result, correction)
-    expectation = _weighted_scores(where, policies.theta, sampled[:, None] * c)
+    result = correct(batch.replace(old_log_probs=theta) if correction.bypass_mode else batch, once)
+    counts = _counts(where.mask if correction.denominator == "fixed" else result.keep_mask, loss)
+    divisor = _expected(on_rollout, counts) or 1.0
+    c = score_coefficients(theta, batch, result, once, loss, tokens=1, sequences=1)
+    c = c / divisor / _mean_weight(on_rollout, result, correction)
+    expectation = _weighted_scores(where, policies.theta, on_rollout[:, None] * c)
     squared = (c.square() * score_norms(where, policies.theta)).sum(-1)
-    share = _shares(sampled, counted, loss)
-    u_n = _weighted_scores(where, policies.theta, (sampled * share)[:, None] * c)
-    n_square = (sampled * share.square()).sum()
-    variance = (sampled * squared).sum() - 2 * (u_n * expectation).sum() + n_square * expectation.square().sum()
+    share = counts.to(on_rollout) / divisor
+    u_n = _weighted_scores(where, policies.theta, (on_rollout * share)[:, None] * c)
+    n_square = _expected(on_rollout, share.square())
+    variance = _expected(on_rollout, squared) - 2 * (u_n * expectation).sum() + n_square * expectation.square().sum()
     return GradientTruth(expectation, _reference(where, policies, advantages, loss), float(variance))
-
-
-def _refuse_two_divisors(correction: CorrectionConfig, loss: LossConfig) -> None:
-    same_divisor = loss.rollout_kl_loss_agg_mode == loss.loss_agg_mode and correction.denominator == "fixed"
-    if loss.use_rollout_kl_loss and not same_divisor:
-        raise UsageError(
-            f"the policy loss is divided as {loss.loss_agg_mode} over {correction.denominator} tokens, the rollout KL "
-            f"loss as {loss.rollout_kl_loss_agg_mode} over all; give both one aggregation, and denominator='fixed'."
-        )
 
 
 def kl_gradient(where: World, theta: Tensor, ref: Tensor, estimator: str, sampled_from: Tensor | None = None) -> Tensor:
@@ -279,23 +233,12 @@ def score_norms(where: World, theta: Tensor) -> Tensor:
     return 1 - 2 * table[where.states, where.tokens] + table.square().sum(-1)[where.states]
 
 
-def _batch(where: World, policies: Policies, advantages: Tensor) -> TokenBatch:
-    per_policy = {
-        "rollout_log_probs": policies.rollout, "old_log_probs": policies.old, "log_probs": policies.theta
-    }  # fmt: skip
-    return TokenBatch(
-        response_mask=where.mask,
-        advantages=advantages[:, None].expand(where.mask.shape),
-        **{name: log_probs(where, logits).detach() for name, logits in per_policy.items()},
-    )
-
-
 def _reference(where: World, policies: Policies, advantages: Tensor, loss: LossConfig) -> Tensor:
     """Return ∇ E_{π_θ}[advantage · aggregated score] with the same divisor as the loss of the sampled responses."""
     sampled, on_policy = (probabilities(where, logits) for logits in (policies.rollout, policies.theta))
     leaf = torch.ones(where.mask.shape, dtype=on_policy.dtype).requires_grad_()
     value = aggregate(leaf, where.mask, where.mask, loss.loss_agg_mode, "fixed", 1, 1, loss.loss_scale_factor)
-    shares = gradient_of(value, leaf) / _divisor(sampled, where.mask, loss)
+    shares = gradient_of(value, leaf) / (_expected(sampled, _counts(where.mask, loss)) or 1.0)
     return _weighted_scores(where, policies.theta, on_policy[:, None] * advantages[:, None] * shares)
 
 
@@ -305,20 +248,8 @@ def _weighted_scores(where: World, theta: Tensor, c: Tensor) -> Tensor:
     return gradient_of((c.detach() * log_probs(where, leaf)).sum(), leaf)
 
 
-def _divisor(sampled: Tensor, counted: Tensor, loss: LossConfig) -> float:
-    """Return the expected divisor of the loss per response: tokens or sequences.
-
-    It is 1 for a sum, and if nothing is counted.
-    """
-    return _expected(sampled, _counts(counted, loss)) or 1.0
-
-
-def _shares(sampled: Tensor, counted: Tensor, loss: LossConfig) -> Tensor:
-    """Return each response's part of the divisor, divided by it, (N,)."""
-    return _counts(counted, loss).to(sampled) / _divisor(sampled, counted, loss)
-
-
 def _counts(counted: Tensor, loss: LossConfig) -> Tensor:
+    """Return each response's part of the divisor of the loss, (N,): its tokens, whether it has any, or 1 for a sum."""
     if loss.loss_agg_mode == "token-sum":
         return torch.ones_like(counted[:, 0])
     return counted.sum(-1) if loss.loss_agg_mode == "token-mean" else counted.any(-1)

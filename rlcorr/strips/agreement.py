@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.analysis.bound_curve import MovingCorrection, moving_correction, running
-from rlcorr.analysis.comparison import SHARED, Agreement, agreement_of, trained_on
+from rlcorr.analysis.comparison import SHARED, Agreement, trained_on
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.cells import binned
@@ -50,7 +50,7 @@ def agreement_strip(
     neither = int(not_by_fixed.sum()) - only_varied
     counts = torch.stack([both, neither, only_a, only_b], 1).tolist()
     cells = _cells(batch.response_mask, by_fixed, first, count, varied_is_a=varied_is_a)
-    return AgreementStrip(tuple(agreement_of(*row) for row in counts), cells)
+    return AgreementStrip(tuple(Agreement(*row) for row in counts), cells)
 
 
 def _trained_from(varied: CorrectionConfig, moved: MovingCorrection, never: int) -> Tensor:

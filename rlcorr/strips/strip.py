@@ -15,12 +15,9 @@ from torch import Tensor
 from rlcorr.analysis.bound_curve import (
     MovingBounds,
     MovingCorrection,
-    WeightedItems,
     headline_numbers,
-    lower_bounds,
     moving_correction,
-    statistic_entries,
-    upper_bounds,
+    running,
 )
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
@@ -162,24 +159,28 @@ def fate_cells(
 
 
 def weight_bars(batch: TokenBatch, correction: CorrectionConfig, moved: MovingCorrection) -> Bars:
-    """Compute the bars of `figures.histograms.weight_histogram`."""
-    mask, count, items, factors = batch.response_mask, len(moved.moving.upper), moved.items, moved.factors
+    """Compute the bars of `figures.histograms.weight_histogram`.
+
+    An inside weight is in its own bar. A truncated one is in the bar of the bound, and a weight of 0 in none.
+    """
+    mask, moving, items, factors = batch.response_mask, moved.moving, moved.items, moved.factors.numpy()
     raw = select_values((correction.weights or Weights("token")).raw(moved.d, mask).expand_as(mask), mask)
-    span, kept = span_of(raw), items.kept.numpy()
+    (span, count), kept, of_weights = (span_of(raw), len(factors)), items.kept.numpy(), moved.bound.rule_index is None
     of_raw = bin_of(raw, -span, span)
     rejected = _counts(np.where(of_raw >= 0, 0, count), of_raw, count) - _counts(kept, of_raw, count)
-    if moved.bound.rule_index is None:
-        counts, zeros = _cut(raw[kept == 0], moved.moving, span, factors.numpy())
-    elif bool((factors == factors[0]).all()):
-        with np.errstate(divide="ignore"):  # a weight of 0 has no bar
-            log_w = np.log((items.values / factors[0]).float().numpy())
-        bars = np.where(log_w == -np.inf, -1, bin_of(log_w, -span, span))
-        counts = _counts(kept, bars, count)
-        zeros = _counts(np.where(log_w == -np.inf, kept, count), np.zeros_like(of_raw), count)[:, 0]
-    else:
-        counts, zeros = _recounted(items, span, factors.numpy())
-    marks = [weight_marks(c, none, span) for c, none in zip(moved.moving.corrections, zeros.tolist(), strict=True)]
-    return Bars(-span, span, {"kept": counts, "rejected": rejected}, marks)
+    first = np.maximum(kept, items.inside.numpy()) if of_weights else kept  # until then it is cut, or not there
+    with np.errstate(divide="ignore"):
+        log_w = np.log(items.values.numpy())
+    log_w[np.isnan(log_w) | np.isneginf(log_w)] = np.nan
+    inside = _counts_divided(first, log_w, np.log(factors), span)
+    if of_weights and correction.rollout_is_mode == "truncate":
+        for entry, bounds in zip((items.not_below, items.not_above), moving.of_weights(), strict=True):
+            outside = (running(items.kept, count) - running(torch.maximum(items.kept, entry), count)).numpy()
+            log_bounds = bounds.clamp(min=math.exp(-SAFETY_BOUND)).log().numpy() - np.log(factors)
+            inside[np.arange(count), bin_of(log_bounds, -span, span)] += outside.astype(np.int32)
+    zeros = running(items.kept, count).numpy() - inside.sum(1)
+    marks = [weight_marks(c, int(none), span) for c, none in zip(moving.corrections, zeros, strict=True)]
+    return Bars(-span, span, {"kept": inside, "rejected": rejected}, marks)
 
 
 def statistic_bars(batch: TokenBatch, d: Tensor, moving: MovingBounds, rule_index: int) -> Bars:
@@ -191,7 +192,7 @@ def statistic_bars(batch: TokenBatch, d: Tensor, moving: MovingBounds, rule_inde
     member = mask if rule.level == "token" else mask.any(-1, keepdim=True)
     values = select_values(statistic, member)
     drawn, low, high = on_axis(rule, np.where(np.isnan(values), np.inf, values))
-    bars, first = bin_of(drawn, low, high), statistic_entries(statistic, moving)[member].numpy()
+    bars, first = bin_of(drawn, low, high), moving.first_inside(statistic)[member].numpy()
     inside = _counts(first, bars, count)
     outside = np.bincount(bars, minlength=BINS).astype(np.int32) - inside
     marks = [rule_marks(moved, (low, high)) for moved in rules]
@@ -205,35 +206,13 @@ def _counts(first: np.ndarray, bars: np.ndarray, count: int) -> np.ndarray:
     return cells.reshape(count, BINS).cumsum(0).astype(np.int32)
 
 
-def _cut(raw: np.ndarray, moving: MovingBounds, span: float, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count kept tokens whose weights are cut at moving bounds. Sorted once, each bar is a slice between its edges."""
-    ordered = np.sort(raw[~np.isnan(raw)])
-    shift = np.log(factors)[:, None]
-    edges = np.linspace(-span, span, BINS + 1)[1:-1] + shift
-    ends = np.searchsorted(ordered.clip(-SAFETY_BOUND, SAFETY_BOUND), edges.astype(np.float32))
-    whole = np.zeros((len(factors), 1), ends.dtype)
-    ends = np.concatenate([whole, ends, whole + len(ordered)], 1)
-    start = np.searchsorted(ordered, moving.lower.numpy().astype(np.float32))[:, None]
-    stop = np.searchsorted(ordered, moving.upper.numpy().astype(np.float32), side="right")[:, None]
-    counts = np.diff(ends.clip(start, stop), axis=1).astype(np.int32)
-    if moving.corrections[0].rollout_is_mode == "mask":
-        return counts, len(raw) - counts.sum(1, dtype=np.int32)
-    for bounds, outside in ((upper_bounds(moving), len(ordered) - stop), (lower_bounds(moving), start)):
-        log_bounds = bounds.clamp(min=math.exp(-SAFETY_BOUND)).log().numpy()[:, None] - shift
-        counts[np.arange(len(counts)), bin_of(log_bounds, -span, span)[:, 0]] += outside[:, 0].astype(np.int32)
-    return counts, np.zeros(len(counts), np.int32)
+def _counts_divided(first: np.ndarray, log_w: np.ndarray, shift: np.ndarray, span: float) -> np.ndarray:
+    """Count log weights less a shift, (K,), per bar. If the shift moves, every slider value is counted anew."""
 
+    def bars(shifted: np.ndarray) -> np.ndarray:
+        return np.where(np.isnan(shifted), -1, bin_of(np.nan_to_num(shifted).astype(np.float32), -span, span))
 
-def _recounted(items: WeightedItems, span: float, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count every slider value anew, unless nothing has come in: a rule moves what all weights are divided by."""
-    kept, weights = items.kept.numpy(), items.values.numpy()
-    counts, zeros = np.zeros((len(factors), BINS), np.int32), np.zeros(len(factors), np.int32)
-    entered = np.bincount(kept.clip(max=len(factors)), minlength=len(factors) + 1)
-    for index, factor in enumerate(factors):
-        if index and not entered[index]:
-            counts[index], zeros[index] = counts[index - 1], zeros[index - 1]
-            continue
-        inside = weights[kept <= index]
-        bars = bin_of(np.log((inside[inside > 0] / factor).astype(np.float32)), -span, span)
-        counts[index], zeros[index] = np.bincount(bars, minlength=BINS), int((inside == 0).sum())
-    return counts, zeros
+    if (shift == shift[0]).all():
+        return _counts(first, bars(log_w - shift[0]), len(shift))
+    of_each = (bars(log_w[first <= index] - of_index) for index, of_index in enumerate(shift))
+    return np.stack([np.bincount(x[x >= 0], minlength=BINS) for x in of_each]).astype(np.int32)

@@ -11,7 +11,6 @@ from rlcorr.analysis.bound_curve import bound_curve
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.weights import WeightMode
 
 LOG2 = math.log(2)
 TOKEN, MASK = CorrectionConfig(rollout_is="token"), CorrectionConfig(rollout_is="token", rollout_is_mode="mask")
@@ -98,26 +97,28 @@ def expected(batch: TokenBatch, config: CorrectionConfig, of_weights: bool) -> d
     }
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, preset in PRESETS.items() if preset.config.rollout_is or preset.config.rollout_rs]
-)
+WITH_A_RULE = (RejectionRule.named("seq_max_k2", upper=0.3),)
+CONFIGS = {
+    **{
+        name: PRESETS[name].config
+        for name in (
+            "decoupled_token_is", "decoupled_token_icepop", "decoupled_seq_is", "decoupled_geo_rs_token_tis",
+            "decoupled_k3_rs_token_tis", "prime_rl_dppo", "skyrl_product_mask", "decoupled_token_kpop",
+        )
+    },
+    "normalised sequences": CorrectionConfig(
+        rollout_is="sequence", rollout_is_batch_normalize=True, rollout_rs=WITH_A_RULE
+    ),
+    "prefix": CorrectionConfig(rollout_is="prefix"),
+    "prefix, masked": CorrectionConfig(rollout_is="prefix", rollout_is_mode="mask"),
+    "prefix, normalised": CorrectionConfig(rollout_is="prefix", rollout_is_batch_normalize=True),
+}  # fmt: skip
+"""Every kind of weights and rules; `tests/strips` compares the metrics of every preset's bound."""
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_curve_is_what_correct_gives_at_each_threshold(name: str) -> None:
-    assert_is_what_correct_gives(PRESETS[name].config, name)
-
-
-def test_normalised_sequence_weights_count_each_kept_sequence_once() -> None:
-    """No preset has them; a rule rejects whole sequences, so that the weights are divided by another mean."""
-    rules = (RejectionRule.named("seq_max_k2", upper=0.3),)
-    config = CorrectionConfig(rollout_is="sequence", rollout_is_batch_normalize=True, rollout_rs=rules)
-    assert_is_what_correct_gives(config, "normalised")
-
-
-def test_prefix_weights_are_those_of_correct() -> None:
-    """No preset has them; the positions of padding are skipped."""
-    weightings: list[tuple[WeightMode, bool]] = [("truncate", False), ("mask", False), ("truncate", True)]
-    for mode, normalised in weightings:
-        config = CorrectionConfig(rollout_is="prefix", rollout_is_mode=mode, rollout_is_batch_normalize=normalised)
-        assert_is_what_correct_gives(config, f"prefix, {mode}")
+    assert_is_what_correct_gives(CONFIGS[name], name)
 
 
 def assert_is_what_correct_gives(config: CorrectionConfig, name: str) -> None:

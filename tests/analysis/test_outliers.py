@@ -8,7 +8,6 @@ import torch
 from rlcorr import TokenBatch
 from rlcorr.analysis.symptoms import MEND_FIRST
 from rlcorr.analysis.triage import triage
-from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 
 ROWS, WIDTH = 60, 50
 NOISE = 0.03
@@ -54,25 +53,3 @@ def test_two_and_three_are_named_together_and_of_four_the_answers() -> None:
         "% of k3 is in 3 of 60 answers (responses 5, 40, 41, counted from 0): 5.1 % of the tokens" in outlier.sentence
     )
     assert (outlier.tokens, rest.pattern) == ((), "precision")
-
-
-def test_a_large_token_that_changes_no_verdict_is_not_named() -> None:
-    """The log-ratio of the token is at most ln 3: k3 there is 3 − 1 − ln 3 = 0.9, a third of 2,960 × 0.00045 more."""
-    (symptom,) = triage(batch((37, 11, float(batch().tensors()["old_log_probs"][37, 11]) - math.log(3))))
-    assert symptom.pattern == "precision"
-
-
-def test_a_copy_with_one_other_token_is_a_copy() -> None:
-    plain = batch()
-    old = plain.rollout_log_probs.clone()
-    old[8, 8] -= 9
-    outlier, rest = triage(TokenBatch.from_log_probs(old, plain.rollout_log_probs, plain.response_mask))
-    assert (outlier.pattern, outlier.tokens, rest.pattern) == ("outlier", ((8, 8),), "identical")
-
-
-def test_a_run_names_the_step_of_the_token_and_measures_its_gap_without_it() -> None:
-    looks = [look(step, batch(*spikes)) for step, spikes in ((3, []), (7, [(37, 11, -39.9)]))]
-    lines = verdict_lines(verdicts(looks))
-    assert [line.split(":")[0].split(",")[0] for line in lines] == ["precision (2 steps", "outlier (step 7)"]
-    assert looks[1].gap is not None
-    assert looks[1].gap.k3 == pytest.approx(NOISE**2 / 2, rel=0.1)

@@ -10,7 +10,6 @@ from causes import TOKENS, draw, noisy, steep
 from torch import Tensor
 
 from rlcorr import TokenBatch
-from rlcorr.analysis.pair_faults import shift
 from rlcorr.analysis.symptoms import Symptom, mend_first
 from rlcorr.analysis.triage import triage
 from rlcorr.analysis.verdicts import look
@@ -62,7 +61,7 @@ ONE = torch.arange(ROWS) == 7
 
 @pytest.mark.parametrize(
     ("start", "by", "word", "rows"),
-    [(0, 1, "one", THIRD), (20, 1, "one", THIRD), (12, 2, "two", THIRD), (0, 1, "one", ONE), (0, 3, "three", ONE)],
+    [(20, 1, "one", THIRD), (12, 2, "two", THIRD), (0, 3, "three", ONE)],
 )
 def test_a_shift_from_any_token_on_in_some_answers(start: int, by: int, word: str, rows: Tensor) -> None:
     old, shifted = lost(start, by)
@@ -75,13 +74,6 @@ def test_a_shift_from_any_token_on_in_some_answers(start: int, by: int, word: st
     assert moved < 0.1 < 0.5 < symptom.numbers["abs_log_ratio"]
 
 
-def test_unrelated_log_probs_are_no_shift() -> None:
-    """Of the stretch that gains most a move leaves more than a quarter: in all but a few of 4,000 answers."""
-    g = torch.Generator().manual_seed(3)
-    symptom = shift(batch(*-torch.empty(2, 4000, 24).exponential_(generator=g)))
-    assert symptom is None or symptom.numbers["rows"] <= 8
-
-
 # --- logarithms of another base ---
 
 
@@ -90,10 +82,7 @@ def test_unrelated_log_probs_are_no_shift() -> None:
     ("engine", "trainer", "said"),
     [
         (10, math.e, "the engine's log-probs are in base 10: multiply them by 2.3026"),
-        (2, math.e, "the engine's log-probs are in base 2, that is in bits"),
-        (math.e, 10, "the trainer's log-probs are in base 10"),
         (math.e, 2, "the trainer's log-probs are in base 2"),
-        (10, 2, "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2"),
     ],
 )
 def test_another_base_is_named(rows: Tensor, engine: float, trainer: float, said: str) -> None:
@@ -103,12 +92,6 @@ def test_another_base_is_named(rows: Tensor, engine: float, trainer: float, said
     assert said in symptom.sentence
     assert f"{math.log(engine) / math.log(trainer):.3f} times" in symptom.sentence
     assert ("in 17 of 50 answers" in symptom.sentence) == (rows is THIRD)
-
-
-@pytest.mark.parametrize("temperature", [1 / math.log(2), math.log(2)])
-def test_a_temperature_with_the_same_factor_is_no_base(temperature: float) -> None:
-    (symptom,) = triage(batch(*pair(temperature=temperature)))
-    assert symptom.pattern == "temperature"
 
 
 # --- padding ---
@@ -126,14 +109,13 @@ def stretched(old: Tensor, rollout: Tensor, widths: list[int], value: float, *, 
     return batch(filled[0], filled[1], mask)
 
 
-MICRO_BATCH = [WIDTH - (row - row % 2) % 20 for row in range(ROWS)]
-"""Each answer as long as the longer one of two."""
-
-
-@pytest.mark.parametrize("value", [0.0, -1.25])
-@pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize(
-    "widths", [[WIDTH] * ROWS, [WIDTH + 9] * ROWS, [WIDTH - (r - r % 5) % 20 for r in range(ROWS)]]
+    ("value", "left", "widths"),
+    [
+        (0.0, False, [WIDTH] * ROWS),
+        (-1.25, True, [WIDTH + 9] * ROWS),
+        (0.0, True, [WIDTH - (r - r % 5) % 20 for r in range(ROWS)]),
+    ],
 )
 def test_a_constant_on_both_sides_that_fills_answers_up(value: float, left: bool, widths: list[int]) -> None:
     """To the longest answer of the batch or of a micro-batch of five, or to a fixed length."""
@@ -160,22 +142,6 @@ def test_answers_that_end_in_certain_tokens_are_no_padding() -> None:
     assert [symptom.pattern for symptom in triage(batch(old, rollout, mask))] == ["precision"]
 
 
-@pytest.mark.parametrize("side", ["engine", "trainer"])
-@pytest.mark.parametrize("cut", ["both", "trainer"])
-def test_padding_on_opposite_sides(side: str, cut: str) -> None:
-    """One side padded on the left; with no mask, or with one that fits the other side."""
-    old, rollout = pair()
-    left, right, mask = torch.zeros(ROWS, WIDTH + 6), torch.zeros(ROWS, WIDTH + 6), torch.zeros(ROWS, WIDTH + 6)
-    for row in range(ROWS):
-        text = WIDTH - row % 10
-        left[row, -text:], right[row, :text] = rollout[row, :text], old[row, :text]
-        mask[row, : WIDTH + 6 if cut == "both" else text] = 1
-    pairs = (right, left) if side == "engine" else (left, right)
-    symptom = only(triage(batch(*pairs, mask)), "padding")
-    assert symptom.sentence.startswith(f"Looks like padding on opposite sides: the {side}'s log-probs are padded with")
-    assert "Pad both on one side" in symptom.sentence
-
-
 # --- groups of answers ---
 
 
@@ -188,7 +154,6 @@ def exchanged() -> tuple[Tensor, Tensor]:
 
 GROUPS: dict[str, tuple[Callable[[], tuple[Tensor, Tensor]], str, str]] = {
     "a cold engine": (lambda: pair(temperature=0.7), "temperature", "Looks like temperature"),
-    "a hot engine": (lambda: pair(temperature=1.3), "temperature", "Looks like temperature"),
     "copies": (lambda: (pair()[0], pair()[0]), "identical", "Identical"),
     "exchanged answers": (exchanged, "beyond rounding", "Beyond rounding"),
 }
@@ -199,11 +164,6 @@ def test_a_fault_in_a_third_of_the_answers(name: str) -> None:
     sick, pattern, said = GROUPS[name]
     symptom = only(triage(mixed(sick())), pattern)
     assert symptom.sentence.startswith(f"In 17 of 50 answers (responses 0, 3, 6, …, counted from 0): {said}")
-
-
-def test_a_cut_in_a_tenth_of_the_answers() -> None:
-    (symptom,) = triage(mixed(pair(top_p=0.8), torch.arange(ROWS) % 10 == 0))
-    assert symptom.pattern == "top-p mass"
 
 
 # --- few answers, and one place ---

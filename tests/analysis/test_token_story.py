@@ -1,27 +1,29 @@
 """Every number of a token's story against loops over floats (oracle.py), for every preset and rules of every kind."""
 
 import math
+import re
 from dataclasses import replace
 
 import oracle
 import pytest
 import torch
-from app_runs import make_record
 from rules_under_test import RULES_UNDER_TEST
 from token_batches import BATCH, GIVEN, TOKENS, rule_of
 
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.analysis.token_story import TokenStory, furthest_token, mean_ratios, ordered_rows, token_story
+from rlcorr.analysis.token_story import TokenStory, formulas, furthest_token, mean_ratios, ordered_rows, token_story
 from rlcorr.config import LossConfig
-from rlcorr.errors import UsageError
 from rlcorr.figures.fates import shades
+from rlcorr.losses.objective import policy_loss
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, NO_TEXT, pieces, text_kind
 
 
-def stories(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[tuple[int, int], TokenStory]:
+def stories(
+    config: CorrectionConfig, loss: LossConfig | None = None, every: int = 1
+) -> dict[tuple[int, int], TokenStory]:
     result = correct(BATCH, config)
-    return {(b, t): token_story(BATCH, result, config, b, t, loss) for b, t in TOKENS}
+    return {(b, t): token_story(BATCH, result, config, b, t, loss) for b, t in TOKENS[::every]}
 
 
 def test_every_kind_of_rule() -> None:
@@ -31,8 +33,7 @@ def test_every_kind_of_rule() -> None:
 
 def assert_stories_of_rule(name: str) -> None:
     rule = rule_of(name)
-    config = CorrectionConfig(rollout_rs=(rule,))
-    alone = oracle.statistics(replace(rule, level="token", reduce=None), GIVEN)
+    config = CorrectionConfig(rollout_rs=(rule,), loss_type="kl_cov")  # without a contribution, which takes longest
     compared = oracle.statistics(rule, GIVEN)
     told = stories(config)
     assert {story.rejected_by for story in told.values()} == {name, None}, name
@@ -41,107 +42,56 @@ def assert_stories_of_rule(name: str) -> None:
         (seen,) = story.rules
         rejected = oracle.objects(rule, GIVEN, b, t, compared[b][t])
         assert not oracle.near_bound(rule, compared[b][t]), case
-        assert seen.token_value == pytest.approx(alone[b][t], rel=2e-3, abs=2e-6), case
         assert seen.statistic == pytest.approx(compared[b][t], rel=2e-3, abs=2e-6), case
-        assert (seen.lower, seen.upper) == oracle.log_bounds(rule), case
         assert seen.inside == oracle.passes(rule, compared[b][t]), case
         assert seen.passes != rejected, case
         assert story.rejected_by == (name if rejected else None), case
 
 
-def test_weights_of_a_prefix() -> None:
-    config = CorrectionConfig(rollout_is="prefix", rollout_is_threshold=1.5)
-    logs = oracle.log_weights(oracle.correct(GIVEN, config).log_ratio, GIVEN.mask, "prefix")
-    for (b, t), story in stories(config).items():
-        assert story.log_weight == pytest.approx(logs[b][t], rel=1e-5, abs=1e-6), (b, t)
-        assert story.weight == pytest.approx(oracle.bound_weight(logs[b][t], config), rel=1e-4), (b, t)
-
-
 def test_every_preset() -> None:
+    """The numbers, and −∂loss/∂log π_θ at π_θ = π_old of the trainer's own loss by autograd; then the formulas."""
     for name in PRESETS:
-        assert_stories_of_preset(name)
+        config, loss = PRESETS[name].config, PRESETS[name].loss
+        told, expected = stories(config, loss, every=7), oracle.correct(GIVEN, config)
+        logs = oracle.log_weights(expected.log_ratio, GIVEN.mask, config.rollout_is or "token")
+        leaf = BATCH.tensors()["old_log_probs"].clone().requires_grad_()
+        alone = replace(loss, use_rollout_kl_loss=False, score_centering=False)
+        value, _ = policy_loss(leaf, BATCH, correct(BATCH, config), config, alone)
+        (gradient,) = torch.autograd.grad(-value, leaf)
+        for (b, t), story in told.items():
+            case, log_w = (name, b, t), 0.0 if config.rollout_is is None else logs[b][t]
+            assert_story(story, config, expected, b, t, log_w, case)
+            assert story.contribution == pytest.approx(float(gradient[b, t]), rel=1e-4, abs=1e-9), case
+            counted = GIVEN.mask if config.denominator == "fixed" else expected.keep
+            assert (story.tokens, story.counted) == (sum(GIVEN.mask[b]), sum(map(sum, counted))), case
+            assert_lines(story, config, expected, b, t, case)
 
 
-def assert_stories_of_preset(name: str) -> None:
-    config = PRESETS[name].config
-    expected = oracle.correct(GIVEN, config)
-    logs = oracle.log_weights(expected.log_ratio, GIVEN.mask, config.rollout_is or "token")
-    for (b, t), story in stories(config, PRESETS[name].loss).items():
-        case = (name, b, t)
-        d = expected.log_ratio[b][t]
-        log_w = 0.0 if config.rollout_is is None else logs[b][t]
-        number = expected.rejected_by[b][t]
-        pair = pytest.approx((GIVEN.old[b][t], GIVEN.rollout[b][t]))
-        assert (story.old_log_prob, story.rollout_log_prob) == pair, case
-        assert story.old_prob == pytest.approx(math.exp(GIVEN.old[b][t])), case
-        assert story.rollout_prob == pytest.approx(math.exp(GIVEN.rollout[b][t])), case
-        assert (story.log_ratio, story.ratio) == pytest.approx((d, oracle.ratio(d)), rel=1e-5, abs=1e-6), case
-        assert story.log_weight == pytest.approx(log_w, rel=1e-5, abs=1e-6), case
-        assert story.raw_weight == pytest.approx(oracle.ratio(log_w), rel=1e-4), case
-        bounded = 1.0 if config.rollout_is is None else oracle.bound_weight(log_w, config)
-        assert story.bounded_weight == pytest.approx(bounded, rel=1e-4), case
-        assert story.weight == pytest.approx(expected.weights[b][t], rel=1e-4), case
-        assert (story.norm_factor is not None) == config.rollout_is_batch_normalize, case
-        assert story.rejected_by == (config.rollout_rs[number - 1].name if number else None), case
-        assert story.tokens == sum(GIVEN.mask[b]), case
+def assert_story(story: TokenStory, config: CorrectionConfig, expected, b: int, t: int, log_w: float, case) -> None:
+    d, number = expected.log_ratio[b][t], expected.rejected_by[b][t]
+    bounded = 1.0 if config.rollout_is is None else oracle.bound_weight(log_w, config)
+    pair = pytest.approx((GIVEN.old[b][t], GIVEN.rollout[b][t]))
+    assert (story.old_log_prob, story.rollout_log_prob) == pair, case
+    assert (story.log_ratio, story.ratio) == pytest.approx((d, oracle.ratio(d)), rel=1e-5, abs=1e-6), case
+    assert story.log_weight == pytest.approx(log_w, rel=1e-5, abs=1e-6), case
+    weights = (story.raw_weight, story.bounded_weight, story.weight)
+    assert weights == pytest.approx((oracle.ratio(log_w), bounded, expected.weights[b][t]), rel=1e-4), case
+    assert (story.norm_factor is not None) == config.rollout_is_batch_normalize, case
+    assert story.rejected_by == (config.rollout_rs[number - 1].name if number else None), case
 
 
-def test_what_a_token_adds_to_the_gradient() -> None:
-    """−∂loss/∂log π_θ at π_θ = π_old: w·A/N times the loss's own ratio, unless its clip takes the gradient."""
-    for name, preset in PRESETS.items():
-        config, loss = preset.config, preset.loss
-        expected = oracle.correct(GIVEN, config)
-        counted = GIVEN.mask if config.denominator == "fixed" else expected.keep
-        tokens = sum(sum(row) for row in counted)
-        for (b, t), story in stories(config, loss).items():
-            ratio_in_loss = own_ratio(config, loss, b, t) if expected.keep[b][t] else 0.0
-            advantage = advantage_of(b, t)
-            assert (story.advantage, story.counted) == (advantage, tokens), (name, b, t)
-            contribution = expected.weights[b][t] * ratio_in_loss * advantage / tokens
-            assert story.contribution == pytest.approx(contribution, rel=1e-4, abs=1e-9), (name, b, t)
+def assert_lines(story: TokenStory, config: CorrectionConfig, expected, b: int, t: int, case) -> None:
+    ratio, weight, *rules, contribution = formulas(story, config)
+    assert last(ratio) == pytest.approx(oracle.ratio(expected.log_ratio[b][t]), rel=6e-4), case
+    assert last(weight.partition("   (")[0]) == pytest.approx(expected.weights[b][t], rel=6e-4), case
+    assert [line.partition(" = ")[0] for line in rules] == [rule.name for rule in config.rollout_rs], case
+    assert contribution.startswith("c = "), case
 
 
-def advantage_of(b: int, t: int) -> float:
-    assert GIVEN.advantages is not None
-    return GIVEN.advantages[b][t]
-
-
-def own_ratio(config: CorrectionConfig, loss: LossConfig, b: int, t: int) -> float:
-    """The derivative of the loss with respect to −A log π_θ."""
-    p, q, up = math.exp(GIVEN.old[b][t]), math.exp(GIVEN.rollout[b][t]), advantage_of(b, t) > 0
-    if not config.bypass_mode or config.loss_type == "reinforce":
-        return 1.0  # π_θ/π_old is 1
-    if config.loss_type in ("drpo", "vespo", "cppo"):
-        return own_ratio_of_answer(config.loss_type, b, t)
-    moved = {"ppo_clip": oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t]) - 1, "dppo_tv": p - q}.get(
-        config.loss_type, oracle.signed_kl(GIVEN.old[b][t], GIVEN.rollout[b][t])
-    )
-    outside = moved > loss.clip_ratio_high if up else moved < -loss.clip_ratio_low
-    r = oracle.ratio(GIVEN.old[b][t] - GIVEN.rollout[b][t])
-    return 0.0 if outside else min(r, loss.number("dppo_ratio_cap")) if config.loss_type != "ppo_clip" else r
-
-
-def own_ratio_of_answer(loss_type: str, b: int, t: int) -> float:
-    """drpo: ρ (1 − sign(A)(π_θ − π_rollout)/12.5). vespo: φ(W) with W the product. cppo: ρ, or 0 outside its budget."""
-    real = [u for u, m in enumerate(GIVEN.mask[b]) if m]
-    d = {u: GIVEN.old[b][u] - GIVEN.rollout[b][u] for u in real}
-    gap = {u: abs(math.exp(GIVEN.old[b][u]) - math.exp(GIVEN.rollout[b][u])) for u in real}
-    a = advantage_of(b, t)
-    if loss_type != "vespo" and abs(d[t]) > 20:
-        return 0.0  # the clamp before exp is flat
-    if loss_type == "drpo":
-        moved = math.copysign(gap[t], d[t])
-        return math.exp(d[t]) * (1 - math.copysign(1, a) * moved / 12.5)
-    if loss_type == "vespo":
-        k, decay = (2, 3) if a >= 0 else (3, 2)
-        log_w = min(max(sum(d.values()), math.log(1e-8)), 20)
-        return math.exp(k * log_w + decay * (1 - math.exp(log_w)))
-    w = {u: 1 - 0.2 * i / max(len(real) - 1, 1) for i, u in enumerate(real)}
-    at = 0.9 * (len(real) - 1)
-    low, high = (sorted(gap.values())[place] for place in (math.floor(at), math.ceil(at)))
-    room = min(max(low + (at - math.floor(at)) * (high - low), 0.02), 0.04)
-    left = 0.2 + sum(room * w[u] - w[u] * gap[u] for u in real if u < t)
-    return math.exp(d[t]) if w[t] * gap[t] <= min(0.2, left) or a * d[t] <= 0 else 0.0
+def last(text: str) -> float:
+    """Return the last result in a line."""
+    number = re.findall(r" = (−?(?:∞|\d+(?:\.\d+)?(?:e−?\d+)?))", text)[-1]
+    return float(number.replace("−", "-").replace("∞", "inf"))
 
 
 def test_a_loss_that_compares_the_batch_has_no_contribution_of_one_token() -> None:
@@ -154,14 +104,83 @@ def test_without_advantages_there_is_no_contribution() -> None:
     assert (story.advantage, story.contribution) == (None, None)
 
 
+# --- the formulas with the numbers of a token ---
+
+
+def weights(level, upper: float = 2.0, lower: float | None = None, **changes) -> CorrectionConfig:
+    return CorrectionConfig(
+        rollout_is=level, rollout_is_threshold=upper, rollout_is_threshold_lower=lower, **changes
+    )  # fmt: skip
+
+
+def rules(name: str, upper: float = math.inf, lower: float | None = None) -> CorrectionConfig:
+    return CorrectionConfig(rollout_rs=(RejectionRule.named(name, upper=upper, lower=lower),))
+
+
+PAIRS = [-0.51, -1.0], [-0.93, -3.0]  # log-ratios 0.42 and 2: ratios 1.52196 and 7.38906
+MASK = weights("token", 5.0, 0.5, rollout_is_mode="mask")
+
+
 @pytest.mark.parametrize(
-    ("row", "column", "words"),
-    [(6, 0, "no response 6; the batch has 6"), (-1, 0, "no response -1"), (2, 1, "response 2 has no token 1; it has 1"),
-     (0, 7, "response 0 has no token 7; it has 7"), (0, -1, "response 0 has no token -1")],
+    ("config", "column", "advantage", "index", "line"),
+    [
+        (weights("token"), 0, None, 0, "r = exp(−0.51 − (−0.93)) = 1.522"),
+        (weights("token"), 0, None, 1, "w = min(1.522, 2) = 1.522"),
+        (weights("token"), 0, 0.5, 2, "c = w·A/N = 1.522·0.5/2 = 0.3805"),
+        (weights("token", lower=0.5), 1, None, 1, "w = max(0.5, min(7.389, 2)) = 2"),
+        # The product is e^2.42 = 11.2459, the geometric mean e^1.21 = 3.35348.
+        (weights("sequence"), 0, None, 1, "w = min(11.25, 2) = 2   (product of r = 11.25)"),
+        (weights("geometric", math.inf), 1, None, 1, "w = 3.353   (geometric mean of r = 3.353)"),
+        (weights("prefix", 20.0), 0, None, 1, "w = min(1.522, 20) = 1.522   (product of r up to here = 1.522)"),
+        (MASK, 0, None, 1, "1.522, allowed 0.5 to 5: inside, so w = 1.522"),
+        (MASK, 1, None, 1, "7.389, allowed 0.5 to 5: outside, so w = 0"),
+        # Weights 1.52196 and 2 have the mean 1.76098.
+        (weights("token", rollout_is_batch_normalize=True), 0, None, 1,
+         "w = min(1.522, 2) = 1.522; w/mean of w = 1.522/1.761 = 0.8643"),
+        (CorrectionConfig(), 0, None, 1, "w = 1   (no importance weights)"),
+        (rules("token_k1_negative", 2.0), 1, 0.5, 2,
+         "token_k1_negative = 7.389, allowed at most 2: outside, but the rule skips this token"),
+        (rules("token_k1_negative", 2.0), 1, -0.5, 2, "token_k1_negative = 7.389, allowed at most 2: outside"),
+        (rules("token_k1_negative", 2.0), 1, -0.5, 3, "c = 0   (rejected)"),
+        (rules("seq_max_k1", 100.0, 0.1), 0, None, 2, "seq_max_k1 = 7.389, allowed 0.1 to 100: inside"),
+        (rules("token_k1", lower=2.0), 0, None, 2, "token_k1 = 1.522, allowed at least 2: outside"),
+        # Bypassing, r = e² lies beyond 1.2: ppo_clip takes the gradient of a token with A > 0, not of one with A < 0.
+        (CorrectionConfig(bypass_mode=True), 1, 0.5, 2, "c = 0   (the clip of ppo_clip removes the gradient)"),
+        (CorrectionConfig(bypass_mode=True), 1, -2.0, 2, "c = r·A/N = 7.389·(−2)/2 = −7.389"),
+    ],
 )  # fmt: skip
-def test_a_token_that_is_not_there(row: int, column: int, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        token_story(BATCH, correct(BATCH, CorrectionConfig()), CorrectionConfig(), row, column)
+def test_lines_by_hand(config: CorrectionConfig, column: int, advantage: float | None, index: int, line: str) -> None:
+    assert lines_of(*PAIRS, config, column=column, advantage=advantage)[index] == line
+
+
+def lines_of(
+    old: list[float], rollout: list[float], config: CorrectionConfig, *, column: int = 0, advantage: float | None = None
+) -> list[str]:
+    """Of one token of a batch of one response."""
+    pair = {"old_log_probs": torch.tensor([old]), "rollout_log_probs": torch.tensor([rollout])}
+    batch = TokenBatch(torch.ones(1, len(old), dtype=torch.bool), **pair)
+    if advantage is not None:
+        batch = batch.replace(advantages=torch.full_like(batch.rollout_log_probs, advantage))
+    return formulas(token_story(batch, correct(batch, config), config, 0, column), config)
+
+
+def test_a_log_ratio_beyond_the_clamp_and_numbers_that_are_not_finite() -> None:
+    """e²⁰ = 485 165 195."""
+    assert lines_of([-0.5], [-30.0], weights("token", math.inf)) == [
+        "r = exp(−0.5 − (−30)) = exp(20) = 4.852e8", "w = 4.852e8"
+    ]  # fmt: skip
+    lines = lines_of([-math.inf, -1.0], [-1.0, math.nan], rules("seq_sum_k1", upper=2.0))
+    assert lines[0] == "r = exp(−∞ − (−1)) = exp(−20) = 2.061e−9"
+    assert lines[2] == "seq_sum_k1 = nan, allowed at most 2: outside"
+
+
+def test_the_two_parts_of_the_gap() -> None:
+    """d = 0.42 = 0.2 of the engine + 0.22 of the age; e^0.2 = 1.2214, e^0.22 = 1.2461."""
+    batch = TokenBatch.from_log_probs(torch.tensor([[-0.51]]), torch.tensor([[-0.93]]), torch.ones(1, 1))
+    batch = batch.replace(sampled_log_probs=torch.tensor([[-0.73]]))
+    config = CorrectionConfig()
+    line = formulas(token_story(batch, correct(batch, config), config, 0, 0), config)[0]
+    assert line == "r = exp(−0.51 − (−0.93)) = 1.522   (1.221 of the engine · 1.246 of the age)"
 
 
 # --- which responses, which colours ---
@@ -193,21 +212,8 @@ def small() -> tuple[TokenBatch, CorrectionConfig]:
 def test_orders(order, rows: list[int]) -> None:
     batch, config = small()
     assert ordered_rows(batch, correct(batch, config), order) == rows
-
-
-def test_mean_ratios() -> None:
-    batch, config = small()
     expected = [math.exp(0.1), math.exp(-0.4), 1.0, math.nan]
     assert mean_ratios(batch, correct(batch, config)) == pytest.approx(expected, nan_ok=True)
-
-
-def test_an_order_that_does_not_exist_and_one_without_rewards() -> None:
-    batch, config = small()
-    with pytest.raises(UsageError, match="unknown order 'offf'"):
-        ordered_rows(batch, correct(batch, config), "offf")  # pyright: ignore[reportArgumentType]
-    bare = batch.replace(rewards=None)
-    with pytest.raises(UsageError, match="needs rewards"):
-        ordered_rows(bare, correct(bare, config), "lowest")
 
 
 def test_the_furthest_token() -> None:
@@ -263,13 +269,6 @@ def test_otherwise_tokens_are_shown_by_their_ids(texts: list[str], ids: list[lis
     record = record_of(texts, ids)
     assert text_kind(record) == "ids"
     assert pieces(record) == [[f"#{token}" for token in row] for row in ids]
-
-
-def test_a_recorded_batch_of_words() -> None:
-    record = make_record(3)
-    lengths = record.batch.response_mask.sum(-1).tolist()
-    assert [len(row) for row in pieces(record)] == lengths
-    assert pieces(record)[0][:2] == ["#0", "#1"]
 
 
 @pytest.mark.parametrize(("text", "kind"), [("words", "unknown"), ("", "unknown"), ("12", "characters")])

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, preset
+from rlcorr import TokenBatch, correct, preset
 from rlcorr.analysis.turns import correct_per_turn, turns_as_rows
 from rlcorr.errors import UsageError
-from rlcorr.presets import PRESETS
 
 
 def conversation() -> TokenBatch:
@@ -56,30 +55,6 @@ def test_each_turn_is_corrected_as_an_answer_of_its_own(name: str) -> None:
         assert torch.equal(result.rejected_by[answer, columns], expected.rejected_by[0])
     assert not result.weights[~batch.response_mask].any()
     assert not result.keep_mask[~batch.response_mask].any()
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_token_rules_are_the_same_per_turn(name: str) -> None:
-    """Only sequences are cut: what looks at one token gives what it gives for whole answers."""
-    config = PRESETS[name].config
-    alone = all(rule.level == "token" and rule.divergence != "prefix_gap" for rule in config.rollout_rs)
-    if config.rollout_is not in (None, "token") or not alone:
-        return
-    plain, per_turn = correct(conversation(), config), correct_per_turn(conversation(), config)
-    torch.testing.assert_close(per_turn.weights, plain.weights)
-    assert torch.equal(per_turn.keep_mask, plain.keep_mask)
-
-
-def test_batch_normalisation_counts_turns() -> None:
-    """Products of 2 and 1/2 in the turns of one answer, 1 in another: the mean over three turns is 7/6."""
-    ratios = torch.tensor([[2.0, 1.0, 0.5], [1.0, 1.0, 1.0]]).double().log()
-    rollout = torch.full((2, 3), -3.0).double()
-    batch = TokenBatch(
-        torch.ones(2, 3).bool(), rollout, rollout + ratios, turn_ids=torch.tensor([[0, 0, 1], [0, 0, 0]])
-    )
-    config = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=10.0, rollout_is_batch_normalize=True)
-    weights = correct_per_turn(batch, config).weights
-    torch.testing.assert_close(weights * 7 / 6, torch.tensor([[2.0, 2.0, 0.5], [1.0, 1.0, 1.0]]).double())
 
 
 def test_a_batch_without_turns_is_refused() -> None:

@@ -23,7 +23,7 @@ from streamlit.testing.v1 import AppTest
 
 from rlcorr import evaluate, preset
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_gradients
 

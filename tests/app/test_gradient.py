@@ -30,8 +30,7 @@ from rlcorr.bounds import BoundId
 from rlcorr.figures.canvas import WARM
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.progress import units_needed
-from rlcorr.gradients.report import compare, report
+from rlcorr.gradients.report import compare, report, units_needed
 from rlcorr.gradients.sketch import ExactSketch, SampledUnits, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import RANKED

@@ -16,8 +16,7 @@ from streamlit.testing.v1 import AppTest
 from token_records import HOSTILE, characters
 
 from rlcorr import PRESETS, TokenBatch, correct
-from rlcorr.analysis.token_formulas import formulas
-from rlcorr.analysis.token_story import token_story
+from rlcorr.analysis.token_story import formulas, token_story
 from rlcorr.records import runs
 
 TOKENS = "views/tokens.py"

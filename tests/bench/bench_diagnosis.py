@@ -75,7 +75,7 @@ def judged_with(kept: Callable[[Gap], bool]) -> dict[str, Counter[str]]:
 
 
 def forget_sizes() -> None:
-    for cached in (published.measured, published._by_cause):
+    for cached in (published.measured, published.by_cause):
         cached.cache_clear()
 
 

@@ -27,7 +27,7 @@ from two_corrections import (
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis import comparison
 from rlcorr.figures import comparison as figures
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 from rlcorr.types import CorrectionResult
 
 

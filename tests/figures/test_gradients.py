@@ -10,8 +10,7 @@ import torch
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.kl_losses import KLGradientReport
-from rlcorr.gradients.progress import Choice
-from rlcorr.gradients.report import GradientReport, Ranking
+from rlcorr.gradients.report import Choice, GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
 NAMES = ("first", "second", "third", "fourth")

@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from ratio_batches import of_log_ratios
 from torch import Tensor
 
-from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import (
     BootstrapSamples,
     Interval,
@@ -19,19 +17,8 @@ from rlcorr.gradients.bootstrap import (
     interval_of,
     length_of,
     mean_gradients,
-    reference_noise,
-    resampled,
 )
 from rlcorr.gradients.contributions import Contributions
-from rlcorr.gradients.report import report
-from rlcorr.gradients.sketch import Reference, SampledSketch
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_interval_of_any_precision(dtype: torch.dtype) -> None:
-    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
-    interval = interval_of(torch.arange(101, dtype=dtype), signed=True)
-    assert (interval.value, interval.low, interval.high) == pytest.approx((0, 3.475, 97.525))
 
 
 def test_a_bootstrap_sample_without_a_length_counts_with_the_sign_of_its_inner_product() -> None:
@@ -40,53 +27,6 @@ def test_a_bootstrap_sample_without_a_length_counts_with_the_sign_of_its_inner_p
     assert cosine(inner, lengths).tolist() == pytest.approx([1, 0.5, 1, -1, math.nan], nan_ok=True)
     got = cosine(torch.tensor([2.0, -3.0, 3.0]), torch.tensor([0.0, 1.0, 1.0]))
     assert got.tolist() == pytest.approx([math.nan, -1, 1], nan_ok=True)
-
-
-def weak_gradient(turned: float, seed: int, sequences: int = 128, directions: int = 16) -> SampledSketch:
-    """Ratios of ½ and 1½, half of the answers each. Without weights the gradient has length 1 and is turned away from
-    the on-policy one, e, which is known exactly; with exact weights its expectation is e. The difference of the two has
-    noise of a variance of 20: one batch hardly tells whether there is a gradient at all.
-
-    Means m and M of the two halves: (m + M)/2 = v and (½ m + 1½ M)/2 = e give M = 2 e − v, m = 3 v − 2 e.
-    """
-    g = torch.Generator().manual_seed(seed)
-    e, v = torch.zeros(2, directions)
-    e[0], v[0], v[1] = 1, math.cos(turned), math.sin(turned)
-    means = torch.where((RATIOS[:sequences] > 1)[:, None], 2 * e - v, 3 * v - 2 * e)
-    spread = math.sqrt(20 * sequences / directions) / 0.5  # an answer enters the difference with 1 − r
-    scores = means + spread * torch.randn(sequences, directions, generator=g)
-    by_token = 32 * e[None].repeat(32, 1)
-    blocks = torch.full((32,), 32.0)
-    return SampledSketch(scores, Reference(by_token, by_token, blocks, blocks))
-
-
-RATIOS = torch.tensor([0.5, 1.5]).repeat(64)
-
-
-@pytest.mark.parametrize("turned", [0.0, math.pi / 4])
-def test_the_interval_of_a_weak_gradients_direction_holds_the_truth(turned: float) -> None:
-    """Of 60 intervals of 95 % at least 54 do, with a probability of 0.97. Made only of the bootstrap samples that have
-    a length, they missed a truth of 1 more often than that."""
-    batch, held = of_log_ratios(RATIOS.log()[:, None]), 0
-    for seed in range(60):
-        direction = report(batch, weak_gradient(turned, seed), CorrectionConfig(), seed=seed).cosine
-        held += direction.low - 1e-6 <= math.cos(turned) <= direction.high + 1e-6
-        assert math.isnan(direction.value) or direction.low <= direction.value <= direction.high
-    assert held >= 54
-
-
-def test_row_zero_is_the_sample_itself() -> None:
-    counts = resampled(7, 3, seed=0)
-    assert counts[0].tolist() == [1] * 7
-    assert counts.sum(1).tolist() == [7] * 4
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "tells"),
-    [(0.1, 0.3, True), (-0.3, -0.1, True), (-0.1, 0.3, False), (0.0, 0.3, False), (-0.3, 0.0, False)],
-)
-def test_an_interval_tells_a_number_from_0(low: float, high: float, tells: bool) -> None:
-    assert Interval(0.2, low, high).tells == tells
 
 
 A = np.array([[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]])
@@ -143,33 +83,22 @@ def test_bootstrap_samples_of_a_whole_task_are_made_smaller(
     assert got.tolist() == pytest.approx(expected)
 
 
-def test_the_share_of_noise_by_hand() -> None:
-    """The sample: (1 + ½)/(9 + 1). Of the two others, whose squares hold the noise twice: 2/(8 − 2); and 1, because
-    nothing is left of 2 − 2."""
-    shares = reference_noise(replicas_of([[3.0, 1.0], [2.0, 5.0], [1.0, 5.0]], NOISE, exact=True))
-    got = interval_of(shares, signed=False)
-    assert got.value == pytest.approx(0.15)
-    assert got.low == pytest.approx(1 / 3 + 0.025 * 2 / 3)  # 2.5 % of the way from 1/3 to 1
-    assert got.high == pytest.approx(1 - 0.025 * 2 / 3)
-    assert reference_noise(replicas_of([[0.0, 0.0]] * 2, NOISE, exact=True)).tolist() == [1, 1]
+def test_prompts_of_a_finite_task_add_less() -> None:
+    """A quarter of what they would add: 1.5/4 · 1/4 of the sample's 4."""
+    quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
+    assert quarter.without_noise(PRODUCTS, torch.tensor(NOISE)).tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])
 
 
-def test_one_bootstrap_sample_is_its_own_interval() -> None:
+def test_intervals_by_hand() -> None:
+    """0 … 100 without the first: 2.5 % of the way from 1 to 100 is 1 + 0.025 · 99 = 3.475."""
+    interval = interval_of(torch.arange(101.0), signed=True)
+    assert (interval.value, interval.low, interval.high) == pytest.approx((0, 3.475, 97.525))
+    assert [Interval(0.2, *ends).tells for ends in ((0.1, 0.3), (-0.3, -0.1), (0.0, 0.3))] == [True, True, False]
+    assert length_of(torch.tensor([-4.0, 0.0, 9.0])).tolist() == [0, 0, 3]
     got = interval_of(torch.tensor([1.0, 3.0]), signed=True)
     assert (got.value, got.low, got.high) == (1, 3, 3)
     assert math.isnan(interval_of(torch.tensor([1.0]), signed=True).low)
     assert [interval_of(torch.tensor([1.0, -3.0]), signed=signed).low for signed in (True, False)] == [-3, 0]
-
-
-def test_a_square_below_0_is_no_length() -> None:
-    assert length_of(torch.tensor([-4.0, 0.0, 9.0])).tolist() == [0, 0, 3]
-
-
-def test_prompts_of_a_finite_task_add_less() -> None:
-    """A quarter of what they would add: 1.5/4 · 1/4 of the sample's 4."""
-    quarter = replicas_of([[0.0, 0.0]] * 3, NOISE, exact=True, factor=0.25)
-    got = quarter.without_noise(PRODUCTS, torch.tensor(NOISE))
-    assert got.tolist() == pytest.approx([4, 8 / 1.09375, 2 / 1.09375])
 
 
 # --- means, variances and covariances of three units ---
@@ -191,11 +120,6 @@ def test_the_mean() -> None:
     got = mean_gradients(parts_of(A), drawn)
     assert numbers(got[0]) == pytest.approx(A.sum(0) / (6 * 4 / 5))
     assert numbers(got[1]) == pytest.approx((2 * A[0] + A[2]) / (7 * 2.5 / 6))
-
-
-def test_weights_of_0_are_not_divided_by() -> None:
-    got = mean_gradients(parts_of(A, np.zeros(3)), torch.ones(1, 3, dtype=torch.float64))
-    assert numbers(got) == pytest.approx(A.sum(0) / 6)
 
 
 @pytest.mark.parametrize(("sampled", "factor"), [(True, 3 / 2), (False, 1.0)])

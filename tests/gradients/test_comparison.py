@@ -1,13 +1,10 @@
 """Paired differences of two gradients against loops over sequences in numpy, in float64."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from two_corrections import (
-    BATCH,
     BLOCKS,
     DIRECTIONS,
     ICEPOP,
@@ -23,7 +20,7 @@ from two_corrections import (
 
 from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import resampled
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.report import compare_gradients
 
 SIZE = 256
 """Answers in a batch."""
@@ -106,7 +103,7 @@ def numbers_by_loops(a: CorrectionConfig, b: CorrectionConfig, replicates: int) 
     return of_samples
 
 
-@pytest.mark.parametrize(("a", "b"), [(TIS, RULE), (ICEPOP, TIS), (RULE, ICEPOP)])
+@pytest.mark.parametrize(("a", "b"), [(TIS, RULE), (RULE, ICEPOP)])
 def test_paired_differences_against_loops(a: CorrectionConfig, b: CorrectionConfig) -> None:
     expected = numbers_by_loops(a, b, 60)
     compared = compare_gradients(POSITIVE, SKETCH, a, b, batch_sizes=(SIZE,), replicates=60)
@@ -129,44 +126,3 @@ def test_one_against_itself_is_no_difference() -> None:
     assert compared.between.low == pytest.approx(1, abs=1e-6)
     assert compared.expected.value == pytest.approx(1, abs=1e-5)
     assert compared.b_is_better == (0.5, 0.5)
-
-
-def test_pairing_takes_out_the_noise_that_both_share() -> None:
-    """Two caps that few tokens reach: both shares of the progress are known to 10 % or worse, their difference 100
-    times better."""
-    near = replace(TIS, rollout_is_threshold=2.4), replace(TIS, rollout_is_threshold=2.6)
-    compared = compare_gradients(POSITIVE, SKETCH, *near)
-    alone, paired = (x.high - x.low for x in (compared.a.progress[0], compared.progress[0]))
-    assert alone > 0.1 * compared.a.progress[0].value
-    assert paired < alone / 100
-
-
-def test_twice_the_weight_is_twice_the_noise() -> None:
-    """All ratios are 2: weights without a bound make the same gradient twice as long, and nothing else."""
-    rollout = torch.where(BATCH.response_mask, BATCH.rollout_log_probs, -2.0)
-    doubled = POSITIVE.replace(rollout_log_probs=rollout, old_log_probs=rollout + math.log(2))
-    raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-    compared = compare_gradients(doubled, SKETCH, CorrectionConfig(), raw)
-    for difference, of_a in zip(compared.noise, compared.a.noise, strict=True):
-        assert difference.value == pytest.approx(of_a.value, rel=1e-4)
-    assert compared.between.low == pytest.approx(1, abs=1e-5)
-    assert compared.expected.value == pytest.approx(1, abs=1e-4)
-
-
-def test_where_noise_explains_a_gradient_its_direction_is_unknown() -> None:
-    """Scores of random sign: what is left after the noise has length 0."""
-    signs = torch.where(torch.arange(len(SKETCH.scores)) % 2 == 0, 1.0, -1.0)[:, None]
-    noise = replace(SKETCH, scores=signs * torch.ones(DIRECTIONS))
-    compared = compare_gradients(POSITIVE, noise, TIS, RULE)
-    assert math.isnan(compared.expected.value)
-    assert math.isfinite(compared.between.value)
-
-
-def test_a_batch_in_float64_compares_as_one_in_float32() -> None:
-    wide = POSITIVE.replace(**{name: x.double() for name, x in POSITIVE.tensors().items() if x.is_floating_point()})
-    narrow, wider = (compare_gradients(batch, SKETCH, TIS, RULE, replicates=20) for batch in (POSITIVE, wide))
-    for name in ("bias", "cosine", "between", "expected"):
-        assert getattr(wider, name).value == pytest.approx(getattr(narrow, name).value, rel=1e-3, abs=1e-4), name
-    for name in ("noise", "progress"):
-        of_sizes = zip(getattr(wider, name), getattr(narrow, name), strict=True)
-        assert all(a.value == pytest.approx(b.value, rel=1e-3, abs=1e-4) for a, b in of_sizes), name

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toy_sketches import directions_of, exact_sketch, node_scores
+from toy_sketches import exact_sketch, node_scores
 
 from rlcorr.config import Aggregation, CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree, answers_of, paths_of
-from rlcorr.gradients.bootstrap import Interval, bootstrap
-from rlcorr.gradients.comparison import compare_gradients
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch
@@ -25,7 +24,7 @@ NAMES = ("disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_geo_rs
 SIZES = (16, 256, 4096)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_all_answers_give_the_exact_numbers(seed: int) -> None:
     """In all directions of the table, so that nothing is projected. An answer counts with its probability, and a
     token-mean is divided by the expected length, as in the toy."""
@@ -125,14 +124,14 @@ def cut_off(of: toy.Toy, least: float) -> toy.Toy:
     return replace(of, policies=replace(of.policies, rollout=left.log_softmax(-1)))
 
 
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum"])
 @pytest.mark.parametrize("name", CASES)
-def test_answers_that_the_engine_never_draws(name: str, mode: Aggregation) -> None:
+def test_answers_that_the_engine_never_draws(name: str) -> None:
     """They add to the on-policy gradient alone: even exact sequence weights have a bias then."""
     worlds = [cut_off(of, 0.25) for of in UNEQUAL[:2]]
     sketch = exact_sketch(worlds, everything(worlds))
     assert (sketch.answers.sampled == 0).sum() > 3
     assert sketch.answers.coverage == pytest.approx({"old": 1, "rollout": 1}, abs=1e-5)
+    mode: Aggregation = "token-mean"
     agrees(worlds, name, mode)
     weights = CASES["sequence"][1]
     assert by_loops(worlds, weights, mode)["bias"] > 0.01
@@ -153,19 +152,6 @@ def test_rejecting_everything_is_no_progress() -> None:
         assert [choice.best for choice in ranking.choices] == [1, 1]
 
 
-def test_an_estimator_that_points_away_makes_no_progress() -> None:
-    """The engine nearly always samples the worse of two tokens, which has a positive advantage too."""
-    where = toy.world(2, 1)
-    old = torch.zeros(1, 2, dtype=torch.float64)
-    engine = torch.tensor([[0.95, 0.05]]).double().log()
-    of = toy.Toy(where, toy.Policies(engine, old, old), torch.tensor([1.0, 3.0]).double())
-    sketch = exact_sketch([of], everything([of]))
-    got = report(sketch.answers.batch, sketch, CorrectionConfig(), replicates=1)
-    # g = .95 · 1 · (.5, −.5) + .05 · 3 · (−.5, .5) = (.4, −.4); g* = .5 · (.5, −.5) + .5 · 3 · (−.5, .5) = (−.5, .5)
-    assert got.scale.value == pytest.approx(-0.8, rel=1e-5)
-    assert [share.value for share in got.progress] == [0, 0]
-
-
 def test_the_intervals_are_over_the_prompts() -> None:
     """Where all prompts are alike, drawing other ones changes nothing; only the directions are left. Without a
     projection either, here by one direction alone, no interval is left."""
@@ -173,6 +159,8 @@ def test_the_intervals_are_over_the_prompts() -> None:
     got = report(alike.answers.batch, alike, CASES["token"][0])
     for interval in (got.reference_length, got.relative_bias, got.scale, *got.progress):
         assert interval.high - interval.low < 1e-5
+    whole = replace(exact_sketch(UNEQUAL, everything(UNEQUAL)[:, 3:4]), task_prompts=len(UNEQUAL))  # the whole task
+    assert report(whole.answers.batch, whole, CASES["token"][0]).reference_noise.high == 0
     unlike = exact_sketch(UNEQUAL, everything(UNEQUAL)[:, 3:4])
     got = report(unlike.answers.batch, unlike, CASES["token"][0])
     assert got.reference_length.high - got.reference_length.low > 0.05
@@ -200,64 +188,6 @@ def test_the_share_that_differences_between_prompts_give() -> None:
     assert got.reference_noise.value == pytest.approx(share * 3 / 4, rel=1e-4)
     many = noise_of(worlds, replicates=200)
     assert 0 < many.low < share < many.high <= 1
-
-
-def test_prompts_that_are_the_whole_task_are_no_sample() -> None:
-    """Along one direction, so that nothing is left to draw: no interval is left either, and no noise."""
-    whole = replace(exact_sketch(UNEQUAL, everything(UNEQUAL)[:, 3:4]), task_prompts=len(UNEQUAL))
-    got = report(whole.answers.batch, whole, CASES["token"][0])
-    for interval in (got.reference_length, got.relative_bias, got.scale, *got.progress):
-        assert interval.high - interval.low < 1e-5
-    assert (got.reference_noise.value, got.reference_noise.high) == (0, 0)
-
-
-def test_intervals_over_directions_alone_hold_the_truth() -> None:
-    """Every prompt is there, along 60 sets of 64 directions; the truth is the report without a projection. Of a right
-    library one interval in twenty misses; of 60, less than 0.95 − 2.33 · √(0.95 · 0.05/60) = 0.88 hold once in a
-    hundred times."""
-    whole = exact_sketch(UNEQUAL, everything(UNEQUAL))
-    truth = report(whole.answers.batch, whole, CASES["token"][0], replicates=1)
-    largest = max(UNEQUAL, key=lambda of: of.policies.theta.numel())
-    held = {"bias": 0, "progress": 0}
-    for seed in range(60):
-        sketch = replace(exact_sketch(UNEQUAL, directions_of(largest, 64, seed)), task_prompts=len(UNEQUAL))
-        got = report(sketch.answers.batch, sketch, CASES["token"][0], seed=seed)
-        held["bias"] += got.relative_bias.low <= truth.relative_bias.value <= got.relative_bias.high
-        held["progress"] += got.progress[0].low <= truth.progress[0].value <= got.progress[0].high
-    assert min(held.values()) / 60 >= 0.88
-
-
-def test_intervals_over_half_of_a_task_are_as_wide_as_halves_are_apart() -> None:
-    """200 halves of 32 prompts, along one direction. The standard deviation over the halves is known to 1/√400 = 5 %.
-    Prompts without end would give bootstrap samples √2 times as far apart."""
-    worlds = [toy.small_world(0.4, vocabulary=3, length=2, seed=5 * number) for number in range(32)]
-    direction, generator = everything(worlds)[:, 4:5], torch.Generator().manual_seed(0)
-    gradients, spreads = [], []
-    for _ in range(200):
-        some = [worlds[number] for number in torch.randperm(32, generator=generator)[:16].tolist()]
-        sketch = replace(exact_sketch(some, direction), task_prompts=32)
-        drawn = bootstrap(sketch.answers.batch, sketch, LossConfig(), replicates=200, seed=0).reference[:, 0]
-        gradients.append(float(drawn[0]))
-        spreads.append(float(drawn[1:].std()))
-    assert np.mean(spreads) / np.std(gradients, ddof=1) == pytest.approx(1, abs=0.15)
-
-
-def test_twice_the_same_prompts_is_the_same() -> None:
-    """Prompts are the task: doubling them changes no number."""
-    once, twice = (exact_sketch(worlds, everything(UNEQUAL)) for worlds in (UNEQUAL, UNEQUAL * 2))
-    a, b = (report(s.answers.batch, s, CASES["token"][0], replicates=1) for s in (once, twice))
-    for name in ("relative_bias", "scale", "variance", "ess", "cosine"):
-        assert getattr(b, name).value == pytest.approx(getattr(a, name).value, rel=1e-4), name
-
-
-def test_a_comparison_of_exact_gradients() -> None:
-    sketch = exact_sketch(UNEQUAL, everything(UNEQUAL))
-    (a, of_a), (b, of_b) = CASES["token"], CASES["nothing"]
-    compared = compare_gradients(sketch.answers.batch, sketch, a, b, batch_sizes=SIZES, replicates=1)
-    expected_a, expected_b = (by_loops(UNEQUAL, weights, "token-mean") for weights in (of_a, of_b))
-    for size, paired in zip(SIZES, compared.progress, strict=True):
-        assert paired.value == pytest.approx(expected_b[str(size)] - expected_a[str(size)], abs=2e-4)
-    assert compared.cosine.value == pytest.approx(expected_b["cosine"] - expected_a["cosine"], abs=2e-4)
 
 
 # --- the tree ---

@@ -1,7 +1,5 @@
 """Places are the states of a toy policy, whose scores e_token − π are known: autograd gives every gradient."""
 
-from dataclasses import fields
-
 import pytest
 import torch
 from torch import Tensor
@@ -55,9 +53,9 @@ def cosine(a: Tensor, b: Tensor) -> float:
     return float(torch.cosine_similarity(a, b, 0))
 
 
-@pytest.mark.parametrize("on_policy", [True, False])
-@pytest.mark.parametrize("target", ["ref", "rollout"])
-@pytest.mark.parametrize("estimator", ["abs", "k2", "k3", "k3+"])
+@pytest.mark.parametrize(
+    ("estimator", "target", "on_policy"), [("abs", "ref", True), ("k2", "rollout", False), ("k3+", "ref", False)]
+)
 def test_the_gradient_of_every_estimator(estimator: str, target: str, on_policy: bool) -> None:
     got = kl_report(PLACES, estimator, target, on_policy=on_policy)  # pyright: ignore[reportArgumentType]
     against = {"ref": REF, "rollout": ROLLOUT}[target]
@@ -67,17 +65,6 @@ def test_the_gradient_of_every_estimator(estimator: str, target: str, on_policy:
     assert got.length.value == pytest.approx(float(g.norm() / forward.norm()), rel=1e-4)
     assert got.noise.value == pytest.approx(spread / float(forward.norm()), rel=1e-3)
     assert got.cosine.low <= got.cosine.value <= got.cosine.high
-
-
-def test_on_policy_truths() -> None:
-    """E[∇k1] = 0, E[∇k2] = ∇KL(π‖ref), E[∇k3] = ∇KL(ref‖π)."""
-    k1, k2, k3 = (kl_report(PLACES, name) for name in ("k1", "k2", "k3"))
-    assert k1.length.value < 1e-6
-    assert k1.noise.value > 1
-    assert (k2.cosine.value, k2.length.value) == pytest.approx((1, 1), abs=1e-5)
-    assert k3.reverse_cosine.value == pytest.approx(1, abs=1e-5)
-    assert k3.cosine.value < 0.99
-    assert kl_report(PLACES, "k2", on_policy=False).cosine.value < 0.99
 
 
 def test_a_token_that_the_engine_cuts_off_counts_nothing() -> None:
@@ -95,10 +82,3 @@ def test_what_is_not_recorded_is_refused() -> None:
         kl_report(bare, "k2")
     with pytest.raises(UsageError, match="no distribution of π_rollout"):
         kl_report(NextTokens(PLACES.log_probs, PLACES.scores, PLACES.ref_log_probs), "k2", on_policy=False)
-
-
-def test_places_in_float64_have_the_same_report() -> None:
-    tensors = {f.name: getattr(PLACES, f.name).double() for f in fields(PLACES)}
-    narrow, wide = kl_report(PLACES, "k3"), kl_report(NextTokens(**tensors), "k3")
-    assert wide.cosine.value == pytest.approx(narrow.cosine.value, abs=1e-5)
-    assert wide.noise.high == pytest.approx(narrow.noise.high, rel=1e-4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from ratio_batches import of_log_ratios
 
-from rlcorr.bounds import BoundId, at_threshold
+from rlcorr.bounds import at_threshold
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
@@ -64,29 +64,6 @@ def test_a_point_is_the_report_at_that_threshold() -> None:
         assert got.ess == alone.ess
 
 
-KINDS_OF_BOUNDS = {
-    "a cap on normalised token weights, with rules": "slime_mis",
-    "a cap on sequence weights": "skyrl_seq_tis",
-    "a cap on geometric weights": "ms_swift_sequence_truncate",
-    "a band of weights in bypass mode": "bypass_pg_token_icepop",
-    "a band of a ratio": "decoupled_geo_rs",
-    "an upper bound of a divergence": "decoupled_k3_rs",
-    "a band of a difference, divided by what is kept": "roll_diff_filter",
-    "a lower bound of some tokens alone": "trl_opsm",
-}
-
-
-@pytest.mark.slow
-def test_every_kind_of_bound_has_a_sweep() -> None:
-    batch, sketch = broken_share()
-    for name in KINDS_OF_BOUNDS.values():
-        sweep = gradient_sweep(batch, sketch, preset(name), loss=PRESETS[name].loss, replicates=20)
-        assert len(sweep.ranking.reports) == 60, name
-        for place, best in enumerate(sweep.best):
-            assert sweep.thresholds[0] <= best.low <= best.high <= sweep.thresholds[-1], name
-            assert all(0 <= report_at.progress[place].value <= 1 for report_at in sweep.ranking.reports), name
-
-
 def test_a_preset_without_a_threshold_has_no_sweep() -> None:
     batch, sketch = broken_share()
     without = [n for n, entry in PRESETS.items() if entry.config.rollout_is is None and not entry.config.rollout_rs]
@@ -97,13 +74,6 @@ def test_a_preset_without_a_threshold_has_no_sweep() -> None:
 
 
 # --- the toy ---
-
-
-def test_no_gap_is_no_bias() -> None:
-    sweep = toy_sweep(small_world(0.0), preset("decoupled_token_is"), [2.0], 256)
-    assert sweep.bias == pytest.approx([0], abs=1e-12)
-    (noise,) = sweep.noise
-    assert sweep.progress == pytest.approx([1 / (1 + noise**2)])
 
 
 def test_sequence_weights_lose_their_bias_as_the_cap_rises() -> None:
@@ -124,32 +94,3 @@ def test_larger_batches_want_looser_bounds() -> None:
         best.append(thresholds[max(range(len(thresholds)), key=shares.__getitem__)])
     assert best == sorted(best)
     assert best[0] < best[-1] == 1e6
-
-
-def test_noise_falls_with_the_batch() -> None:
-    toy = small_world(0.5)
-    small, large = (toy_sweep(toy, preset("decoupled_token_is"), [2.0], size) for size in (100, 400))
-    assert small.noise[0] == pytest.approx(2 * large.noise[0])
-    assert small.bias == large.bias
-
-
-def test_one_side_of_a_band() -> None:
-    """Below a lower bound that no ratio reaches, and below one that only the rest of the band reaches."""
-    toy, band = small_world(0.3), preset("decoupled_geo_rs")
-    loose, tight = toy_sweep(toy, band, [1e-6, 0.999], 64, BoundId(None, "lower")).noise
-    assert loose > tight
-    assert toy_sweep(toy, band, [1e6], 64, BoundId(None, "upper")).noise[0] > tight
-
-
-def test_rejecting_everything_is_no_step() -> None:
-    """The bias is then the whole gradient, and nothing is noisy."""
-    sweep = toy_sweep(small_world(0.5), preset("decoupled_geo_rs"), [1 + 1e-15], 64)
-    assert (sweep.bias, sweep.noise) == ([pytest.approx(1)], [pytest.approx(0, abs=1e-12)])
-    assert sweep.progress == [0]
-
-
-def test_a_correction_without_a_bound_has_one_truth() -> None:
-    """Weights without a cap do not care where it stands beyond the largest ratio."""
-    raw = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-    sweep = toy_sweep(small_world(0.2), raw, [1e4, 1e8], 64)
-    assert torch.tensor(sweep.progress).unique().numel() == 1

@@ -13,7 +13,6 @@ from rlcorr.gradients import toy
 from rlcorr.gradients.toy import response_count
 from rlcorr.losses.objective import policy_loss
 from rlcorr.presets import PRESETS
-from rlcorr.rules import RejectionRule
 from rlcorr.types import TokenBatch
 
 SUM = LossConfig(loss_agg_mode="token-sum")
@@ -54,12 +53,15 @@ def responses(vocabulary: int, length: int) -> set[tuple[int, ...]]:
 # --- the world ---
 
 
-@pytest.mark.parametrize(("vocabulary", "length"), [(2, 1), (2, 4), (3, 3), (4, 2), (5, 3)])
+@pytest.mark.parametrize(("vocabulary", "length"), [(2, 1), (3, 3), (5, 3)])
 def test_every_response_is_there_once(vocabulary: int, length: int) -> None:
     where = toy.world(vocabulary, length)
     rows = [tuple(row[:n]) for row, n in zip(where.tokens.tolist(), where.mask.sum(-1).tolist(), strict=True)]
     assert len(rows) == len(set(rows)) == response_count(vocabulary, length)
     assert set(rows) == responses(vocabulary, length)
+    policy = toy.random_policy(where, 0, spread=2.0)
+    assert float(toy.probabilities(where, policy).sum()) == pytest.approx(1, abs=1e-12)
+    assert float(toy.visits(where, policy)[0]) == pytest.approx(1, abs=1e-12)
 
 
 def test_a_state_is_a_prefix() -> None:
@@ -69,22 +71,6 @@ def test_a_state_is_a_prefix() -> None:
             assert prefix_of.setdefault(states[column], tuple(row[:column])) == tuple(row[:column])
     assert sorted(prefix_of) == list(range(SMALL.state_count))
     assert len(set(prefix_of.values())) == SMALL.state_count == 1 + 2 + 4
-
-
-@pytest.mark.parametrize(("vocabulary", "length"), [(2, 3), (3, 3), (7, 4)])
-def test_a_policy_is_a_distribution(vocabulary: int, length: int) -> None:
-    where = toy.world(vocabulary, length)
-    p = toy.probabilities(where, toy.random_policy(where, 0, spread=2.0))
-    assert float(p.sum()) == pytest.approx(1, abs=1e-12)
-    assert float(toy.visits(where, toy.random_policy(where, 0))[0]) == pytest.approx(1, abs=1e-12)
-
-
-def test_a_million_responses_and_not_one_more() -> None:
-    assert response_count(10, 6) == 597_871
-    with pytest.raises(UsageError, match="11 tokens and 6 steps make 1,111,111 responses; at most 1,000,000"):
-        toy.world(11, 6)
-    with pytest.raises(UsageError, match=r"vocabulary ≥ 2 and a length ≥ 1; got 1 and 3"):
-        toy.world(1, 3)
 
 
 def test_kl_of_single_tokens() -> None:
@@ -132,22 +118,10 @@ def assert_truth_is_that_of_loops(
     assert got.variance == pytest.approx(variance, abs=1e-10), case
 
 
-def test_every_preset() -> None:
-    for name in sorted(set(PRESETS) - NORMALISED - CENTERED):
+def test_presets() -> None:
+    for name in sorted(set(PRESETS) - NORMALISED - CENTERED)[::4]:
         loss = replace(PRESETS[name].loss, loss_agg_mode="token-sum", rollout_kl_loss_agg_mode="token-sum")
         assert_truth_is_that_of_loops(name, PRESETS[name].config, loss)
-
-
-def test_a_kl_term_with_another_divisor_is_refused() -> None:
-    """One division serves both: else the term would be off by the mean length of a response."""
-    preset, given = PRESETS["prime_rl_dppo"], PRESETS["prime_rl_dppo"].loss
-    truth(preset.config, given)  # both token-mean
-    for changed, loss in (
-        (preset.config, replace(given, rollout_kl_loss_agg_mode="seq-mean-token-mean")),
-        (replace(preset.config, denominator="kept"), given),
-    ):
-        with pytest.raises(UsageError, match="give both one aggregation, and denominator='fixed'"):
-            truth(changed, loss)
 
 
 LOSSES: list[LossType] = [
@@ -157,36 +131,12 @@ LOSSES: list[LossType] = [
 
 
 def test_every_loss() -> None:
-    for loss_type, bypass in itertools.product(LOSSES, (False, True)):
+    """Every second one in bypass mode, and prefix weights, which no preset has."""
+    for bypass, loss_type in zip(itertools.cycle((False, True)), LOSSES[::2]):
         weights = None if bypass and loss_type != "gpg" else "token"
         correction = CorrectionConfig(rollout_is=weights, bypass_mode=bypass, loss_type=loss_type)
         assert_truth_is_that_of_loops((loss_type, bypass), correction, SUM)
-
-
-def test_prefix_weights() -> None:
-    for bypass in (False, True):
-        correction = CorrectionConfig(
-            rollout_is="prefix", bypass_mode=bypass, loss_type="reinforce" if bypass else "ppo_clip"
-        )
-        assert_truth_is_that_of_loops(("prefix", bypass), correction, SUM)
-
-
-@pytest.mark.parametrize(("level", "is_exact"), [("prefix", True), ("sequence", True), ("token", False)])
-def test_prefix_weights_are_exact_for_advantages_of_single_tokens(level: str, is_exact: bool) -> None:
-    """CTPO's proposition 1: if the advantage of a token depends on it and on what is before it, E_q[Σ w A ∇log p] is
-    E_p[Σ A ∇log p]. The product of all ratios is exact as well, but has more variance."""
-    table = torch.randn(POLICIES.old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    config = CorrectionConfig(rollout_is=level, rollout_is_threshold=math.inf)
-    estimates = {"sampled": torch.zeros_like(table), "exact": torch.zeros_like(table)}
-    for n, row in enumerate(SMALL.tokens.tolist()):
-        tokens, states = torch.tensor(row)[SMALL.mask[n]], SMALL.states[n][SMALL.mask[n]]
-        old, rollout = (x.log_softmax(-1)[states, tokens][None] for x in (POLICIES.old, POLICIES.rollout))
-        weights = correct(TokenBatch.from_log_probs(old, rollout, torch.ones_like(old)), config).weights[0]
-        for name, log_p, factors in (("sampled", rollout, weights), ("exact", old, torch.ones_like(weights))):
-            scores = torch.nn.functional.one_hot(tokens, table.shape[1]) - POLICIES.old.softmax(-1)[states]
-            terms = (log_p.sum().exp() * factors * table[states, tokens])[:, None] * scores
-            estimates[name].index_add_(0, states, terms)
-    assert torch.allclose(estimates["sampled"], estimates["exact"], rtol=0, atol=1e-6) == is_exact
+    assert_truth_is_that_of_loops("prefix", CorrectionConfig(rollout_is="prefix"), SUM)
 
 
 def test_a_loss_that_compares_a_batch_is_refused() -> None:
@@ -282,15 +232,6 @@ def test_sequence_weights_without_a_bound_are_unbiased(
     assert truth(bypass, loss).bias < 1e-12
 
 
-def test_token_weights_are_unbiased_for_one_token_only() -> None:
-    settings = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf)
-    assert toy.gradient_truth(SMALL, ON_OLD, REWARDS, settings).relative_bias > 0.02
-    one = toy.world(4, 1)
-    old = toy.random_policy(one, 0)
-    first = toy.Policies(old + toy.random_policy(one, 1), old, old)
-    assert toy.gradient_truth(one, first, torch.tensor([1.0, -2, 0.5, 3]).double(), settings).bias < 1e-15
-
-
 def test_truncation_by_hand() -> None:
     """Of rewards (1, 0), with ratios capped at 2: E[g] = .2 · 2 · 1 · (e_0 − π) = (.2, −.2); the true gradient is
     π_0 (e_0 − π) = (.25, −.25): the cap takes a fifth. Var = .2 · ‖2 (e_0 − π)‖² − ‖E[g]‖² = .2 · 2 − .08.
@@ -307,30 +248,6 @@ def test_truncation_by_hand() -> None:
     assert replace(got, expectation=torch.zeros_like(got.expectation), variance=0.0).progress(4) == 0
 
 
-def test_a_mean_over_kept_sequences_by_hand() -> None:
-    """π_0/π_rollout_0 = 2.5 is rejected: what is kept is token 1, with probability .8, r = .625 and reward 4.
-    E[g] = .8 · 4 · (e_1 − π) = (−1.6, 1.6), over 1 sequence; over the .8 that are kept: (−2, 2)."""
-    settings = CorrectionConfig(rollout_rs=(RejectionRule.named("token_k1", lower=0.5, upper=2.0),))
-    for mode in ("seq-mean-token-mean", "seq-mean-token-sum", "token-mean"):
-        for denominator, expected in (("fixed", 1.6), ("kept", 2.0)):
-            got = of_two((1.0, 4.0), replace(settings, denominator=denominator), LossConfig(loss_agg_mode=mode))
-            torch.testing.assert_close(got.expectation, torch.tensor([[-expected, expected]]).double())
-
-
-def test_masking_shrinks_the_step_by_the_kept_share() -> None:
-    rule = RejectionRule.named("seq_mean_k1", lower=0.8, upper=1.2)
-    d = RATIOS
-    mean = d.sum(-1) / LENGTHS
-    kept = ((mean >= math.log(0.8)) & (mean <= math.log(1.2))).double()
-    share = float((SAMPLED * kept * LENGTHS).sum() / (SAMPLED * LENGTHS).sum())
-    assert 0.1 < share < 0.9
-    fixed, of_kept = (
-        truth(CorrectionConfig(rollout_rs=(rule,), denominator=denominator)) for denominator in ("fixed", "kept")
-    )
-    torch.testing.assert_close(fixed.expectation, share * of_kept.expectation, rtol=1e-12, atol=1e-12)
-    assert fixed.cosine == pytest.approx(of_kept.cosine)
-
-
 # --- KL estimators as losses ---
 
 
@@ -345,35 +262,3 @@ def test_on_policy_gradients_of_the_estimators() -> None:
     for name in ("k2", "k1+", "k3+", "abs+"):
         torch.testing.assert_close(toy.kl_gradient(SMALL, theta, REF, name), forward, rtol=0, atol=1e-12)
     torch.testing.assert_close(toy.kl_gradient(SMALL, theta, REF, "k3"), reverse, rtol=0, atol=1e-12)
-
-
-def test_for_one_token_they_are_the_gradients_of_the_kl_of_responses() -> None:
-    one = toy.world(5, 1)
-    theta, one_ref = toy.random_policy(one, 0), toy.random_policy(one, 1)
-    leaf = theta.clone().requires_grad_()
-    forward = toy.gradient_of(toy.kl(one, leaf, one_ref), leaf)
-    reverse = toy.gradient_of(toy.kl(one, one_ref, leaf), leaf)
-    torch.testing.assert_close(toy.kl_gradient(one, theta, one_ref, "k2"), forward, rtol=0, atol=1e-12)
-    torch.testing.assert_close(toy.kl_gradient(one, theta, one_ref, "k3"), reverse, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
-def test_off_policy_none_of_them_holds(
-    name: str,
-) -> None:
-    """The truth is that of the visited states: k1 is no longer 0, k2 and k3 miss theirs."""
-    sampled_from, theta = POLICIES.rollout, POLICIES.theta
-    got = toy.kl_gradient(SMALL, theta, REF, name, sampled_from=sampled_from)
-    truth = toy.token_kl_gradient(SMALL, theta, REF, reverse=name == "k3", sampled_from=sampled_from)
-    off = got if name == "k1" else got - truth
-    assert off.norm() > 0.05 * truth.norm()
-
-
-def test_the_small_world() -> None:
-    """1 + 3 + 9 + 27 responses that end early and 81 · 4 of five tokens."""
-    little = toy.small_world(0.1)
-    assert len(little.where.tokens) == 364
-    d = toy.log_probs(little.where, little.policies.old) - toy.log_probs(little.where, little.policies.rollout)
-    sampled = toy.probabilities(little.where, little.policies.rollout)
-    per_token = (sampled[:, None] * little.where.mask * d.square()).sum() / (sampled[:, None] * little.where.mask).sum()
-    assert 0.05 < math.sqrt(float(per_token)) < 0.15  # the gap of the logits, less what the softmax takes off

@@ -20,14 +20,12 @@ def test_places_go_from_tight_to_loose_in_readable_numbers(tightest: float, loos
 
 
 def test_a_number_between_two_places_becomes_one() -> None:
-    """The preset's own, which is shown until the slider is moved; one that is a place already is not there twice."""
+    """The preset's own, which is shown until the slider is moved. One that is a place already is not there twice, nor
+    one with the digits of an address next to the value that it stands for: 1 + √(0.01004 · 10) is the middle."""
     assert slider_scale(1.001, 11.0, of_ratio=True, count=3, also=[2.0, 11.0]) == (1.001, 1.1, 2.0, 11.0)
-
-
-def test_a_value_with_the_digits_of_an_address_is_not_beside_the_value_that_it_stands_for() -> None:
     end = 1.0100410667384112
     read = float(f"{end:.12g}")
-    assert slider_scale(end, 11.0, of_ratio=True, count=3, also=[read]) == (read, 1.317, 11.0)  # 1 + √(0.01004 · 10)
+    assert slider_scale(end, 11.0, of_ratio=True, count=3, also=[read]) == (read, 1.317, 11.0)
 
 
 @pytest.mark.parametrize("ends", [(2.0, 1.1), (0.9, 1.1), (1.0, 2.0), (1.5, 1.5)])
