@@ -27,8 +27,8 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct, norm_factor_sums
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.measure import measure
+from rlcorr.measuring.metric_definitions import HostMoments, largest, mean, sample_std, smallest, std
 from rlcorr.measuring.moments import RuleKey
-from rlcorr.measuring.statistics import HostMoments, largest, mean, sample_std, smallest, std
 from rlcorr.ratios import SAFETY_BOUND, log_ratio
 from rlcorr.rules import RejectionRule
 from rlcorr.systems.verl.thresholds import rejection_rules, weights_config

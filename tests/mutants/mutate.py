@@ -63,7 +63,6 @@ TESTS = {
     "rejection": ["correction_golden", "correction"],
     "measuring.metrics": ["measuring/metrics", "measuring/measure"],
     "rules": ["config"],
-    "measuring.statistics": ["measuring/metrics", "measuring/measure"],
     "validated": ["config"],
     "analysis.bound_curve": ["analysis/bound_curve"],
     "records.runs": ["records/runs", "records/verify"],
