@@ -19,22 +19,13 @@ def batch_of(shape: tuple[int, int], seed: int) -> tuple[torch.Tensor, torch.Ten
     return rewards, values, torch.rand(shape, generator=generator) < 0.7
 
 
-def test_gae_by_hand() -> None:
-    """γ = 0.5, λ = 0.5; rewards 0 0 1, values 1 2 3; the reward is at the last token.
+def test_padding_neither_adds_nor_decays() -> None:
+    """γ = 0.5, λ = 0.5; rewards 0 0 1, values 1 2 3, with a hole between them and NaN on padding.
 
     δ₂ = 1 − 3 = −2             A₂ = −2                         R₂ = 1
     δ₁ = 0 + 0.5·3 − 2 = −0.5   A₁ = −0.5 + 0.25·(−2) = −1      R₁ = 1
     δ₀ = 0 + 0.5·2 − 1 = 0      A₀ = 0 + 0.25·(−1) = −0.25      R₀ = 0.75
     """
-    advantages, returns = gae(
-        torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 3, dtype=torch.bool), 0.5, 0.5
-    )
-    assert advantages.tolist() == [[-0.25, -1.0, -2.0]]
-    assert returns.tolist() == [[0.75, 1.0, 1.0]]
-
-
-def test_padding_neither_adds_nor_decays() -> None:
-    """The same row with a hole in it and NaN around it has the same numbers on its real tokens."""
     nan = math.nan
     advantages, returns = gae(
         torch.tensor([[nan, 0.0, nan, 0.0, 1.0, nan]]),

@@ -48,7 +48,7 @@ TESTS = {
     "correction": ["correction_golden", "correction"],
     "measuring.measure": ["measuring/measure"],
     "losses.kl": ["losses/kl", "losses/kl_terms"],
-    "losses.per_token": ["losses/per_token", "losses/objective_golden", "losses/objective"],
+    "losses.per_token": ["losses/per_token", "losses/policy_losses", "losses/objective_golden", "losses/objective"],
     "masked": ["masked"],
     "measuring.moments": ["masked", "measuring/measure"],
     "measuring.metric_definitions": ["measuring/metrics", "measuring/measure"],
