@@ -1,157 +1,39 @@
-"""verl's presets against verl's own; the other systems' numbers, typed once more from their sources."""
+"""verl's presets against verl's own, the numbers of all, and what they do."""
 
-import math
+import json
 import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from reference import GOLDEN, VERL, config
+from reference import VERL, config
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
 from rlcorr.presets import PRESETS, preset
-from rlcorr.rules import RejectionRule
-from rlcorr.systems.skyrl import to_skyrl
 from rlcorr.systems.verl.config import to_verl
 from rlcorr.types import TokenBatch
 
-SKYRL = GOLDEN["skyrl-main"]
+GOLDEN = json.loads((Path(__file__).parent.parent / "support" / "golden" / "presets.json").read_text(encoding="utf-8"))
+"""Name → the fields of its correction and of its loss that are not default, as they were checked against the sources."""
 
 
-def rule(name: str, lower: float | None = None, upper: float = math.inf) -> RejectionRule:
-    return RejectionRule.named(name, lower=lower, upper=upper)
-
-
-def tis(upper: float = 2.0, lower: float | None = None, level: str = "token", **changes: object) -> CorrectionConfig:
-    return CorrectionConfig(
-        rollout_is=level,  # pyright: ignore[reportArgumentType]
-        rollout_is_threshold=upper,
-        rollout_is_threshold_lower=lower,
-        **changes,  # pyright: ignore[reportArgumentType]
-    )
-
-
-def only(*rules: RejectionRule, **changes: object) -> CorrectionConfig:
-    return CorrectionConfig(rollout_rs=rules, **changes)  # pyright: ignore[reportArgumentType]
-
-
-PG = {"bypass_mode": True, "loss_type": "reinforce"}
-SEQ_MASK_TIS = tis(math.inf, rollout_rs=(rule("seq_mean_k1", 0.999, 1.002),))
-
-OTHERS = {
-    # verl main, the classmethods of pull requests 6800 and 8010 (commit c6236f51), and its example of DPPO
-    "decoupled_token_kpop": only(rule("token_binary_kl", upper=2.0)),
-    "bypass_pg_sc": CorrectionConfig(**PG),
-    "bypass_pg_token_tis_sc": tis(**PG),
-    "bypass_pg_token_icepop_sc": tis(5.0, 0.5, rollout_is_mode="mask", **PG),
-    "verl_dppo_tv": only(bypass_mode=True, loss_type="dppo_tv"),
-    "verl_dppo_kl": only(bypass_mode=True, loss_type="dppo_kl"),
-    "skyrl_dppo_tv": only(bypass_mode=True, loss_type="dppo_tv"),
-    "skyrl_dppo_kl": only(bypass_mode=True, loss_type="dppo_kl"),
-    "openrlhf_tis": tis(5.0, 0.5),
-    "openrlhf_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
-    "openrlhf_seq_mask_tis": SEQ_MASK_TIS,
-    "openrlhf_flash_reinforce": tis(math.inf, rollout_rs=(rule("seq_mean_forward_kl", upper=5e-3),)),
-    "openrlhf_tv": tis(math.inf, rollout_rs=(rule("token_binary_tv", upper=0.05),)),
-    "areal_token_clamp": tis(5.0),
-    "areal_token_mask": tis(math.inf, rollout_rs=(rule("token_k1", upper=5.0),)),
-    "areal_token_icepop": tis(math.inf, rollout_rs=(rule("token_k1", 0.5, 5.0),)),
-    "areal_sequence_mask": tis(math.inf, level="geometric", rollout_rs=(rule("seq_mean_k1", upper=5.0),)),
-    "areal_sequence_mask_sum": tis(math.inf, level="geometric", rollout_rs=(rule("seq_sum_k1", upper=5.0),)),
-    "trl_sequence_mask": tis(3.0, level="sequence", rollout_is_mode="mask"),
-    "trl_sequence_truncate": tis(3.0, level="sequence"),
-    "trl_token_truncate": tis(3.0),
-    "trl_token_mask": tis(3.0, rollout_is_mode="mask"),
-    "trl_opsm": only(rule("seq_mean_k1_negative", math.exp(-0.5))),
-    "prime_rl_dppo": tis(math.inf, rollout_rs=(rule("token_prob_diff_outward", -0.2, 0.2),), **PG),
-    "prime_rl_ipo": tis(1e4, rollout_rs=(rule("token_prob_diff", -0.3, 0.3),), **PG),
-    "prime_rl_icepop": tis(5.0, 0.2, rollout_is_mode="mask", **PG),
-    "prime_rl_cispo": tis(5.0, **PG),
-    "prime_rl_ppo": only(bypass_mode=True),
-    "prime_rl_ipo_2026_08": tis(math.inf, rollout_rs=(rule("token_prob_diff", -0.1, 0.1),), **PG),
-    "prime_rl_legacy_masks": tis(
-        math.inf,
-        rollout_rs=(rule("token_k1", 0.125, 8.0), rule("seq_mean_k1", 0.1, 10.0), rule("seq_max_k1", upper=100.0)),
-        **PG,
-    ),
-    "slime_tis": tis(),
-    "slime_mis": tis(
-        rollout_rs=(rule("token_k1", 0.5, 2.0), rule("seq_min_k1", 1e-4)), rollout_is_batch_normalize=True
-    ),
-    "slime_opsm": only(rule("seq_mean_k1_negative", math.exp(-1e-4)), bypass_mode=True),
-    "nemo_rl_tis": tis(),
-    "nemo_rl_icepop": tis(5.0, 0.5, rollout_is_mode="mask"),
-    "nemo_rl_seq_mask_tis": SEQ_MASK_TIS,
-    "nemo_rl_seq_logprob_error": only(rule("seq_mean_mult_error", upper=2.0)),
-    "nemo_rl_score_centering": CorrectionConfig(),
-    "roll_token_weight": tis(1.2),
-    "roll_ratio_filter": only(rule("token_k1", 0.8, 1.2), denominator="kept"),
-    "roll_diff_filter": only(rule("token_prob_diff", -0.2, 0.2), denominator="kept"),
-    "open_instruct_tis": tis(),
-    "open_instruct_vaco": tis(rollout_rs=(rule("seq_mean_abs_ratio_error_outward", upper=2.0),)),
-    "ms_swift_sequence_truncate": tis(2.0, level="geometric"),
-    "ms_swift_sequence_mask": tis(math.inf, rollout_rs=(rule("seq_mean_k1", upper=2.0),)),
-    "xtuner_token_both": tis(
-        5.0, 0.5, rollout_rs=(rule("token_k1", 0.5, 5.0), rule("seq_max_k1", upper=20.0)), denominator="kept"
-    ),
-    "torchtitan_dapo": only(bypass_mode=True),
-    "unirl_drpo": only(bypass_mode=True, loss_type="drpo"),
-    "unirl_cppo": only(bypass_mode=True, loss_type="cppo"),
-    "ms_swift_fipo": only(loss_type="fipo"),
-    "trl_vespo": only(bypass_mode=True, loss_type="vespo"),
-    "sao_reasoning": tis(1 + 5.0, 1 - 0.3, rollout_is_mode="mask", **PG),
-    "sao_coding": tis(1 + 3.0, 0.2, rollout_is_mode="mask", **PG),
-    "ctpo_cumprod": tis(5.0, level="sequence", loss_type="ctpo"),
-}
-# SkyRL's defaults are in the golden vectors; these are set in addition.
-SKYRLS = {
-    "skyrl_token_tis": {"tis_ratio_type": "token"},
-    "skyrl_seq_tis": {"tis_ratio_type": "sequence"},
-    "skyrl_product_mask": {"sequence_mask_metric": "product"},
-    "skyrl_geo_mask": {"sequence_mask_metric": "geometric"},
-    "skyrl_outlier": SKYRL["configs"]["outlier"],
-}
-# Systems whose rules reject tokens inside the policy loss, so that a KL loss to the reference still sees them. Those of
-# slime's MIS, ROLL, xtuner, ms-swift and NeMo RL's seq_logprob_error change the mask that the KL loss is averaged over.
-KL_ON_EVERY_TOKEN = (
-    "bypass_ppo_clip_geo_rs", "bypass_ppo_clip_k3_rs", "bypass_pg_geo_rs", "bypass_pg_geo_rs_seq_tis",
-    "bypass_pg_geo_rs_token_tis", "skyrl_product_mask", "skyrl_geo_mask", "skyrl_outlier", "openrlhf_seq_mask_tis",
-    "openrlhf_flash_reinforce", "openrlhf_tv", "trl_opsm", "prime_rl_ipo", "prime_rl_legacy_masks", "slime_opsm",
-    "nemo_rl_seq_mask_tis", "open_instruct_vaco",
-)  # fmt: skip
-# prime-rl added 1e-3·(log ratio)² of every token, over the tokens of the batch, from 2026-03 to 2026-08. That is 2e-3
-# times k2 = (log ratio)²/2.
-OLD_PRIME_RL = LossConfig(
-    kl_loss_tokens="response", use_rollout_kl_loss=True, rollout_kl_loss_coef=2e-3, rollout_kl_estimator_type="k2",
-    rollout_kl_loss_agg_mode="token-mean",
-)  # fmt: skip
-CENTERED = ("bypass_pg_sc", "bypass_pg_token_tis_sc", "bypass_pg_token_icepop_sc", "nemo_rl_score_centering")
-# verl's cap is 20. SkyRL 0.4.0 (config.py, DPPOConfig) has none, and recommends 0.2 for tv and 0.05 for kl.
-NO_CAP = {"numbers": {"dppo_ratio_cap": math.inf}}
-LOSSES = {
-    **dict.fromkeys(KL_ON_EVERY_TOKEN, LossConfig(kl_loss_tokens="response")),
-    **dict.fromkeys(("prime_rl_dppo", "prime_rl_ipo_2026_08"), OLD_PRIME_RL),
-    **dict.fromkeys(CENTERED, LossConfig(score_centering=True)),
-    "verl_dppo_tv": LossConfig(clip_ratio_low=0.15, clip_ratio_high=0.15),
-    "verl_dppo_kl": LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05),
-    "skyrl_dppo_tv": LossConfig(clip_ratio_low=0.2, clip_ratio_high=0.2, **NO_CAP),
-    "skyrl_dppo_kl": LossConfig(clip_ratio_low=0.05, clip_ratio_high=0.05, **NO_CAP),
-}
+def changed(made: CorrectionConfig | LossConfig) -> dict[str, Any]:
+    default = asdict(type(made)())
+    return {name: x for name, x in asdict(made).items() if x != default[name]}
 
 
 def test_numbers_of_every_preset() -> None:
     """verl's "0.999_1.001" keeps r in [1/1.001, 1/0.999] = [0.999001, 1.001001]: `config` inverts the bounds."""
+    numbers = {name: [changed(given.config), changed(given.loss)] for name, given in PRESETS.items()}
+    assert json.loads(json.dumps(numbers)) == GOLDEN
     assert sorted(list(PRESETS)[:19]) == sorted(VERL["presets"])
-    assert set(PRESETS) == {*VERL["presets"], *SKYRLS, *OTHERS}
     for name, theirs in VERL["presets"].items():
         assert preset(name) == config(theirs), name
         assert to_verl(preset(name)) == theirs, name
-    for name, changes in SKYRLS.items():
-        assert to_skyrl(preset(name)) == SKYRL["off_policy_defaults"] | changes, name
-    for name, expected in OTHERS.items():
-        assert preset(name) == expected, name
-    assert {name: given.loss for name, given in PRESETS.items() if given.loss != LossConfig()} == LOSSES
 
 
 def test_a_preset_names_its_system_its_source_and_its_failure() -> None:
