@@ -56,14 +56,8 @@ def decided(given: TokenBatch, weights: Tensor) -> CorrectionResult:
 PLAIN = [r for r in VERL["policy_loss"]["results"] if r["loss"] not in ("bypass_mode", "dro")]
 
 
-def test_verl_policy_losses() -> None:
-    """Except dro, a regression on advantages, which is not a policy-gradient loss."""
-    assert len(PLAIN) == 32
-    for result in PLAIN:
-        assert_verl_policy_loss(result)
-
-
-def assert_verl_policy_loss(result: Any) -> None:
+@pytest.mark.parametrize("result", PLAIN, ids=range(len(PLAIN)))
+def test_verl_policy_loss(result: Any) -> None:
     name = f"{result['loss']}-{result['case']}-{result['weighted']}"
     theta, given, weights = verl_inputs(result["case"])
     mode: Aggregation = "seq-mean-token-mean" if result["loss"] in OVER_SEQUENCES else "token-mean"
@@ -84,13 +78,8 @@ def assert_verl_policy_loss(result: Any) -> None:
 BYPASS = [r for r in VERL["policy_loss"]["results"] if r["loss"] == "bypass_mode"]
 
 
-def test_verl_bypass() -> None:
-    assert len(BYPASS) == 44
-    for result in BYPASS:
-        assert_verl_bypass(result)
-
-
-def assert_verl_bypass(result: Any) -> None:
+@pytest.mark.parametrize("result", BYPASS, ids=range(len(BYPASS)))
+def test_verl_bypass(result: Any) -> None:
     """Correction and loss together: weights and rejection follow π_θ/π_rollout.
 
     verl's denominator is what the trainer passes: every token before rejection, or else those that are kept. Its
@@ -122,13 +111,8 @@ def test_the_first_tis(run: Any) -> None:
 AGG = [case for case in VERL["agg_loss"] if case["mode"] != "bad" and "error" not in case]
 
 
-def test_verl_agg_loss() -> None:
-    assert len(AGG) == 68
-    for case in AGG:
-        assert_verl_agg_loss(case)
-
-
-def assert_verl_agg_loss(case: Any) -> None:
+@pytest.mark.parametrize("case", AGG, ids=range(len(AGG)))
+def test_verl_agg_loss(case: Any) -> None:
     name = f"{case['mode']}-{case['mask']}-{sorted(case['kwargs'].items())}"
     loss = tensor(VERL["agg_loss_input"]["loss_mat"])
     if "nan_at_masked" in case:
@@ -189,13 +173,8 @@ def skyrl_correction(result: Any) -> tuple[CorrectionConfig, LossConfig]:
     return correction, LossConfig(loss_agg_mode="token-sum", **numbers)
 
 
-def test_skyrl_policy_losses() -> None:
-    assert len(COMPARED) == 48
-    for result in COMPARED:
-        assert_skyrl_policy_loss(result)
-
-
-def assert_skyrl_policy_loss(result: Any) -> None:
+@pytest.mark.parametrize("result", COMPARED, ids=range(len(COMPARED)))
+def test_skyrl_policy_loss(result: Any) -> None:
     name = f"{result['loss']}-{result['opc']}-{result['case']}-{result['extra']}"
     extra = SKYRL["policy_loss"]["inputs"][result["case"]]
     theta = tensor(extra["log_probs"]).requires_grad_()

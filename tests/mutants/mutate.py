@@ -59,7 +59,7 @@ TESTS = {
         "losses/objective",
     ],
     "presets": ["presets/presets"],
-    "ratios": ["ratios"],
+    "ratios": ["ratios", "losses/kl", "correction_golden"],
     "rejection": ["correction_golden", "correction"],
     "measuring.metrics": ["measuring/metrics", "measuring/measure"],
     "rules": ["config"],

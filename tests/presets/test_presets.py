@@ -18,7 +18,7 @@ from rlcorr.systems.verl.config import to_verl
 from rlcorr.types import TokenBatch
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "support" / "golden" / "presets.json").read_text(encoding="utf-8"))
-"""Name → the fields of its correction and of its loss that are not default, as they were checked against the sources."""
+"""Name → the fields of its correction and of its loss that are not default, as checked against the sources."""
 
 
 def changed(made: CorrectionConfig | LossConfig) -> dict[str, Any]:
