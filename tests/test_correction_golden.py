@@ -1,4 +1,4 @@
-"""Weights and masks against verl's own, case by case; where verl is wrong, a test states both numbers."""
+"""Weights and masks against verl's own, case by case."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from reference import VERL, batch, config, tensor
 
 from rlcorr import CorrectionConfig, correct, preset
 
-ALL_MASKED_IN = {"zero_length_2x0"}  # verl raises on it; ours is a normal value, tested in test_correction.py
+ALL_MASKED_IN = {"zero_length_2x0"}  # verl raises on it; ours is a normal value
 FRACTIONAL = {"fractional_mask"}  # a mask that is also a weight: our mask is bool
-NAN_PADDING = {"nan_in_padding_old"}  # tested below
+NAN_PADDING = {"nan_in_padding_old"}  # verl multiplies exp(NaN) by the mask; ours selects first, as the oracle does
 CASES = sorted(set(VERL["inputs"]) - ALL_MASKED_IN - FRACTIONAL - NAN_PADDING)
 
 

@@ -100,16 +100,6 @@ def test_a_mask_holds_0_and_1() -> None:
             TokenBatch.from_log_probs(LOG_PROBS, LOG_PROBS, mask)
 
 
-def test_rows_takes_every_present_field() -> None:
-    batch = TokenBatch(MASK, LOG_PROBS + torch.tensor([[1.0], [2.0]]), rewards=torch.tensor([5.0, 6.0]))
-    second = batch.rows(torch.tensor([1]))
-    assert second.rollout_log_probs.tolist() == [[2.0, 2.0, 2.0]]
-    assert second.response_mask.tolist() == [[True, False, False]]
-    assert second.rewards is not None
-    assert second.rewards.tolist() == [6.0]
-    assert second.old_log_probs is None
-
-
 @pytest.mark.parametrize("config", [None, "decoupled_token_is", PRESETS["decoupled_token_is"]])
 def test_a_correction_takes_a_configuration(config: Any) -> None:
     batch = TokenBatch.from_log_probs(LOG_PROBS, LOG_PROBS, MASK)

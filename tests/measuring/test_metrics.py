@@ -51,8 +51,7 @@ def verls_number(ours: dict[str, float], key: str) -> float:
 def test_numbers_like_verl() -> None:
     """Over every configuration and batch that the real verl was run on, except those with a NaN.
 
-    verl clamps d = −30 before it sums k1, but not in k3_kl. Its max, min and fractions of sequence weights before the
-    bounds, and rows without tokens, are tested in `test_measure`.
+    verl clamps d = −30 before it sums k1, but not in k3_kl.
     """
     compared, others = set(), set()
     runs = [(config(run["config"]), run["cases"]) for run in (*VERL["is"].values(), *VERL["rs"].values())]
