@@ -48,12 +48,7 @@ def correct(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
 
 
 def row_blocks(batch: TokenBatch) -> list[slice]:
-    """Split the rows into slices of about a quarter of a million tokens on a CPU, so that a slice fits into the cache.
-
-    >>> mask = torch.ones(3, 1 << 17, dtype=torch.bool)
-    >>> row_blocks(TokenBatch(mask, torch.zeros(mask.shape)))
-    [slice(0, 2, None), slice(2, 4, None)]
-    """
+    """Split the rows into slices of about a quarter of a million tokens on a CPU, so that one fits into the cache."""
     rows, columns = batch.response_mask.shape
     tokens = 1 << 18 if batch.response_mask.device.type == "cpu" else 1 << 22  # per slice
     step = max(tokens // max(columns, 1), 1)
@@ -61,12 +56,7 @@ def row_blocks(batch: TokenBatch) -> list[slice]:
 
 
 def correct_block(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResult:
-    """Compute what `correct` does, except batch normalisation, which needs all rows.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2))
-    >>> correct_block(batch, CorrectionConfig()).log_ratio.tolist()
-    [[0.0, 1.0]]
-    """
+    """Compute what `correct` does, except batch normalisation, which needs all rows."""
     d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask).detach()
     rejected_by = reject(batch, d, config.rollout_rs)
     keep = batch.response_mask & (rejected_by == 0)
@@ -74,13 +64,7 @@ def correct_block(batch: TokenBatch, config: CorrectionConfig) -> CorrectionResu
 
 
 def concat_results(parts: list[CorrectionResult]) -> CorrectionResult:
-    """Concatenate the results of several groups of rows.
-
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 3, 5), torch.ones(3, 5))
-    >>> parts = [correct_block(batch.rows(rows), CorrectionConfig()) for rows in (slice(0, 1), slice(1, 3))]
-    >>> concat_results(parts).weights.shape
-    torch.Size([3, 5])
-    """
+    """Concatenate the results of several groups of rows."""
     if len(parts) == 1:
         return parts[0]
     names = ("log_ratio", "weights", "keep_mask", "rejected_by")
@@ -89,15 +73,7 @@ def concat_results(parts: list[CorrectionResult]) -> CorrectionResult:
 
 
 def require_fields(batch: TokenBatch, config: CorrectionConfig) -> None:
-    """Raise `UsageError` unless the batch has every field that the configuration reads, or for values of other types.
-
-    >>> rule = RejectionRule.named("token_k1_negative", upper=2.0)
-    >>> batch = TokenBatch.from_log_probs(*torch.zeros(2, 1, 3), torch.ones(1, 3))
-    >>> require_fields(batch, CorrectionConfig())
-    >>> require_fields(batch, CorrectionConfig(rollout_rs=(rule,)))
-    Traceback (most recent call last):
-    rlcorr.errors.UsageError: token_k1_negative asks for the sign of the advantage; the batch has no advantages.
-    """
+    """Raise `UsageError` unless the batch has every field that the configuration reads, and for other types."""
     if not isinstance(batch, TokenBatch) or not isinstance(config, CorrectionConfig):
         got = f"{type(batch).__name__} and {type(config).__name__}"
         raise UsageError(f"a correction takes a TokenBatch and a CorrectionConfig, as preset(name) returns; got {got}.")
@@ -108,35 +84,20 @@ def require_fields(batch: TokenBatch, config: CorrectionConfig) -> None:
 
 
 def old_log_probs(batch: TokenBatch) -> Tensor:
-    """Return log π_old, (B, T). Raises `UsageError` if the batch has none.
-
-    >>> old_log_probs(TokenBatch.from_log_probs(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2))).tolist()
-    [[0.0, 0.0]]
-    """
+    """Return log π_old, (B, T). Raises `UsageError` if the batch has none."""
     if batch.old_log_probs is None:
         raise UsageError("the correction needs old_log_probs; the batch has only rollout_log_probs.")
     return batch.old_log_probs
 
 
 def importance_weights(d: Tensor, mask: Tensor, config: CorrectionConfig) -> Tensor:
-    """Return the bounded weights, (B, T): 1 on real tokens if `rollout_is` is None, 0 on padding.
-
-    >>> d, mask = torch.tensor([[0.0, 2.0, 9.0]]), torch.tensor([[True, True, False]])
-    >>> importance_weights(d, mask, CorrectionConfig(rollout_is="token")).tolist()
-    [[1.0, 2.0, 0.0]]
-    """
+    """Return the bounded weights, (B, T): 1 on real tokens if `rollout_is` is None, 0 on padding."""
     weights = config.weights
     return mask.to(d.dtype) if weights is None else torch.where(mask, weights.bounded(weights.raw(d, mask)), 0)
 
 
 def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionResult:
-    """Divide the weights by their mean over what is kept, unless that mean is 0 (self-normalised importance sampling).
-
-    >>> weights, keep = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2, dtype=torch.bool)
-    >>> result = CorrectionResult(torch.zeros(1, 2), weights, keep, torch.zeros(1, 2, dtype=torch.int8))
-    >>> normalise(result, CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True)).weights.tolist()
-    [[0.5, 1.5]]
-    """
+    """Divide the weights by their mean over what is kept, unless it is 0 (self-normalised importance sampling)."""
     if config.weights is None or not config.weights.normalise:
         return result
     factor = norm_divisor(kept_mean(result.weights, result.keep_mask, per_token=config.weights.per_token))
@@ -144,33 +105,19 @@ def normalise(result: CorrectionResult, config: CorrectionConfig) -> CorrectionR
 
 
 def norm_divisor(mean: Tensor) -> Tensor:
-    """Return the divisor of batch normalisation: the mean weight of what is kept, or 1 if that mean is 0.
-
-    >>> norm_divisor(torch.tensor([2.0, 0.0])).tolist()
-    [2.0, 1.0]
-    """
+    """Return the divisor of batch normalisation: the mean weight of what is kept, or 1 if that mean is 0."""
     return torch.where(mean > 1e-8, mean, 1.0)
 
 
 def kept_mean(weights: Tensor, keep: Tensor, *, per_token: bool) -> Tensor:
-    """Return the mean weight over the kept tokens, or, for weights per sequence, over the sequences with kept tokens.
-
-    >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
-    >>> kept_mean(weights, keep, per_token=True).item(), kept_mean(weights, keep, per_token=False).item()
-    (2.0, 2.5)
-    """
+    """Return the mean weight over the kept tokens, or, for weights per sequence, over sequences with kept tokens."""
     if per_token:
         return masked_mean(weights, keep)
     return masked_mean(masked_mean(weights, keep, -1), keep.any(-1))
 
 
 def norm_factor_sums(weights: Tensor, keep: Tensor, *, per_token: bool) -> tuple[Tensor, Tensor]:
-    """Return each sequence's part of the numerator and of the denominator of `kept_mean`, (B,) each.
-
-    >>> weights, keep = torch.tensor([[1.0, 1.0], [4.0, 0.0]]), torch.tensor([[True, True], [True, False]])
-    >>> [x.tolist() for x in norm_factor_sums(weights, keep, per_token=True)]
-    [[2.0, 4.0], [2.0, 1.0]]
-    """
+    """Return each sequence's part of the numerator and of the denominator of `kept_mean`, (B,) each."""
     if per_token:
         return masked_sum(weights, keep, -1), count_true(keep)
     rows = keep.any(-1).to(weights)

@@ -26,13 +26,7 @@ class MissingExtra(UsageError, ImportError):
 
 
 def require_extra(extra: str, *packages: str) -> None:
-    """Raise `MissingExtra` with the command that installs them, if one of these packages is missing.
-
-    >>> require_extra("data", "torch")
-    >>> require_extra("data", "torch", "no_such_package")
-    Traceback (most recent call last):
-    rlcorr.errors.MissingExtra: this part of rlcorr needs no_such_package: pip install "rlcorr[data]".
-    """
+    """Raise `MissingExtra` with the command that installs them, if one of these packages is missing."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         raise MissingExtra(f'this part of rlcorr needs {", ".join(missing)}: pip install "rlcorr[{extra}]".')
@@ -42,8 +36,5 @@ def first_line(error: Exception) -> str:
     """Return the first line of an error's message, at most 200 characters, or its class name if the message is empty.
 
     For errors that other packages raise.
-
-    >>> first_line(ValueError("no such column\\n(at line 3)")), first_line(KeyError())
-    ('no such column', 'KeyError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

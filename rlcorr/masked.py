@@ -5,11 +5,7 @@ from torch import Tensor
 
 
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Return Σ x over the entries at which the mask is True.
-
-    >>> masked_sum(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False])).item()
-    3.0
-    """
+    """Return Σ x over the entries at which the mask is True."""
     kept = torch.where(mask, x, 0)
     return kept.sum() if dim is None else kept.sum(dim)
 
@@ -27,11 +23,7 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None, *, count: Tenso
 
 
 def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """Return the largest entry along `dim` at which the mask is True; 0 for an empty row.
-
-    >>> masked_max(torch.tensor([[-1.0, -2.0, 9.0]]), torch.tensor([[True, True, False]]), -1).tolist()
-    [-1.0]
-    """
+    """Return the largest entry along `dim` at which the mask is True; 0 for an empty row."""
     if x.shape[dim] == 0:
         return x.sum(dim)
     largest = torch.where(mask, x, -torch.inf).amax(dim)
@@ -39,18 +31,10 @@ def masked_max(x: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 
 def masked_min(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """Return the smallest entry along `dim` at which the mask is True; 0 for an empty row.
-
-    >>> masked_min(torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[True, True, False]]), -1).tolist()
-    [-2.0]
-    """
+    """Return the smallest entry along `dim` at which the mask is True; 0 for an empty row."""
     return -masked_max(-x, mask, dim)
 
 
 def count_true(mask: Tensor, dim: int = -1) -> Tensor:
-    """Return the number of True entries along `dim`, as float32: exact up to 2²⁴, and much faster to sum than int64.
-
-    >>> count_true(torch.tensor([[True, True, False]])).tolist()
-    [2.0]
-    """
+    """Return the number of True entries along `dim`, as float32: exact up to 2²⁴, and much faster to sum than int64."""
     return mask.to(torch.float32).sum(dim)

@@ -33,12 +33,7 @@ def prefix_gap(log_p: Tensor, log_q: Tensor, keep: Tensor, *, last: float = LAST
 def prefix_parts(
     log_p: Tensor, log_q: Tensor, keep: Tensor, *, last: float = LAST, budget: float = BUDGET
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return w, D and the overspent amount max(0, …) of `prefix_gap`, (B, T) each.
-
-    >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.45, 0.2]]).log()
-    >>> [[round(y, 3) for y in x[0].tolist()] for x in prefix_parts(p, q, torch.ones(1, 2, dtype=torch.bool))]
-    [[1.0, 0.8], [0.05, 0.3], [0.0, 0.01]]
-    """
+    """Return w, D and the overspent amount max(0, …) of `prefix_gap`, (B, T) each."""
     gap = torch.where(keep, (log_p.exp() - log_q.exp()).abs(), 0)
     position = keep.cumsum(-1) - 1  # of the token among the kept tokens of its row
     w = torch.where(keep, 1 - (1 - last) * position / (count_true(keep)[:, None] - 1).clamp(min=1), 0)
@@ -49,11 +44,7 @@ def prefix_parts(
 
 
 def upper_quantile(x: Tensor, keep: Tensor, share: float) -> Tensor:
-    """Return the quantile of each row's kept numbers, (B, T) → (B,), with linear interpolation; 0 for an empty row.
-
-    >>> upper_quantile(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]]), 0.9).tolist()
-    [2.799999952316284]
-    """
+    """Return the quantile of each row's kept numbers, (B, T) → (B,), with linear interpolation; 0 for an empty row."""
     if not x.shape[-1]:
         return x.sum(-1)
     ordered = torch.where(keep, x, torch.inf).sort(-1).values

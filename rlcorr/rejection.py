@@ -18,11 +18,6 @@ def reject(batch: TokenBatch, d: Tensor, rules: tuple[RejectionRule, ...]) -> Te
     """Return the number k ≥ 1 of the first rule that rejects each real token, else 0; (B, T) int8.
 
     A NaN statistic is rejected.
-
-    >>> d = torch.tensor([[0.0, 2.0]])
-    >>> batch = TokenBatch(torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2), old_log_probs=d)
-    >>> reject(batch, d, (RejectionRule.named("token_k2", upper=1.0),)).tolist()
-    [[0, 1]]
     """
     rejected_by = torch.zeros_like(d, dtype=torch.int8)
     for index, rule in enumerate(rules, start=1):
@@ -52,9 +47,6 @@ def log_bounds(rule: RejectionRule) -> tuple[float, float]:
     """Return the bounds on the rule's statistic. For k1 they are the logarithms of the configured bounds.
 
     Logarithms are compared because exp would round, and move a ratio that is exactly on a bound.
-
-    >>> log_bounds(RejectionRule.named("token_k1", upper=1.0)), log_bounds(RejectionRule.named("token_k2", upper=3.0))
-    ((-inf, 0.0), (-inf, 3.0))
     """
     lower = -math.inf if rule.lower is None else rule.lower
     if rule.divergence != "k1":
@@ -63,24 +55,13 @@ def log_bounds(rule: RejectionRule) -> tuple[float, float]:
 
 
 def inside(rule: RejectionRule, statistic: Tensor) -> Tensor:
-    """Check whether the statistic is inside the rule's bounds. NaN is outside.
-
-    >>> inside(RejectionRule.named("token_k2", upper=1.0), torch.tensor([1.0, 1.5, torch.nan])).tolist()
-    [True, False, False]
-    """
+    """Check whether the statistic is inside the rule's bounds. NaN is outside."""
     lower, upper = log_bounds(rule)
     return (statistic >= lower) & (statistic <= upper)
 
 
 def passes(rule: RejectionRule, statistic: Tensor, batch: TokenBatch, d: Tensor) -> Tensor:
-    """Return which tokens the rule keeps: those inside its bounds, and those to which it does not apply.
-
-    >>> d, rule = torch.tensor([[2.0, 2.0]]), RejectionRule.named("token_k1_negative", upper=2.0)
-    >>> advantages = torch.tensor([[1.0, -1.0]])
-    >>> batch = TokenBatch(torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2), advantages=advantages)
-    >>> passes(rule, d, batch, d).tolist()
-    [[True, False]]
-    """
+    """Return which tokens the rule keeps: those inside its bounds, and those to which it does not apply."""
     if rule.applies_to == "all":
         return inside(rule, statistic)
     assert batch.advantages is not None

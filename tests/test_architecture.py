@@ -6,6 +6,7 @@ The rooms and what each may import stand in one table. A new file needs no line 
 import ast
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -103,35 +104,43 @@ def room_of_import(name: str) -> str | None:
     return max(rooms, key=len) if rooms else None
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Facts:
+    """What one walk over a file's syntax tree gives."""
 
-
-@cache
-def imports(path: Path) -> frozenset[str]:
+    imports: frozenset[str]
     """Dotted names of everything that the file imports; `from a import b` gives a.b."""
-    return frozenset(_names(parsed(path)))
+    at_once: frozenset[str]
+    """Those that merely importing the module imports: function bodies left out."""
+    names: frozenset[str]
+    """Variables and parameters."""
+    functions: tuple[tuple[str, int], ...]
+    """Name and lines of each function."""
 
 
-def imports_at_once(path: Path) -> set[str]:
-    """What merely importing the module imports: function bodies left out."""
+@cache
+def facts(path: Path) -> Facts:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = []
-    return set(_names(tree))
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node) for function in functions for part in function.body for node in ast.walk(part)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return Facts(
+        frozenset(name for node in nodes for name in _imported(node)),
+        frozenset(name for node in nodes if id(node) not in inside for name in _imported(node)),
+        frozenset(names | {node.arg for node in nodes if isinstance(node, ast.arg)}),
+        tuple((f.name, (f.end_lineno or 0) - f.lineno + 1) for f in functions),
+    )
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute here"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
-            yield from (str(word.value) for word in node.args if isinstance(word, ast.Constant))
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute here"
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+        yield from (str(word.value) for word in node.args if isinstance(word, ast.Constant))
 
 
 def within(name: str, package: str) -> bool:
@@ -155,7 +164,7 @@ def test_a_room_imports_only_the_rooms_of_its_row() -> None:
     for name in map(label, FILES):
         room = room_of_file(name)
         allowed = {room, *FRONT_DOORS.get(name, ROOMS[room]), *LESSONS_IN_THE_TRAINER.get(name, ())}
-        used = {room_of_import(imported) for imported in imports(REPOSITORY / name)} - {None}
+        used = {room_of_import(imported) for imported in facts(REPOSITORY / name).imports} - {None}
         beyond |= {name: used - allowed} if used - allowed else {}
     assert beyond == {}
 
@@ -163,14 +172,14 @@ def test_a_room_imports_only_the_rooms_of_its_row() -> None:
 def test_the_correction_needs_torch_alone() -> None:
     rooms = {*CORRECTION, *SYSTEMS}
     files = [path for path in FILES if room_of_file(label(path)) in rooms and path.name != "__main__.py"]
-    packages = {name.split(".")[0] for path in files for name in imports_at_once(path)}
+    packages = {name.split(".")[0] for path in files for name in facts(path).at_once}
     assert packages - sys.stdlib_module_names == {"rlcorr", "torch"}
 
 
 def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
     """`python -m rlcorr` must answer without loading transformers. The trainer's settings are light: it shows them."""
     for path in (REPOSITORY / "rlcorr" / "command").glob("*.py"):
-        at_once = {name for name in imports_at_once(path) if not within(name, "rlcorr.train.config")}
+        at_once = {name for name in facts(path).at_once if not within(name, "rlcorr.train.config")}
         assert not any(within(name, "rlcorr.train") for name in at_once), label(path)
 
 
@@ -189,12 +198,12 @@ def test_the_command_line_starts_the_trainer_inside_functions_only() -> None:
 )
 def test_a_heavy_package_has_one_home(package: str, home: str | tuple[str, ...]) -> None:
     elsewhere = [path for path in FILES if not label(path).startswith(home)]
-    assert [label(path) for path in elsewhere if any(within(name, package) for name in imports(path))] == []
+    assert [label(path) for path in elsewhere if any(within(name, package) for name in facts(path).imports)] == []
 
 
 def test_no_test_imports_a_test() -> None:
     """What tests share lies in support/."""
-    importers = [path for path in TESTS if any(name.split(".")[0].startswith("test_") for name in imports(path))]
+    importers = [path for path in TESTS if any(name.split(".")[0].startswith("test_") for name in facts(path).imports)]
     assert importers == []
 
 
@@ -205,20 +214,16 @@ def test_a_file_is_named_after_what_it_holds() -> None:
 
 def test_variables_are_named_for_what_they_hold() -> None:
     """Not for their part in a sentence: these four once stood in nine hundred places and said nothing."""
-    for path in (*FILES, *TESTS):
-        nodes = list(ast.walk(parsed(path)))
-        names = {node.id for node in nodes if isinstance(node, ast.Name)}
-        names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        assert names & {"found", "each", "known", "own"} == set(), label(path)
+    wrong = {label(path): facts(path).names & {"found", "each", "known", "own"} for path in (*FILES, *TESTS)}
+    assert {name: names for name, names in wrong.items() if names} == {}
 
 
 def test_files_and_functions_stay_small() -> None:
     """Tests may be longer: a table of cases reads best in one piece."""
     for path in (*CODE, *TESTS):
-        assert line_count(path) <= (500 if path in CODE else 640), label(path)
-        functions = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        long = [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > (40 if path in CODE else 60)]
-        assert long == [], label(path)
+        lines, of_function = (500, 40) if path in CODE else (640, 60)
+        assert line_count(path) <= lines, label(path)
+        assert [name for name, length in facts(path).functions if length > of_function] == [], label(path)
 
 
 def line_count(path: Path) -> int:

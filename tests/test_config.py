@@ -7,22 +7,18 @@ from typing import Any
 import pytest
 
 from rlcorr import CorrectionConfig, RejectionRule, preset
-from rlcorr.config import LossConfig, LossType
+from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.loss_numbers import NUMBERS
 from rlcorr.rules import RULE_NAMES
 
-# --- RejectionRule ---
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+RULE = RejectionRule.named("token_k2", upper=1.0)
+REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
+    RejectionRule: [
         ({"level": "row"}, "unknown level 'row'.*Known: sequence, token"),
-        ({"level": None}, "unknown level 'None'"),
         ({"divergence": "k4"}, "unknown divergence 'k4'.*binary_kl, binary_tv, forward_kl, k1, k2, k3"),
         ({"level": "sequence"}, "unknown reduce 'none'.*max, mean, min, sum"),
-        ({"level": "sequence", "reduce": "median"}, "unknown reduce 'median'"),
+        ({"level": "sequence", "reduce": "mean", "divergence": "prefix_gap", "lower": None}, "level must be 'token'"),
         ({"reduce": "mean"}, "a token rule reduces nothing: reduce must be None, got 'mean'"),
         ({"lower": None, "upper": math.inf}, "token_k1 has no bound: give lower, upper or both"),
         ({"applies_to": "positive"}, "unknown applies_to 'positive'.*all, negative, outward"),
@@ -30,11 +26,9 @@ from rlcorr.rules import RULE_NAMES
             {"level": "sequence", "reduce": "min", "divergence": "k2", "lower": None},
             "seq_min_k2: the smallest k2 is no use; min goes with k1, prob_diff, signed_kl",
         ),
-        (
-            {"divergence": "mult_error", "lower": None, "upper": 0.9},
-            "never below 1, so upper=0.9 would reject everything",
-        ),
+        ({"divergence": "mult_error", "lower": None, "upper": 0.9}, "never below 1, so upper=0.9 would reject everyth"),
         ({"divergence": "prob_diff"}, "token_prob_diff: the lower bound must be < 0; got 0.5"),
+        ({"divergence": "prob_diff", "lower": 0.0}, "token_prob_diff: the lower bound must be < 0; got 0.0"),
         ({"divergence": "prob_diff", "lower": -0.1, "upper": -0.1}, "the upper bound must be > 0; got -0.1"),
         ({"divergence": "signed_kl", "lower": math.nan}, "the lower bound must be < 0; got nan"),
         ({"divergence": "signed_kl", "lower": "x"}, "the lower bound must be a number; got 'x'"),
@@ -43,68 +37,19 @@ from rlcorr.rules import RULE_NAMES
         ({"lower": -0.5}, "the lower bound must be > 0; got -0.5"),
         ({"upper": math.nan}, "the upper bound must be > 0; got nan"),
         ({"upper": True}, "the upper bound must be a number; got True"),
-        ({"upper": "2"}, "the upper bound must be a number; got '2'"),
         ({"upper": None}, "the upper bound must be a number; got None"),
-        ({"divergence": "prob_diff", "lower": 0.0}, "token_prob_diff: the lower bound must be < 0; got 0.0"),
         ({"divergence": "prob_diff", "lower": None, "upper": None}, "the upper bound must be a number; got None"),
         ({"lower": 3.0}, "lower bound 3.0 is above upper bound 2.0"),
     ],
-)
-def test_rule_refuses(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        RejectionRule(**{"level": "token", "divergence": "k1", "lower": 0.5, "upper": 2.0, **fields})
-
-
-def test_named_suggests_the_nearest_rule() -> None:
-    with pytest.raises(UsageError, match=r"unknown rejection rule 'seq_maen_k1'\. Did you mean 'seq_mean_k1'"):
-        RejectionRule.named("seq_maen_k1", upper=1.0)
-
-
-def test_names_go_both_ways() -> None:
-    for name, (_, divergence, _, _) in RULE_NAMES.items():
-        lower = {"k1": 0.5, "prob_diff": -0.5, "signed_kl": -0.5}.get(divergence)
-        assert RejectionRule.named(name, upper=2.0, lower=lower).name == name
-
-
-def test_equal_bounds_are_allowed_and_infinite_ones_too() -> None:
-    assert RejectionRule.named("token_k1", lower=1.0, upper=1.0).lower == 1.0
-    assert RejectionRule.named("token_k1", lower=0.5, upper=math.inf).upper == math.inf
-
-
-def test_one_bound_is_enough() -> None:
-    assert RejectionRule.named("seq_max_k1", upper=3.0).lower is None
-    assert RejectionRule.named("seq_min_k1", lower=1e-4).upper == math.inf
-    assert RejectionRule.named("token_prob_diff", lower=-0.2).upper == math.inf
-    assert RejectionRule.named("token_signed_kl", upper=0.2).lower is None
-
-
-def test_a_factor_of_one_rejects_all_but_exact_agreement() -> None:
-    assert RejectionRule.named("token_mult_error", upper=1.0).upper == 1.0
-
-
-# --- CorrectionConfig ---
-
-RULE = RejectionRule.named("token_k2", upper=1.0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+    CorrectionConfig: [
         ({"rollout_is": "tokens"}, "unknown rollout_is 'tokens'. Did you mean 'token'"),
-        ({"rollout_is": False}, "unknown rollout_is 'False'"),
         ({"rollout_is_mode": "clip"}, "unknown rollout_is_mode 'clip'.*mask, truncate"),
         ({"loss_type": "ppo"}, "unknown loss_type 'ppo'.*ppo_clip, reinforce"),
         ({"denominator": "mean"}, "unknown denominator 'mean'.*fixed, kept"),
         ({"rollout_is_threshold": 0}, "rollout_is_threshold: the upper bound must be > 0; got 0"),
-        ({"rollout_is_threshold": -1.0}, "the upper bound must be > 0; got -1.0"),
-        ({"rollout_is_threshold": math.nan}, "the upper bound must be > 0; got nan"),
-        ({"rollout_is_threshold": True}, "the upper bound must be a number; got True"),
-        ({"rollout_is_threshold": "0.5_2"}, "the upper bound must be a number; got '0.5_2'"),
         # In verl, null here silently switches the weights off.
         ({"rollout_is": "token", "rollout_is_threshold": None}, "the upper bound must be a number; got None"),
-        ({"rollout_is_threshold_lower": 0.0}, "the lower bound must be > 0; got 0.0"),
         ({"rollout_is_threshold_lower": 2.5}, "rollout_is_threshold: lower bound 2.5 is above upper bound 2.0"),
-        ({"rollout_rs": "token_k1"}, "rollout_rs must be a tuple of RejectionRule; got 'token_k1'"),
         ({"rollout_rs": ("token_k1",)}, r"rollout_rs must be a tuple of RejectionRule; got \('token_k1',\)"),
         ({"rollout_rs": [RULE]}, "rollout_rs must be a tuple of RejectionRule"),
         ({"rollout_rs": (RULE, RULE)}, "each rejection rule may appear once; got token_k2, token_k2"),
@@ -117,34 +62,8 @@ RULE = RejectionRule.named("token_k2", upper=1.0)
             "double correction: in bypass mode ppo_clip already contains π_θ/π_rollout, so rollout_is must be None; "
             "got 'token'. Importance weights go with reinforce or gpg",
         ),
-        (
-            {"bypass_mode": True, "rollout_is": "token", "loss_type": "dppo_tv"},
-            "double correction: in bypass mode dppo_tv",
-        ),
     ],
-)
-def test_config_refuses(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        CorrectionConfig(**fields)
-
-
-@pytest.mark.parametrize("loss_type", ["reinforce", "gpg"])
-def test_weights_in_bypass_mode_go_with_losses_that_have_no_ratio(loss_type: LossType) -> None:
-    assert CorrectionConfig(rollout_is="token", bypass_mode=True, loss_type=loss_type).rollout_is == "token"
-
-
-def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
-    assert not CorrectionConfig(rollout_rs=(RULE,)).needs_advantages
-    opsm = RejectionRule.named("seq_mean_k1_negative", lower=0.9)
-    assert CorrectionConfig(rollout_rs=(RULE, opsm)).needs_advantages
-
-
-# --- LossConfig ---
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+    LossConfig: [
         ({"clip_ratio_low": -0.1}, "clip_ratio_low must be a number ≥ 0; got -0.1"),
         ({"clip_ratio_high": math.nan}, "clip_ratio_high must be a number ≥ 0; got nan"),
         ({"numbers": {"clip_ratio_c": 1.0}}, "clip_ratio_c must be a number > 1; got 1.0"),
@@ -153,9 +72,8 @@ def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
         ({"numbers": {"clip_cov_lb": 6.0}}, "clip_cov_lb 6.0 is above clip_cov_ub 5.0"),
         ({"numbers": {"clip_cov_ub": math.nan}}, "clip_cov_ub must be a number but no NaN; got nan"),
         ({"numbers": {"cppo_delt": 0.3}}, "unknown number of a loss 'cppo_delt'. Did you mean 'cppo_delta'"),
-        ({"loss_agg_mode": "token_mean"}, "unknown loss_agg_mode 'token_mean'. Did you mean 'token-mean'"),
-        ({"numbers": {"ctpo_clip_c": 0}}, "ctpo_clip_c must be a number > 0; got 0"),
         ({"numbers": {"ctpo_power": -0.5}}, "ctpo_power must be a number ≥ 0; got -0.5"),
+        ({"loss_agg_mode": "token_mean"}, "unknown loss_agg_mode 'token_mean'. Did you mean 'token-mean'"),
         ({"loss_scale_factor": 0}, "loss_scale_factor must be a number > 0; got 0"),
         ({"rollout_kl_loss_agg_mode": "mean"}, "unknown rollout_kl_loss_agg_mode 'mean'"),
         ({"kl_loss_tokens": "all"}, "unknown kl_loss_tokens 'all'"),
@@ -164,23 +82,48 @@ def test_advantages_are_needed_by_rules_that_ask_for_their_sign() -> None:
         ({"use_rollout_kl_loss": True}, "use_rollout_kl_loss does nothing with rollout_kl_loss_coef=0"),
         ({"use_kl_loss": 1}, "use_kl_loss must be True or False; got 1"),
     ],
-)
-def test_loss_config_refuses(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        LossConfig(**fields)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
+}
+ALLOWED: dict[Any, list[dict[str, Any]]] = {
+    RejectionRule: [
+        {"lower": 2.0},
+        {"upper": math.inf},
+        {"divergence": "mult_error", "lower": None, "upper": 1.0},
+        {"divergence": "prob_diff", "lower": -0.2, "upper": math.inf},
+    ],
+    CorrectionConfig: [
+        {"rollout_is": "token", "bypass_mode": True, "loss_type": "reinforce"},
+        {"rollout_is": "token", "bypass_mode": True, "loss_type": "gpg"},
+    ],
+    LossConfig: [
         {"clip_ratio_low": 0, "clip_ratio_high": 0, "kl_loss_coef": 0, "numbers": {"ppo_kl_coef": 0}},
         {"numbers": {"clip_ratio_c": 1.01, "dppo_ratio_cap": 1.01, "tau_neg": 0.01}, "loss_scale_factor": 0.01},
         {"numbers": {"clip_cov_ratio": 0, "kl_cov_ratio": 1}},
         {"numbers": {"clip_cov_lb": 5.0}},
     ],
-)
-def test_loss_config_allows_what_lies_just_inside(fields: dict[str, Any]) -> None:
-    assert {name: asdict(LossConfig(**fields))[name] for name in fields} == fields
+}
+GIVEN = {RejectionRule: {"level": "token", "divergence": "k1", "lower": 0.5, "upper": 2.0}}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_wrong_choices_are_refused_and_those_just_inside_are_not(kind: Any) -> None:
+    for fields, message in REFUSED[kind]:
+        with pytest.raises(UsageError, match=message):
+            kind(**{**GIVEN.get(kind, {}), **fields})
+    for fields in ALLOWED[kind]:
+        made = asdict(kind(**{**GIVEN.get(kind, {}), **fields}))
+        assert {name: made[name] for name in fields} == fields
+
+
+def test_names_of_rules_go_both_ways() -> None:
+    for name, (_, divergence, _, applies_to) in RULE_NAMES.items():
+        lower = {"k1": 0.5, "prob_diff": -0.5, "signed_kl": -0.5}.get(divergence)
+        rule = RejectionRule.named(name, upper=2.0, lower=lower)
+        assert rule.name == name
+        assert CorrectionConfig(rollout_rs=(RULE, rule) if rule.name != RULE.name else ()).needs_advantages == (
+            applies_to != "all"
+        )
+    with pytest.raises(UsageError, match=r"unknown rejection rule 'seq_maen_k1'\. Did you mean 'seq_mean_k1'"):
+        RejectionRule.named("seq_maen_k1", upper=1.0)
 
 
 def test_the_defaults_of_the_losses() -> None:
@@ -203,48 +146,37 @@ def test_the_defaults_of_the_losses() -> None:
     assert LossConfig(numbers=numbers) == LossConfig()
 
 
-def test_a_config_cannot_be_changed_afterwards() -> None:
-    with pytest.raises(AttributeError):
-        CorrectionConfig().rollout_is_threshold = 5.0  # pyright: ignore[reportAttributeAccessIssue]
-
-
-# --- explain ---
-
-
 @pytest.mark.parametrize(
-    ("name", "phrases"),
+    ("config", "phrases"),
     [
-        ("disabled", ["No importance weights", "PPO clips π_θ/π_old", "over all response tokens"]),
-        ("decoupled_token_is", ["its own ratio π_old/π_rollout", "above 2 becomes 2"]),
-        ("decoupled_token_icepop", ["its own ratio", "outside [0.5, 5] becomes 0"]),
-        ("decoupled_seq_is_rs", ["product of its sequence's ratios", "seq_sum_k1", "0.5 ≤ product of", "≤ 2."]),
-        ("decoupled_geo_rs", ["No importance weights", "0.999001 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
-        ("decoupled_k3_rs_seq_tis", ["above 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
-        ("bypass_ppo_clip", ["π_θ/π_rollout directly", "(bypass)"]),
-        ("bypass_pg_is", ["ratios π_θ/π_rollout", "without clipping", "(bypass)", "above 2"]),
+        (preset("disabled"), ["No importance weights", "PPO clips π_θ/π_old", "over all response tokens"]),
+        (preset("decoupled_token_is"), ["its own ratio π_old/π_rollout", "above 2 becomes 2"]),
+        (preset("decoupled_token_icepop"), ["its own ratio", "outside [0.5, 5] becomes 0"]),
+        (preset("decoupled_geo_rs"), ["0.999001 ≤ geometric mean of the sequence's ratios ≤ 1.001"]),
+        (preset("decoupled_k3_rs_seq_tis"), ["above 2", "seq_mean_k3 keeps a sequence while mean", "k3 ≤ 0.01"]),
+        (preset("bypass_ppo_clip"), ["π_θ/π_rollout directly", "(bypass)"]),
+        (preset("bypass_pg_is"), ["ratios π_θ/π_rollout", "without clipping", "(bypass)", "above 2"]),
+        (
+            CorrectionConfig(
+                rollout_is="geometric",
+                rollout_is_threshold=3.5,
+                rollout_is_batch_normalize=True,
+                rollout_rs=(RejectionRule.named("seq_max_k1", upper=7.25),),
+                denominator="kept",
+            ),
+            [
+                "geometric mean of its sequence's ratios",
+                "above 3.5",
+                "divided by their mean over the kept tokens",
+                "largest ratio of the sequence ≤ 7.25",
+                "averaged over the kept tokens only",
+            ],
+        ),
+        (
+            CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf),
+            ["weighted by its own ratio π_old/π_rollout, without a bound."],
+        ),
     ],
 )
-def test_explain_says_what_a_preset_does(name: str, phrases: list[str]) -> None:
-    told = preset(name).explain()
-    assert [phrase for phrase in phrases if phrase not in told] == []
-
-
-def test_explain_tells_everything_that_was_changed() -> None:
-    told = CorrectionConfig(
-        rollout_is="geometric",
-        rollout_is_threshold=3.5,
-        rollout_is_batch_normalize=True,
-        rollout_rs=(RejectionRule.named("seq_max_k1", upper=7.25), RejectionRule.named("token_binary_kl", upper=0.125)),
-        denominator="kept",
-    ).explain()
-    assert "geometric mean of its sequence's ratios" in told
-    assert "above 3.5" in told
-    assert "divided by their mean over the kept tokens" in told
-    assert "largest ratio of the sequence ≤ 7.25" in told
-    assert "token_binary_kl keeps a token while two-sided binary KL ≤ 0.125" in told
-    assert "averaged over the kept tokens only" in told
-
-
-def test_explain_says_that_there_is_no_bound() -> None:
-    told = CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf).explain()
-    assert "weighted by its own ratio π_old/π_rollout, without a bound." in told
+def test_a_configuration_explains_itself(config: CorrectionConfig, phrases: list[str]) -> None:
+    assert [phrase for phrase in phrases if phrase not in config.explain()] == []

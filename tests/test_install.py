@@ -2,15 +2,14 @@
 
 import json
 import re
-import signal
 import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import plotly.offline
 import pytest
-from app_runs import chromium, free_port, settled, tab, visit, wait_until_healthy
 from installed import PROJECT, build_wheel, environment
 
 from rlcorr.presets import PRESETS
@@ -106,89 +105,36 @@ def test_workflows_name_the_commits_of_actions() -> None:
     assert not [action for action in actions if not re.match(r"[\w-]+/[\w-]+@[0-9a-f]{40}\b", action)]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def torch_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("torch"), wheel)
-
-
-@pytest.fixture(scope="module")
-def with_data(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("data"), wheel, "data")
-
-
-def ran(python: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(python), *words], cwd=cwd, capture_output=True, text=True)
+MISSING = {
+    "-m rlcorr import pairs.jsonl": 'rlcorr: this part of rlcorr needs tqdm, tyro, yaml: pip install "rlcorr[data]".',
+    "-c import rlcorr.recorders": 'needs numpy, pyarrow, safetensors: pip install "rlcorr[data]".',
+    "-c import rlcorr.figures": 'needs numpy, plotly: pip install "rlcorr[figures]".',
+}
+"""Arguments of Python → the end of the last line of the error, where only torch is installed."""
 
 
 @pytest.mark.slow
-def test_torch_alone_corrects_measures_and_translates(torch_alone: Path, tmp_path: Path) -> None:
-    """Ratios 1 and e, cut at 2; every preset is written in the words of some system; no other package is loaded."""
-    done = ran(torch_alone, "-c", CORRECT, cwd=tmp_path)
+def test_the_wheel(tmp_path: Path) -> None:
+    """It holds what a clone holds. With torch alone it corrects ratios 1 and e, cut at 2, and writes every preset in
+    the words of some system; no other package is loaded, and what is missing is a sentence."""
+    wheel = build_wheel(tmp_path)
+    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    kinds = (".py", ".toml", ".js", ".css", ".html", ".typed")
+    clone = {name for name in listed.splitlines() if (name.startswith(("rlcorr/", "app/")) and name.endswith(kinds))}
+    clone |= {name for name in listed.splitlines() if name.startswith("runs/")}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    assert {re.sub(r"^(app|runs)/", r"rlcorr_\1/", name) for name in clone} - packed == set()
+    python = environment(tmp_path / "torch", wheel)
+    done = subprocess.run([str(python), "-c", CORRECT], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith("[[1.0, 2.0]]")
     assert int(first.split()[-1]) >= len(PRESETS)
     assert second == "[]"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            ("-m", "rlcorr", "import", "pairs.jsonl"),
-            'rlcorr: this part of rlcorr needs tqdm, tyro, yaml: pip install "rlcorr[data]".',
-        ),
-        (("-c", "import rlcorr.recorders"), 'needs numpy, pyarrow, safetensors: pip install "rlcorr[data]".'),
-        (("-c", "import rlcorr.figures"), 'needs numpy, plotly: pip install "rlcorr[figures]".'),
-    ],
-)
-def test_what_is_missing_is_a_sentence(
-    torch_alone: Path, tmp_path: Path, words: tuple[str, ...], sentence: str
-) -> None:
-    done = ran(torch_alone, *words, cwd=tmp_path)
-    assert done.returncode != 0
-    assert done.stderr.splitlines()[-1].endswith(sentence)
-
-
-@pytest.mark.slow
-def test_data_imports_and_reports(with_data: Path, tmp_path: Path) -> None:
-    """Two rows of pairs become a run below the working directory, and a report. Trainer and app are missing."""
-    row = '{"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.1, -1.9], "response_ids": [1, 2]}\n'
-    (tmp_path / "pairs.jsonl").write_text(row * 2, encoding="utf-8")
-    assert "mine" in ran(with_data, "-m", "rlcorr", "import", "pairs.jsonl", "--run", "mine", cwd=tmp_path).stdout
-    assert (tmp_path / "runs" / "local" / "mine" / "manifest.json").is_file()
-    (step,) = (tmp_path / "runs" / "local" / "mine" / "steps").glob("*.parquet")
-    report = ran(with_data, "-m", "rlcorr", "report", str(step), "--preset", "decoupled_token_is", cwd=tmp_path)
-    assert "k3" in report.stdout, report.stderr
-    for verb, extra in (("train", "train"), ("play", "app")):
-        done = ran(with_data, "-m", "rlcorr", verb, cwd=tmp_path)
-        assert done.returncode == 2
-        assert done.stderr.splitlines()[-1].endswith(f'pip install "rlcorr[{extra}]".'), verb
-
-
-@pytest.mark.slow
-def test_the_playground_opens_from_the_wheel(
-    wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """`rlcorr play` outside a clone: every page is drawn, on the runs that the wheel holds."""
-    python, port = environment(tmp_path / "app", wheel, "app"), free_port()
-    command = [str(python.with_name("rlcorr")), "play", "--no-train", "--port", str(port)]
-    with (tmp_path / "play.log").open("wb") as log:
-        play = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            wait_until_healthy(f"http://127.0.0.1:{port}/_stcore/health", play)
-            with chromium() as browser, tab(browser) as page:
-                visit(page, f"http://127.0.0.1:{port}/bench?run=bf16")
-                assert page.get_by_test_id("stException").count() == 0
-                page.goto(f"http://127.0.0.1:{port}/learn")
-                settled(page)
-                assert page.get_by_test_id("stException").count() == 0
-        finally:
-            play.send_signal(signal.SIGINT)
-            play.wait(timeout=60)
+    for words, sentence in MISSING.items():
+        flag, _, rest = words.partition(" ")
+        command = [str(python), flag, *(rest.split() if flag == "-m" else [rest])]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert done.stderr.splitlines()[-1].endswith(sentence)

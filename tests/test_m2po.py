@@ -25,7 +25,7 @@ def kept_by_dropping(squares: list[float], threshold: float) -> list[float]:
 DIFFERENCES = st.lists(st.integers(1, 60), min_size=1, max_size=12, unique=True)
 
 
-@examples(200)
+@examples(60)
 @given(DIFFERENCES, st.sampled_from([0.01, 0.04, 0.5]))
 def test_the_bound_keeps_what_dropping_the_largest_keeps(steps: list[int], threshold: float) -> None:
     d = [step / 64 * (-1) ** i for i, step in enumerate(steps)]
@@ -37,7 +37,7 @@ def test_the_bound_keeps_what_dropping_the_largest_keeps(steps: list[int], thres
     assert sorted(x * x for x, keep in zip(d, result.keep_mask[0].tolist(), strict=True) if keep) == expected
 
 
-@examples(100)
+@examples(60)
 @given(DIFFERENCES, st.floats(1e-4, 0.6))
 def test_a_bound_is_a_threshold(steps: list[int], upper: float) -> None:
     """Just above the mean of what a bound keeps, M2PO keeps that: the next larger square would raise the mean. The sums

@@ -8,14 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import VERL
 
-from rlcorr.ratios import excess, k1, k2, k3, log_ratio, over_sequence, ratio
+from rlcorr.ratios import excess, k1, k2, k3, log_ratio, ratio
 
-NUMBERS = st.floats(-25, 25) | st.floats(-0.05, 0.05) | st.sampled_from([0.0, 20.0, -20.0, 0.01, -0.01])
+NUMBERS = st.floats(-25, 25) | st.floats(-0.05, 0.05) | st.sampled_from([0.0, 20.0, -20.0, math.inf, -math.inf])
 
 
-@oracle.examples(200)
+@oracle.examples(100)
 @given(NUMBERS)
 def test_divergences_in_float64(d: float) -> None:
     x = torch.tensor(d, dtype=torch.float64)
@@ -28,59 +27,16 @@ def test_divergences_in_float64(d: float) -> None:
     assert excess(x).item() == pytest.approx(math.expm1(c), rel=1e-12, abs=0)
 
 
-def test_k3_keeps_its_digits_near_zero() -> None:
-    """At d = 1e-3 k3 = 5.00166708e-7. In float32 exp(d) − 1 − d gives 4.7684e-07, 4.7 % too little: that is verl's.
-
-    verl's δ is −d. Its two values at ±1e-3 are the same multiple of the float32 spacing at 1.
-    """
-    entry = VERL["kl_penalty"]["entries"]["k3|float32"]
-    at = VERL["kl_penalty"]["delta"].index(-0.001)
-    assert entry["value"][at] == 4.7683716e-07
-    exact = 1e-3**2 / 2 + 1e-3**3 / 6 + 1e-3**4 / 24
-    assert k3(torch.tensor(1e-3)).item() == pytest.approx(exact, rel=1e-6)
-    assert exact == pytest.approx(5.00166708e-7, rel=1e-8)
-
-
-@pytest.mark.parametrize("d", [-0.249, -0.1, -1e-3, 1e-5, 0.01, 0.1, 0.249])
-def test_k3_near_zero_is_the_sum_of_ten_terms(d: float) -> None:
-    """dʲ/j! for j = 2 … 11, in exact fractions. At 1/4 what is left out is 2·0.25¹⁰/12! = 4e-15 of the sum."""
-    terms = sum(Fraction(d) ** j / math.factorial(j) for j in range(2, 12))
-    assert k3(torch.tensor(d, dtype=torch.float64)).item() == pytest.approx(float(terms), rel=1e-15, abs=0)
-
-
-@pytest.mark.parametrize(
-    ("d", "error"),
-    [(d, 3e-7) for d in (1e-6, -1e-6, 1e-4, -1e-4, 3e-3, 0.03, 0.1, 0.249, -0.249)] + [(0.251, 5e-6), (-0.251, 5e-6)],
-)
-def test_k3_in_float32_is_near_the_exact_value(d: float, error: float) -> None:
-    """From 1/4 on e^d − 1 − d loses about 1.28 · 6e-8 of 0.034, 2e-6."""
-    x = torch.tensor(d)
-    exact = sum(Fraction(x.item()) ** j / math.factorial(j) for j in range(2, 30))
-    assert k3(x).item() == pytest.approx(float(exact), rel=error, abs=0)
-
-
-def test_excess_keeps_its_digits_near_zero() -> None:
-    """At d = 1e-4 r − 1 = 1.00005e-4; in float32 exp(d) − 1 is a multiple of 1.2e-7 and gives 1.0001659e-4."""
-    assert excess(torch.tensor(1e-4)).item() == pytest.approx(1.00005e-4, rel=1e-6)
-
-
-def test_k3_has_its_gradient_on_both_sides_of_the_series() -> None:
-    """d/dd (e^d − 1 − d) = e^d − 1."""
-    for d in (0.0, 1e-3, 0.249, 0.251, -0.249, -0.5, 3.0):
-        x = torch.tensor(d, dtype=torch.float64, requires_grad=True)
-        k3(x).backward()
-        assert x.grad is not None
-        assert x.grad.item() == pytest.approx(math.expm1(d), rel=1e-8, abs=1e-15)
-
-
-def test_extremes_stop_at_the_clamp() -> None:
-    ends = torch.tensor([math.inf, -math.inf, 30.0, -30.0], dtype=torch.float64)
-    assert ratio(ends).tolist() == pytest.approx([math.exp(20), math.exp(-20)] * 2, rel=1e-12)
-    assert k3(ends).tolist() == pytest.approx([math.exp(20) - 21, math.exp(-20) + 19] * 2, rel=1e-12)
-    assert excess(ends).tolist() == pytest.approx([math.exp(20) - 1, math.exp(-20) - 1] * 2, rel=1e-12)
-    assert ratio(torch.tensor(math.nan)).isnan()
-    assert k3(torch.tensor(math.nan)).isnan()
-    assert excess(torch.tensor(math.nan)).isnan()
+def test_small_numbers_keep_their_digits() -> None:
+    """k3 and r − 1 against their power series up to d¹¹ in exact fractions. In float32 e^d − 1 − d from 1/4 on loses
+    about 1.28 · 6e-8 of 0.034, 2e-6; at d = 1e-3 it would lose 5 %, and r − 1 at 1e-4 would be 1.7e-4 too large."""
+    for d in (1e-6, -1e-6, 1e-4, -1e-3, 0.01, 0.1, -0.1, 0.249, -0.249, 0.251, -0.251):
+        for dtype, error in ((torch.float64, 1e-15), (torch.float32, 3e-7)):
+            x = torch.tensor(d, dtype=dtype)
+            terms = [Fraction(x.item()) ** j / math.factorial(j) for j in range(1, 12)]
+            beyond = 20 if abs(d) > 0.25 else 1
+            assert k3(x).item() == pytest.approx(float(sum(terms[1:])), rel=beyond * error, abs=0), (d, dtype)
+            assert excess(x).item() == pytest.approx(float(sum(terms)), rel=error, abs=0), (d, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -92,18 +48,11 @@ def test_log_ratio_is_at_least_float32(dtype: torch.dtype) -> None:
     assert d.item() == 4.9921875
 
 
+def test_nan_stays_nan() -> None:
+    assert all(f(torch.tensor(math.nan)).isnan() for f in (ratio, k1, k2, k3, excess))
+
+
 def test_log_ratio_is_zero_on_padding() -> None:
     old = torch.tensor([[math.nan, -1.0, -math.inf]])
     d = log_ratio(old, torch.full((1, 3), -2.0), torch.tensor([[False, True, False]]))
     assert d.tolist() == [[0.0, 1.0, 0.0]]
-
-
-@oracle.examples(60)
-@given(oracle.pairs(), st.sampled_from(["sum", "mean", "max", "min"]))
-def test_over_sequence(pairs: oracle.Pairs, how: str) -> None:
-    shape = (len(pairs.mask), pairs.columns)
-    x = torch.tensor(pairs.old, dtype=torch.float64).reshape(shape)
-    mask = torch.tensor(pairs.mask).reshape(shape).bool()
-    got = over_sequence(x, mask, how)  # pyright: ignore[reportArgumentType]
-    rows = [oracle.real(row, m) for row, m in zip(pairs.old, pairs.mask, strict=True)]
-    assert got.tolist() == pytest.approx([oracle.reduce(row, how) for row in rows], nan_ok=True)

@@ -3,19 +3,17 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from data.caching import cached
 from data.recorded import Stamp, stamp
-from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, correct, measure, metrics
+from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, evaluate
 from rlcorr.analysis import budget
 from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
 from rlcorr.analysis.turns import turns_as_rows
 from rlcorr.bounds import BoundId, at_threshold, is_ratio, useful_range, usual_thresholds
 from rlcorr.errors import UsageError
-from rlcorr.measuring.measure import measure_pairs
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 
@@ -30,12 +28,9 @@ Budget = Literal["keep", "ess"]
 
 def corrected(batch: TokenBatch, config: CorrectionConfig) -> tuple[CorrectionResult, dict[str, float]]:
     """Return the correction, and its metrics without verl's prefix."""
-    result = correct(batch, config)
-    report = metrics(measure(batch, result, config, _pairs(batch)))
-    return result, {key.removeprefix(PREFIX): value for key, value in report.items()}
+    result, numbers = evaluate(batch, config)
+    return result, {key.removeprefix(PREFIX): value for key, value in numbers.items()}
 
-
-_pairs = lru_cache(maxsize=16)(measure_pairs)
 
 Identity = tuple[str, int, Stamp]
 """The run, the step and the state of the file of a batch, for the keys of caches."""

@@ -11,11 +11,7 @@ GROUPED = ("grpo", "rloo")
 
 
 def token_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Put the reward of each response on its last token, (B,) → (B, T). Tokens of a response must be contiguous.
-
-    >>> token_rewards(torch.tensor([1.0]), torch.tensor([[True, True, False]])).tolist()
-    [[0.0, 1.0, 0.0]]
-    """
+    """Put the reward of each response on its last token, (B,) → (B, T). Tokens of a response must be contiguous."""
     last = mask & (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
     return torch.where(last, at_least_float32(rewards)[:, None], 0)
 
@@ -92,11 +88,7 @@ def _per_group(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    """Return R_t = r_t + γ R_{t+1}, (B, T), 0 on padding. REINFORCE++ whitens it over the batch (arXiv:2501.03262).
-
-    >>> returns_to_go(torch.tensor([[0.0, 0.0, 1.0]]), torch.ones(1, 3, dtype=torch.bool), gamma=0.5).tolist()
-    [[0.25, 0.5, 1.0]]
-    """
+    """Return R_t = r_t + γ R_{t+1}, (B, T), 0 on padding. REINFORCE++ whitens it over the batch (arXiv:2501.03262)."""
     return gae(rewards, torch.zeros_like(at_least_float32(rewards)), mask, gamma, 1.0)[1]
 
 

@@ -30,9 +30,6 @@ class Totals:
         of `aggregate`.
 
         Raises `UsageError` if only the totals of the kept tokens are known.
-
-        >>> Totals(6.0, 2.0).of_responses("fixed")
-        ('fixed', 6.0, 2.0)
         """
         if denominator == "fixed":
             return "fixed", self.tokens, self.sequences
@@ -93,10 +90,6 @@ def lr_factor(keep: Tensor, mask: Tensor, correction: CorrectionConfig, loss: Lo
 
     For token modes it is kept tokens / all tokens with denominator fixed, and 1 with denominator kept, or 0 if no token
     is kept.
-
-    >>> mask, keep = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[True, False, False, False]])
-    >>> lr_factor(keep, mask, CorrectionConfig(), LossConfig()).item()
-    0.25
     """
     ones = torch.ones(keep.shape, device=keep.device)
     mode, scale = loss.loss_agg_mode, loss.loss_scale_factor

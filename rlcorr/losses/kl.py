@@ -36,12 +36,6 @@ def kl_term(log_probs: Tensor, target: Tensor, tokens: Tensor, keep: Tensor, est
     A token that is impossible under one policy, or NaN, has no finite penalty and no finite gradient. If it was
     rejected, it counts 0, stays in the denominator, and is marked as left out. If it was kept, it makes the loss
     infinite or NaN, because the token is trained on and the fault must be visible.
-
-    >>> log_probs, target = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-2.0, -torch.inf]])
-    >>> tokens, keep = torch.tensor([[True, True]]), torch.tensor([[True, False]])
-    >>> term = kl_term(log_probs, target, tokens, keep, "k2")
-    >>> term.per_token.tolist(), term.left_out.tolist()
-    ([[0.5, 0.0]], [[False, True]])
     """
     left_out = tokens & ~keep & ~(log_probs.isfinite() & target.isfinite())
     compared = tokens & ~left_out

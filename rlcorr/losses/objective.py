@@ -15,7 +15,6 @@ from rlcorr.losses.policy_losses import LOSSES, Cut, Inputs
 from rlcorr.losses.score_centering import centering_of
 from rlcorr.masked import masked_mean
 from rlcorr.measuring.moments import Moments, MomentTable, moments
-from rlcorr.measuring.quantities import Quantity
 from rlcorr.ratios import at_least_float32
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -159,13 +158,6 @@ def score_coefficients(
     """Return the coefficients c (B, T) in −∇loss = Σ c ∇ log π_θ, a sum over all tokens.
 
     The arguments are those of `policy_loss`.
-
-    >>> mask = torch.tensor([[True, True, True]])
-    >>> batch = TokenBatch(mask, torch.zeros(1, 3), old_log_probs=torch.zeros(1, 3), advantages=torch.ones(1, 3))
-    >>> result = correct(batch, CorrectionConfig())
-    >>> coefficients = score_coefficients(torch.zeros(1, 3), batch, result, CorrectionConfig(), LossConfig())
-    >>> [round(c, 3) for c in coefficients[0].tolist()]  # A/N on the policy that sampled
-    [0.333, 0.333, 0.333]
     """
     leaf = log_probs.detach().requires_grad_()
     totals = Totals(tokens, sequences, response_tokens, response_sequences)
@@ -174,11 +166,7 @@ def score_coefficients(
 
 
 def neutral(x: Tensor, keep: Tensor) -> Tensor:
-    """Return x without gradient, as floats, and 0 outside `keep`, where x may contain anything.
-
-    >>> neutral(torch.tensor([1.0, torch.nan]), torch.tensor([True, False])).tolist()
-    [1.0, 0.0]
-    """
+    """Return x without gradient, as floats, and 0 outside `keep`, where x may contain anything."""
     return torch.where(keep, x.detach() if x.is_floating_point() else x.float(), 0)
 
 
@@ -188,7 +176,7 @@ def _measured(
     correction: CorrectionConfig,
     loss: LossConfig,
     totals: Totals,
-) -> dict[Quantity, Moments]:
+) -> dict[str, Moments]:
     """Compute the moments of the loss's metrics.
 
     The loss without KL terms and the learning-rate factor are weighted with this batch's share of the tokens or
@@ -214,11 +202,11 @@ def _measured(
     return measured
 
 
-def _clipped(parts: _Loss, name: LossType, loss: LossConfig) -> dict[Quantity, Moments]:
+def _clipped(parts: _Loss, name: LossType, loss: LossConfig) -> dict[str, Moments]:
     """Compute verl's `actor/` metrics over the kept tokens: how far π_θ moved, and which tokens the clip affects."""
     inputs = parts.inputs
-    measured: dict[Quantity, Moments] = {"actor/ppo_kl": _sums(-inputs.log_ratio(), inputs.keep).pooled()}
-    cuts: dict[Quantity, Cut | None] = {
+    measured: dict[str, Moments] = {"actor/ppo_kl": _sums(-inputs.log_ratio(), inputs.keep).pooled()}
+    cuts: dict[str, Cut | None] = {
         "actor/pg_clipfrac": LOSSES[name].cut, "actor/pg_clipfrac_lower": LOSSES[name].cut_again,
     }  # fmt: skip
     for metric, cut in cuts.items():

@@ -141,10 +141,6 @@ def dppo_inside(
     """Check whether D ≤ high if A > 0, else whether D ≥ −low.
 
     D is π_θ − π_old (dppo_tv), or the binary KL(π_old‖π_θ) with the sign of that difference (dppo_kl).
-
-    >>> theta, old = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.4, 0.1]).log()
-    >>> dppo_inside("dppo_tv", theta, old, torch.ones(2), low=0.2, high=0.2).tolist()
-    [True, False]
     """
     difference = (prob_diff if loss_type == "dppo_tv" else signed_kl)(theta, old)
     return torch.where(advantages > 0, difference <= high, difference >= -low)
@@ -216,12 +212,7 @@ def kl_cov(
 
 
 def covariance(log_probs: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
-    """Compute (A − mean A)(log π_θ − mean log π_θ), with means over `keep` and without gradient.
-
-    >>> theta, advantages = torch.tensor([[-1.0, -3.0]]), torch.tensor([[1.0, -1.0]])
-    >>> covariance(theta, advantages, torch.ones(1, 2, dtype=torch.bool)).tolist()
-    [[1.0, 1.0]]
-    """
+    """Compute (A − mean A)(log π_θ − mean log π_θ), with means over `keep` and without gradient."""
     theta = log_probs.detach()
     return (advantages - masked_mean(advantages, keep)) * (theta - masked_mean(theta, keep))
 

@@ -109,13 +109,7 @@ def cppo(
 def cppo_inside(
     theta: Tensor, old: Tensor, advantages: Tensor, keep: Tensor, *, delta: float, last: float, budget: float
 ) -> Tensor:
-    """Check for each token whether `prefix_gap` ≤ δ, or the update moves π_θ back towards π_old.
-
-    >>> theta, old = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.2]]).log()  # 0.3 and 0.24, beyond δ = 0.2
-    >>> keep = torch.ones(1, 2, dtype=torch.bool)
-    >>> cppo_inside(theta, old, torch.tensor([[1.0, -1.0]]), keep, delta=0.2, last=0.8, budget=0.02).tolist()
-    [[False, True]]
-    """
+    """Check for each token whether `prefix_gap` ≤ δ, or the update moves π_θ back towards π_old."""
     gap = prefix_gap(theta, old, keep, last=last, budget=budget)
     return (gap <= delta) | (advantages * (theta - old) <= 0)
 
@@ -162,9 +156,6 @@ def discounted(x: Tensor, gamma: float) -> Tensor:
     """Compute Σ_{j ≥ t} γ^{j−t} x_j along the last dimension.
 
     This takes log₂ T passes. Each pass doubles the number of terms in every sum.
-
-    >>> discounted(torch.tensor([1.0, 0.0, 4.0]), 0.5).tolist()
-    [2.0, 2.0, 4.0]
     """
     reach = 1
     while reach < x.shape[-1]:

@@ -25,19 +25,13 @@ def can_center(config: CorrectionConfig) -> bool:
     """Return whether the correction and its loss depend on nothing but the position of a token.
 
     Otherwise E_q[w ∇log p] is not an expectation over one next token.
-
-    >>> can_center(CorrectionConfig(rollout_is="token")), can_center(CorrectionConfig(rollout_is="sequence"))
-    (True, False)
     """
     weights = config.rollout_is in (None, "token") and not config.rollout_is_batch_normalize
     return weights and not config.rollout_rs and LOSSES[config.loss_type].alone
 
 
 def check_centering(config: CorrectionConfig) -> None:
-    """Raise `UsageError` if score centering does not go with a correction.
-
-    >>> check_centering(CorrectionConfig(rollout_is="token"))
-    """
+    """Raise `UsageError` if score centering does not go with a correction."""
     if not can_center(config):
         raise UsageError(
             "score centering uses one position: it goes with rollout_is None or 'token' without batch normalisation, "
@@ -79,12 +73,7 @@ def centering_terms(top_log_probs: Tensor, rollout_top_log_probs: Tensor, config
 
 
 def score_coefficients_of(p: Tensor, q: Tensor, head_p: Tensor, head_q: Tensor, config: CorrectionConfig) -> Tensor:
-    """Compute m(v) − α p(v) for tokens of a head, whose probabilities are `head_p` and `head_q` together.
-
-    >>> p, q = torch.tensor([0.5, 0.25]), torch.tensor([0.6, 0.25])
-    >>> [round(c, 2) for c in score_coefficients_of(p, q, p.sum(), q.sum(), CorrectionConfig()).tolist()]
-    [0.3, 0.1]
-    """
+    """Compute m(v) − α p(v) for tokens of a head, whose probabilities are `head_p` and `head_q` together."""
     rho = (1 - head_q).clamp(min=0) / (1 - head_p).clamp(min=SMALLEST_TAIL)
     low, high = config.rollout_is_threshold_lower or 0.0, config.rollout_is_threshold
     if config.rollout_is is None:
@@ -133,11 +122,6 @@ def centering_of(batch: TokenBatch, top_log_probs: Tensor | None, config: Correc
     """Return `centering_terms` of a batch, (B, T), and 0 outside `keep`.
 
     Raises `UsageError` without the log-probs of the likeliest tokens under both policies.
-
-    >>> mask, top = torch.tensor([[True]]), torch.tensor([[[0.5, 0.25]]]).log()
-    >>> batch = TokenBatch(mask, torch.zeros(1, 1), rollout_top_log_probs=top)
-    >>> centering_of(batch, top, CorrectionConfig(), mask).tolist()  # on the policy that sampled
-    [[0.0]]
     """
     if top_log_probs is None or batch.rollout_top_log_probs is None:
         raise UsageError(

@@ -13,7 +13,6 @@ from torch import Tensor
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
-from rlcorr.masked import masked_mean
 from rlcorr.measuring.measure import evaluate
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.ratios import log_ratio
@@ -25,22 +24,12 @@ PART_METRICS = ("k3_kl", "abs_log_ratio", "abs_log_ratio_max", "is_ratio_mean", 
 
 
 def engine_part(batch: TokenBatch) -> TokenBatch:
-    """Return the batch of the engine's part: π_sampled in the place of π_old. Raises `UsageError` without it.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
-    >>> correct(engine_part(batch.replace(sampled_log_probs=torch.tensor([[-3.0]]))), CorrectionConfig()).log_ratio
-    tensor([[1.]])
-    """
+    """Return the batch of the engine's part: π_sampled in the place of π_old. Raises `UsageError` without it."""
     return batch.replace(old_log_probs=_sampled(batch))
 
 
 def age_part(batch: TokenBatch) -> TokenBatch:
-    """Return the batch of the age's part: π_sampled in the place of π_rollout. Raises `UsageError` without it.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
-    >>> correct(age_part(batch.replace(sampled_log_probs=torch.tensor([[-3.0]]))), CorrectionConfig()).log_ratio
-    tensor([[2.]])
-    """
+    """Return the batch of the age's part: π_sampled in the place of π_rollout. Raises `UsageError` without it."""
     return batch.replace(rollout_log_probs=_sampled(batch))
 
 
@@ -49,31 +38,21 @@ def correlation_of_parts(batch: TokenBatch) -> float:
 
     Σd² of the whole is Σ of the squares of the parts plus twice the sum of their products, so the sizes of the parts
     add up only if they are uncorrelated.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0, -3.0]]), torch.full((1, 2), -4.0), torch.ones(1, 2))
-    >>> round(correlation_of_parts(batch.replace(sampled_log_probs=torch.tensor([[-3.0, -3.5]]))), 6)
-    1.0
     """
     mask = batch.response_mask
-    parts = [
-        log_ratio(old_log_probs(part), part.rollout_log_probs, mask).double()
+    engine, age = (
+        log_ratio(old_log_probs(part), part.rollout_log_probs, mask)[mask].double()
         for part in (engine_part(batch), age_part(batch))
-    ]
-    centred = [part - masked_mean(part, mask) for part in parts]
-    engine, age = ([float(masked_mean(x * y, mask)) for y in centred] for x in centred)
-    both = (engine[0] * age[1]) ** 0.5
-    return engine[1] / both if both else 0.0
+    )
+    engine, age = engine - engine.mean(), age - age.mean()
+    both = engine.norm() * age.norm()
+    return float(engine @ age / both) if both else 0.0
 
 
 def part_metrics(batch: TokenBatch) -> dict[str, float]:
     """Measure both parts before any correction, and their correlation. Raises `UsageError` without sampled_log_probs.
 
     The k3 of the parts do not add up to that of the whole, unless the parts are independent.
-
-    >>> batch = TokenBatch.from_log_probs(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), torch.ones(1, 1))
-    >>> numbers = part_metrics(batch.replace(sampled_log_probs=torch.tensor([[-3.0]])))
-    >>> numbers["rollout_corr/engine_abs_log_ratio"], numbers["rollout_corr/age_abs_log_ratio"]
-    (1.0, 2.0)
     """
     numbers = {f"{PREFIX}parts_correlation": correlation_of_parts(batch)}
     for name, part in zip(PARTS, (engine_part(batch), age_part(batch)), strict=True):

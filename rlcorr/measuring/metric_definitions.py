@@ -1,73 +1,105 @@
 """Definitions of the metrics: the quantity that each reads, its formula, its range, and the meaning of a bad value.
 
-Means "per sequence" or "over rows" are over the sequences that have tokens.
+Means "per sequence" or "over rows" are over the sequences that have tokens. All metrics are 0 if nothing was measured.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlcorr.measuring.quantities import Quantity, RuleQuantity
-from rlcorr.measuring.statistics import (
-    chi2,
-    correlation,
-    effective_share,
-    effective_trained,
-    half_square,
-    largest,
-    mean,
-    sample_std,
-    smallest,
-    std,
-)
-
 PREFIX = "rollout_corr/"
+
+
+@dataclass(frozen=True)
+class HostMoments:
+    """Moments as Python floats, on the host."""
+
+    count: float
+    total: float
+    squares: float
+    low: float
+    high: float
+
+
+def mean(m: HostMoments) -> float:
+    """Return the mean Σx/n."""
+    return m.total / m.count if m.count else 0.0
+
+
+def std(m: HostMoments) -> float:
+    """Return the population standard deviation, with n in the denominator."""
+    return math.sqrt(max(m.squares / m.count - mean(m) ** 2, 0.0)) if m.count else 0.0
+
+
+def sample_std(m: HostMoments) -> float:
+    """Return the standard deviation with n − 1 in the denominator; 0 for one value."""
+    return std(m) * math.sqrt(m.count / (m.count - 1)) if m.count > 1 else 0.0
+
+
+def largest(m: HostMoments) -> float:
+    """Return max x."""
+    return m.high if m.count else 0.0
+
+
+def smallest(m: HostMoments) -> float:
+    """Return min x."""
+    return m.low if m.count else 0.0
+
+
+def chi2(excess: HostMoments) -> float:
+    """Compute χ² = mean(r²) − 1 = mean(2e + e²) from the moments of e = r − 1, which keeps the digits of a small e."""
+    return (2 * excess.total + excess.squares) / excess.count if excess.count else 0.0
+
+
+def effective_share(weights: HostMoments, tokens: HostMoments | None = None) -> float:
+    """Return (Σw)²/(n Σw²), the effective sample size of weights as a share of n (Kish, 1965); 0 if all are 0.
+
+    n counts the weights, or `tokens`, among which may be rejected ones. For weights ≥ 0 it is in [0, 1].
+    """
+    n = (weights if tokens is None else tokens).count
+    return weights.total**2 / (n * weights.squares) if weights.squares else 0.0
+
+
+def correlation(p: HostMoments, q: HostMoments, p_plus_q: HostMoments) -> float:
+    """Compute Pearson's r from the variances of p, q and p + q."""
+    scale = std(p) * std(q)
+    return (std(p_plus_q) ** 2 - std(p) ** 2 - std(q) ** 2) / (2 * scale) if scale else 0.0
 
 
 @dataclass(frozen=True)
 class Metric:
     """One metric: which moments it reads, how it is computed, and what it means."""
 
-    quantity: Quantity | RuleQuantity
+    quantity: str
     read: Callable[..., float]
     formula: str
     meaning: str
     range: str
     bad: str
-    also: tuple[Quantity, ...] = ()
+    also: tuple[str, ...] = ()
     """Further quantities whose moments `read` takes, after those of `quantity`."""
     verl: str = ""
-    """How verl's number of this name differs. For a rule of k1: what verl's number is; ours has another name."""
+    """How verl's number of this name differs. Rules of k1 are in `metrics`."""
 
 
 _REAL, _POSITIVE, _SHARE, _RATIO = "any real number", "≥ 0", "0 to 1", "> 0; 1 if the policies agree"
 _EMPTY = "0: there was nothing to train on"
 _DRIFT = "growing over steps: the engine and the trainer drift apart"
 _TAIL = "far above the mean: a few tokens decide the gradient"
-_MINUS = "minus ours, because its statistic of k1 is −log r"
-
-
-def _mirror(key: str, sign: int = 1) -> str:
-    return f"{'minus ' if sign < 0 else ''}our {key}, because its statistic of k1 is −log r"
 
 
 METRICS: dict[str, Metric] = {
     # --- the batch ---
     "tokens": Metric("d", lambda m: m.count, "Σ mask", "response tokens measured", _POSITIVE, _EMPTY),
     "sequences": Metric("seq_excess", lambda m: m.count, "rows with a token", "sequences measured", _POSITIVE, _EMPTY),
-    "kept_fraction": Metric(
-        "kept", mean, "Σ keep / Σ mask", "share of the response tokens that no rule rejected", _SHARE,
-        "near 0: the rules leave nothing to learn from",
-    ),
+    "kept_fraction": Metric("kept", mean, "Σ keep / Σ mask", "share of the response tokens that no rule rejected",
+        _SHARE, "near 0: the rules leave nothing to learn from"),
     # --- how far the policies are apart ---
     "kl": Metric("d", lambda m: -mean(m), "mean(−d)", "k1 estimate of KL(π_rollout‖π_old)", _REAL, _DRIFT),
-    "k2_kl": Metric(
-        "d", half_square, "mean(d²)/2",
-        "k2 estimate of the same divergence, biased, with little noise", _POSITIVE, _DRIFT,
-    ),
-    "k3_kl": Metric(
-        "k3", mean, "mean(eᵈ − 1 − d)", "k3 estimate of the same divergence, unbiased, never negative", _POSITIVE,
-        "above 1e-3 in bf16 or above 1e-2 anywhere: look for a cause before tuning a threshold",
-    ),
+    "k2_kl": Metric("d", lambda m: m.squares / m.count / 2 if m.count else 0.0, "mean(d²)/2",
+        "k2 estimate of the same divergence, biased, with little noise", _POSITIVE, _DRIFT),
+    "k3_kl": Metric("k3", mean, "mean(eᵈ − 1 − d)", "k3 estimate of the same divergence, unbiased, never negative",
+        _POSITIVE, "above 1e-3 in bf16 or above 1e-2 anywhere: look for a cause before tuning a threshold"),
     "log_ratio_mean": Metric("d", mean, "mean d", "mean of d = log π_old − log π_rollout", _REAL, _DRIFT),
     "log_ratio_std": Metric("d", std, "std d", "spread of the log-ratios", _POSITIVE, _DRIFT),
     "abs_log_ratio": Metric("abs_d", mean, "mean |d|", "distance of the two log-probs on a typical token", _POSITIVE,
@@ -111,24 +143,24 @@ METRICS: dict[str, Metric] = {
     "rollout_is_mean": Metric("weight", mean, "mean w", "mean weight over tokens", "≥ 0",
         "far from 1: the bounds bias the gradient, or its scale is wrong"),
     "rollout_is_std": Metric("weight_excess", std, "std w", "spread of the weights", _POSITIVE, _TAIL),
-    "rollout_is_max": Metric("extreme_weight", largest, "max w", "largest weight: of tokens after the bounds, of "
-        "sequences before them, as verl has it", "≥ 0", _TAIL),
-    "rollout_is_min": Metric("extreme_weight", smallest, "min w", "smallest weight: of tokens after the bounds, of "
-        "sequences before them, as verl has it", "≥ 0", "0 with masking: tokens that teach nothing"),
+    "rollout_is_max": Metric("extreme_weight", largest, "max w",
+        "largest weight: of tokens after the bounds, of sequences before them, as verl has it", "≥ 0", _TAIL),
+    "rollout_is_min": Metric("extreme_weight", smallest, "min w",
+        "smallest weight: of tokens after the bounds, of sequences before them, as verl has it", "≥ 0",
+        "0 with masking: tokens that teach nothing"),
     "rollout_is_bounded_max": Metric("weight", largest, "max w", "largest weight, after the bounds", "≥ 0", _TAIL),
     "rollout_is_bounded_min": Metric("weight", smallest, "min w", "smallest weight, after the bounds", "≥ 0",
         "0 with masking: tokens that teach nothing"),
     "rollout_is_eff_sample_size": Metric("weight", effective_share, "(Σw)²/(n Σw²)",
         "effective sample size of the bounded weights, before rejection, as a share of the tokens", _SHARE,
         "below 0.5: half of the batch is paid for nothing"),
-    "rollout_is_raw_mean": Metric("raw_weight", mean, "mean w before bounds", "mean weight, unbounded",
-        _RATIO, "far from rollout_is_mean: the bounds do much"),
+    "rollout_is_raw_mean": Metric("raw_weight", mean, "mean w before bounds", "mean weight, unbounded", _RATIO,
+        "far from rollout_is_mean: the bounds do much"),
     "rollout_is_raw_std": Metric("raw_weight_excess", std, "std w before bounds", "spread of the weights, unbounded",
         _POSITIVE, _TAIL),
-    "rollout_is_raw_max": Metric("raw_weight", largest, "max w before bounds",
-        "largest weight, unbounded", _RATIO, _TAIL),
-    "rollout_is_raw_min": Metric("raw_weight", smallest, "min w before bounds",
-        "smallest weight, unbounded", _RATIO,
+    "rollout_is_raw_max": Metric("raw_weight", largest, "max w before bounds", "largest weight, unbounded", _RATIO,
+        _TAIL),
+    "rollout_is_raw_min": Metric("raw_weight", smallest, "min w before bounds", "smallest weight, unbounded", _RATIO,
         "near 0: the trainer finds what was sampled all but impossible"),
     "rollout_is_raw_eff_sample_size": Metric("raw_weight", effective_share, "(Σw)²/(n Σw²) before bounds",
         "effective sample size of the unbounded weights, as a share of the tokens", _SHARE,
@@ -143,8 +175,8 @@ METRICS: dict[str, Metric] = {
         "share of the tokens whose weight a bound changed", _SHARE, "above 0.05: the bounds decide, not the ratios"),
     "rollout_is_seq_mean": Metric("seq_weight", mean, "mean over rows of mean w", "mean weight, one vote per row",
         "≥ 0", "far from rollout_is_mean: long rows have other weights than short ones"),
-    "rollout_is_seq_std": Metric("seq_weight", sample_std, "sample std over rows of mean w",
-        "spread between rows", _POSITIVE, "large: some rows count much more than others"),
+    "rollout_is_seq_std": Metric("seq_weight", sample_std, "sample std over rows of mean w", "spread between rows",
+        _POSITIVE, "large: some rows count much more than others"),
     "rollout_is_seq_max": Metric("seq_weight", largest, "max over rows of mean w", "heaviest row", "≥ 0", _TAIL),
     "rollout_is_seq_min": Metric("seq_weight", smallest, "min over rows of mean w", "lightest row", "≥ 0",
         "0: a row that teaches nothing"),
@@ -171,38 +203,33 @@ METRICS: dict[str, Metric] = {
     # --- what is trained on, after weights and rejection ---
     "trained_is_mean": Metric("trained", mean, "Σ w over kept / kept", "mean weight of the kept tokens", "≥ 0",
         "far from 1: the step size differs by this factor"),
-    "trained_eff_sample_size": Metric("trained", effective_trained, "(Σ w)²/(n Σ w²), sums over kept, n all tokens",
-        "effective sample size after weights and rejection, as a share of all response tokens",
-        _SHARE, "below 0.5: half of the batch is paid for nothing", also=("d",)),
+    "trained_eff_sample_size": Metric("trained", effective_share, "(Σ w)²/(n Σ w²), sums over kept, n all tokens",
+        "effective sample size after weights and rejection, as a share of all response tokens", _SHARE,
+        "below 0.5: half of the batch is paid for nothing", also=("d",)),
 }  # fmt: skip
 
 RULE_METRICS: dict[str, Metric] = {
-    "mean": Metric("statistic", mean, "mean s", "mean statistic over tokens", "", "near a bound: much is rejected",
-        verl=_MINUS),
-    "max": Metric("extremes", largest, "max s", "largest statistic", "", "far above the upper bound: outliers",
-        verl=_mirror("min", -1)),
-    "min": Metric("extremes", smallest, "min s", "smallest statistic", "", "far below the lower bound: outliers",
-        verl=_mirror("max", -1)),
+    "mean": Metric("statistic", mean, "mean s", "mean statistic over tokens", "", "near a bound: much is rejected"),
+    "max": Metric("statistic", largest, "max s", "largest statistic", "", "far above the upper bound: outliers"),
+    "min": Metric("statistic", smallest, "min s", "smallest statistic", "", "far below the lower bound: outliers"),
     "std": Metric("clamped", std, "std of s clamped to the bounds", "spread within the bounds", _POSITIVE,
         "near 0 while much is rejected: most values lie beyond a bound"),
     "fraction_high": Metric("high", mean, "share of s > upper", "tokens, or sequences for sequence rules, above",
-        _SHARE, "one side only: a shift rather than noise", verl=_mirror("fraction_low")),
-    "fraction_low": Metric("low", mean, "share of s < lower", "tokens, or sequences for sequence rules, below",
-        _SHARE, "one side only: a shift rather than noise", verl=_mirror("fraction_high")),
+        _SHARE, "one side only: a shift rather than noise"),
+    "fraction_low": Metric("low", mean, "share of s < lower", "tokens, or sequences for sequence rules, below", _SHARE,
+        "one side only: a shift rather than noise"),
     "seq_mean": Metric("seq", mean, "mean over rows of mean s", "mean statistic, one vote per row", "",
-        "near a bound: many rows are rejected", verl=_MINUS),
+        "near a bound: many rows are rejected"),
     "seq_std": Metric("seq", sample_std, "sample std over rows", "spread between rows", _POSITIVE,
         "large against the width of the bounds: rows are rejected by chance"),
-    "seq_max": Metric("seq", largest, "max over rows", "largest row", "", "far above the upper bound: outliers",
-        verl=_mirror("seq_min", -1)),
-    "seq_min": Metric("seq", smallest, "min over rows", "smallest row", "", "far below the lower bound: outliers",
-        verl=_mirror("seq_max", -1)),
-    "seq_max_deviation": Metric("seq_deviation", largest, "max over rows of |mean s|", "row furthest from 0",
-        _POSITIVE, "far above the bounds: outliers"),
+    "seq_max": Metric("seq", largest, "max over rows", "largest row", "", "far above the upper bound: outliers"),
+    "seq_min": Metric("seq", smallest, "min over rows", "smallest row", "", "far below the lower bound: outliers"),
+    "seq_max_deviation": Metric("seq_deviation", largest, "max over rows of |mean s|", "row furthest from 0", _POSITIVE,
+        "far above the bounds: outliers"),
     "seq_fraction_high": Metric("seq_high", mean, "share of rows with mean s > upper", "rows above the upper bound",
-        _SHARE, "one side only: a shift rather than noise", verl=_mirror("seq_fraction_low")),
+        _SHARE, "one side only: a shift rather than noise"),
     "seq_fraction_low": Metric("seq_low", mean, "share of rows with mean s < lower", "rows below the lower bound",
-        _SHARE, "one side only: a shift rather than noise", verl=_mirror("seq_fraction_high")),
+        _SHARE, "one side only: a shift rather than noise"),
     "masked_fraction": Metric("rejected", mean, "Σ rejected / Σ mask",
         "share of the tokens that the rule alone rejects", _SHARE, "near 1: the rule hits everything"),
     "seq_masked_fraction": Metric("seq_rejected", mean, "rows with a rejected token / rows",

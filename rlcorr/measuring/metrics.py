@@ -10,7 +10,6 @@ If verl has a metric, it has verl's name under `rollout_corr/` and verl's value.
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 from rlcorr.errors import unknown
 from rlcorr.measuring.metric_definitions import (
@@ -19,14 +18,15 @@ from rlcorr.measuring.metric_definitions import (
     PREFIX,
     PROBABILITY_METRICS,
     RULE_METRICS,
+    HostMoments,
     Metric,
 )
 from rlcorr.measuring.moments import MomentTable, RuleKey
-from rlcorr.measuring.quantities import RuleQuantity
-from rlcorr.measuring.statistics import HostMoments
 from rlcorr.rules import RULE_NAMES
 
-Name = TypeVar("Name", bound=str)
+OF_K1 = {"mean": "mean", "max": "min", "min": "max", "fraction_high": "fraction_low", "fraction_low": "fraction_high"}
+OF_K1 |= {f"seq_{key}": f"seq_{ours}" for key, ours in OF_K1.items()}
+"""Metrics of rules of k1 that verl measures of −log r → the metric of log r that corresponds to each."""
 
 
 def metrics(measured: MomentTable) -> dict[str, float]:
@@ -40,41 +40,34 @@ def metrics(measured: MomentTable) -> dict[str, float]:
     1.5
     """
     quantities: dict[str, HostMoments] = {}
-    rule_quantities: dict[str, dict[RuleQuantity, HostMoments]] = {}
+    of_rules: dict[str, dict[str, HostMoments]] = {}
     for name, row in measured.rows():
         if isinstance(name, RuleKey):
-            rule_quantities.setdefault(name.rule, {})[name.quantity] = HostMoments(*row)
+            of_rules.setdefault(name.rule, {})[name.quantity] = HostMoments(*row)
         else:
             quantities[name] = HostMoments(*row)
     numbers = _read(PROBABILITY_METRICS, quantities, "") | _read(METRICS, quantities, PREFIX)
-    for rule, moments in rule_quantities.items():
-        level = RULE_NAMES[rule][0]
-        extremes = moments["statistic" if level == "token" else "seq"]
-        read = _read(RULE_METRICS, {**moments, "extremes": extremes}, "")
+    for rule, moments in of_rules.items():
+        read = _read(RULE_METRICS, moments, "")
         numbers |= {f"{PREFIX}rollout_rs_{rule}_{_name(rule, key)}": value for key, value in read.items()}
     return numbers
 
 
 def _name(rule: str, key: str) -> str:
     """Return the name of a rule's metric. It is not verl's name if the value is not verl's."""
-    return f"log_ratio_{key}" if RULE_METRICS[key].verl and RULE_NAMES[rule][1] == "k1" else key
+    return f"log_ratio_{key}" if RULE_NAMES[rule][1] == "k1" and key in OF_K1 else key
 
 
 def means(measured: MomentTable) -> dict[str, float]:
-    """Return the mean of every quantity of the batch, by name, except those without values. Waits for the device.
-
-    >>> means(MomentTable(("lr_factor",), torch.tensor([[4.0, 2.0, 1.0, 0.5, 0.5]])))
-    {'lr_factor': 0.5}
-    """
+    """Return the mean of every quantity of the batch, by name, except those without values. Waits for the device."""
     return {name: row[1] / row[0] for name, row in measured.rows() if isinstance(name, str) and row[0]}
 
 
-def _read(table: Mapping[str, Metric], moments: Mapping[Name, HostMoments], prefix: str) -> dict[str, float]:
-    by_name = {str(name): host_moments for name, host_moments in moments.items()}
+def _read(table: Mapping[str, Metric], moments: Mapping[str, HostMoments], prefix: str) -> dict[str, float]:
     return {
-        prefix + key: metric.read(*(by_name[name] for name in (metric.quantity, *metric.also)))
+        prefix + key: metric.read(*(moments[name] for name in (metric.quantity, *metric.also)))
         for key, metric in table.items()
-        if all(name in by_name for name in (metric.quantity, *metric.also))
+        if all(name in moments for name in (metric.quantity, *metric.also))
     }
 
 
@@ -87,18 +80,17 @@ def describe(key: str) -> str:
     mean of d = log π_old − log π_rollout. Formula: mean d. Range: any real number. Bad: growing over steps: ...
     """
     metric, rule = _metric(key)
-    allowed = metric.range or "that of the rule's statistic s"
+    allowed, verl = metric.range or "that of the rule's statistic s", metric.verl
+    name = key.rpartition("log_ratio_")[2]
+    if rule and _name(rule, name) != name:
+        ours = "ours" if name == OF_K1[name] else f"our {OF_K1[name]}"
+        verl = f"{'' if 'fraction' in name else 'minus '}{ours}, because its statistic of k1 is −log r"
     text = f"{meaning(key)}. Formula: {metric.formula}. Range: {allowed}. Bad: {metric.bad}."
-    differs = metric.verl and (not rule or RULE_NAMES[rule][1] == "k1")
-    return f"{text} verl's number: {metric.verl}." if differs else text
+    return f"{text} verl's number: {verl}." if verl else text
 
 
 def meaning(key: str) -> str:
-    """Explain a metric in a few words. Raises `UsageError` for an unknown name.
-
-    >>> meaning("rollout_corr/is_ratio_max"), meaning("rollout_corr/rollout_rs_token_k1_masked_fraction")
-    ('largest token ratio', 'token_k1: share of the tokens that the rule alone rejects')
-    """
+    """Explain a metric in a few words, such as "largest token ratio". Raises `UsageError` for an unknown name."""
     metric, rule = _metric(key)
     return f"{rule}: {metric.meaning}" if rule else metric.meaning
 

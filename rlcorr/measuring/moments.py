@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.masked import count_true
-from rlcorr.measuring.quantities import RuleQuantity
 
 
 class Moments(NamedTuple):
@@ -38,10 +37,7 @@ class RuleKey(NamedTuple):
     """Key of a quantity that is measured for one rejection rule."""
 
     rule: str  # token_k1, seq_mean_k3, …
-    quantity: RuleQuantity
-
-
-Name = TypeVar("Name", bound=str | RuleKey)
+    quantity: str
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,12 @@ class MomentTable:
     table: Tensor  # (names, 5) float64: count, total, squares, low, high
 
     @classmethod
-    def of(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
+    def of(cls, moments: Mapping[str, Moments]) -> "MomentTable":
         """Stack moments of the whole batch, of shape () each, into one table."""
         return cls(tuple(moments), torch.stack([cell.double() for m in moments.values() for cell in m]).view(-1, 5))
 
     @classmethod
-    def pooled(cls, moments: Mapping[Name, Moments]) -> "MomentTable":
+    def pooled(cls, moments: Mapping[Any, Moments]) -> "MomentTable":
         """Merge the moments of all sequences, of shape (B,) each, into one table."""
         columns = [torch.stack(column) for column in zip(*moments.values(), strict=True)]
         return cls(tuple(moments), torch.stack(Moments(*columns).pooled(), -1))
@@ -66,41 +62,30 @@ class MomentTable:
         """Return each name with its count, total, squares, low and high. Waits for the device."""
         return list(zip(self.names, self.table.tolist(), strict=True))
 
-    def beside(self, other: "MomentTable") -> "MomentTable":
-        """Return one table with the quantities of both, which must be different ones."""
-        return MomentTable(self.names + other.names, torch.cat([self.table, other.table]))
-
-    def merge(self, other: "MomentTable") -> "MomentTable":
-        """Return the moments of two batches together. Raises `UsageError` if different quantities were measured."""
-        if self.names != other.names:
-            mine, theirs = (", ".join(map(str, names)) for names in (self.names, other.names))
-            raise UsageError(f"moments of different quantities cannot be merged: {mine} with {theirs}.")
-        a, b = self.table, other.table
-        columns = (a[:, :3] + b[:, :3], torch.minimum(a[:, 3:4], b[:, 3:4]), torch.maximum(a[:, 4:], b[:, 4:]))
-        return MomentTable(self.names, torch.cat(columns, 1))
-
 
 def merge(parts: Iterable[MomentTable]) -> MomentTable:
-    """Return the moments of several micro-batches as one batch, exactly. Raises TypeError if there are none.
+    """Return the moments of several micro-batches as one batch, exactly.
 
-    >>> one = MomentTable(("d",), torch.tensor([[2.0, 2.0, 4.0, 0.0, 2.0]]))
-    >>> merge([one, one]).table.tolist()
-    [[4.0, 4.0, 8.0, 0.0, 2.0]]
+    Raises `UsageError` if different quantities were measured, and TypeError if there are no parts.
     """
-    return functools.reduce(MomentTable.merge, parts)
+    return functools.reduce(_merged, parts)
+
+
+def _merged(one: MomentTable, other: MomentTable) -> MomentTable:
+    if one.names != other.names:
+        mine, theirs = (", ".join(map(str, names)) for names in (one.names, other.names))
+        raise UsageError(f"moments of different quantities cannot be merged: {mine} with {theirs}.")
+    a, b = one.table, other.table
+    columns = (a[:, :3] + b[:, :3], torch.minimum(a[:, 3:4], b[:, 3:4]), torch.maximum(a[:, 4:], b[:, 4:]))
+    return MomentTable(one.names, torch.cat(columns, 1))
 
 
 def normalised(measured: MomentTable, factor: Tensor) -> MomentTable:
-    """Return the moments as they are after batch normalisation, which divides the weights by this factor.
-
-    >>> row = torch.tensor([2.0, 6.0, 20.0, 2.0, 4.0]).double()  # weights 2 and 4
-    >>> normalised(MomentTable(("trained",), row[None]), torch.tensor(2.0).double()).table[0, :3].tolist()
-    [2.0, 3.0, 5.0]
-    """
+    """Return the moments as they are after batch normalisation, which divides the weights by this factor."""
     factor, table, one = factor.double(), measured.table.clone(), measured.table.new_ones(())
     table[measured.names.index("trained"), 1:3] /= torch.stack([factor, factor**2])
-    of_factor = Moments(one, factor, factor**2, factor, factor)
-    return MomentTable(measured.names, table).beside(MomentTable.of({"norm_factor": of_factor}))
+    of_factor = torch.stack([one, factor, factor**2, factor, factor])
+    return MomentTable((*measured.names, "norm_factor"), torch.cat([table, of_factor[None]]))
 
 
 def moments(
@@ -111,10 +96,6 @@ def moments(
     Without `squares` the sum of squares is 0; without `extremes`, and for an empty selection, the minimum is inf and
     the maximum −inf: they change nothing when moments merge. A condition counts 1 where it is true, and has no
     extremes. Pass `count_true(mask)` as `count` if it has been computed already.
-
-    >>> one_row = moments(torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[True, True, False]]))
-    >>> [x.item() for x in one_row]
-    [2.0, 3.0, 5.0, 1.0, 2.0]
     """
     count = count_true(mask) if count is None else count
     infinity = torch.full_like(count, torch.inf)
@@ -137,10 +118,6 @@ def row_moments(x: Tensor, count: Tensor) -> Moments:
 
     With the number of tokens as `count` a number counts once for each token of its sequence. A sequence that counts 0
     times is left out.
-
-    >>> weights = row_moments(torch.tensor([0.5, 2.0]), torch.tensor([1.0, 3.0]))  # one token of 0.5, three of 2
-    >>> weights.total.tolist(), weights.pooled().total.item(), weights.pooled().high.item()
-    ([0.5, 6.0], 6.5, 2.0)
     """
     rows = count > 0
     x = torch.where(rows, x.double(), 0.0)

@@ -34,10 +34,6 @@ def read_presets(text: str) -> dict[str, Preset]:
     """Return the presets of a text of TOML, such as `presets.toml`, whose head explains it.
 
     Raises `UsageError` for a field with a wrong value, TypeError for an unknown field, KeyError for a missing one.
-
-    >>> text = 'fails_when.cap = "large mismatch"\\n[preset.mine]\\nsystem = "ours"\\nsource = "a note"\\n'
-    >>> read_presets(text + 'fails_when = "cap"\\nrollout_is = "token"')["mine"].config.rollout_is
-    'token'
     """
     tables = tomllib.loads(text)
     return {name: _preset(dict(row), tables["fails_when"]) for name, row in tables["preset"].items()}

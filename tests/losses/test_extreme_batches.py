@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from typing import get_args
 
+import oracle
 import pytest
 import torch
 from hypothesis import given
@@ -37,6 +38,7 @@ def batches(draw: st.DrawFn) -> TokenBatch:
     return batch.replace(advantages=torch.linspace(-2, 2, ROWS * WIDTH).round().view(ROWS, WIDTH))
 
 
+@oracle.examples(60)
 @given(batches(), st.sampled_from(sorted(PRESETS)))
 def test_no_weight_is_nan(batch: TokenBatch, name: str) -> None:
     result = correct(batch, PRESETS[name].config)
@@ -45,6 +47,7 @@ def test_no_weight_is_nan(batch: TokenBatch, name: str) -> None:
     assert not bool(result.keep_mask[~batch.response_mask].any())
 
 
+@oracle.examples(100)
 @given(batches(), st.sampled_from(sorted(itertools.product(PRESETS, get_args(LossType)))))
 def test_no_loss_and_no_gradient_is_nan(batch: TokenBatch, pair: tuple[str, LossType]) -> None:
     """The trainer's own log-probs are finite, as those of a softmax are. A gradient of fp16 log-probs above 65,504 is

@@ -165,14 +165,3 @@ def test_totals_of_kept_tokens_alone_are_refused() -> None:
     coefficients = score_coefficients(theta, batch, result, correction, loss, **both)
     torch.testing.assert_close(coefficients, -DELTA / 8)
     policy_loss(theta, batch, result, correction, LossConfig(use_kl_loss=True), tokens=2.0)  # on kept tokens alone
-
-
-def test_nothing_to_pull_is_zero_with_a_graph() -> None:
-    theta = torch.zeros(2, 3, requires_grad=True)
-    nothing = torch.zeros(2, 3)
-    batch = TokenBatch(nothing.bool(), nothing, nothing, ref_log_probs=nothing, advantages=nothing)
-    value, _ = policy_loss(theta, batch, correct(batch, CorrectionConfig()), CorrectionConfig(), EVERYWHERE)
-    value.backward()
-    assert value.item() == 0
-    assert theta.grad is not None
-    assert not theta.grad.any()

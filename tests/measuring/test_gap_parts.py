@@ -42,9 +42,6 @@ def test_the_numbers_of_each_part_worked_out_by_hand() -> None:
             assert numbers[f"rollout_corr/{name}_{metric}"] == pytest.approx(value, rel=1e-6), (name, metric)
     engine, age = ENGINE[MASK], AGE[MASK]
     assert correlation_of_parts(batch()) == pytest.approx(float(torch.corrcoef(torch.stack([engine, age]))[0, 1]))
-
-
-def test_parts_that_cancel_have_a_correlation_of_minus_one() -> None:
     assert correlation_of_parts(batch(age=-ENGINE)) == pytest.approx(-1.0)
     assert correlation_of_parts(batch(age=torch.zeros_like(AGE))) == 0.0
 
