@@ -15,7 +15,6 @@ from rlcorr.command.options import RunName
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.foreign.check import ROUNDING, clamp_batch
 from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs

@@ -1,8 +1,5 @@
 """Tokens whose engine log-prob is NaN (TRL gives them a ratio of 1): left out of every number, and counted."""
 
-import json
-import io
-import math
 from pathlib import Path
 
 import numpy as np

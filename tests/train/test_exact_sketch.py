@@ -20,7 +20,7 @@ from rlcorr.losses.advantages import whiten
 from rlcorr.presets import preset
 from rlcorr.records import runs
 from rlcorr.records.runs import sketch_path
-from rlcorr.records.sketch_files import read_exact, read_gradients, read_sketch, read_tensors
+from rlcorr.records.sketch_files import read_gradients, read_sketch, read_tensors
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
 from rlcorr.train.config.learning import AdvantageConfig, OptimConfig, SketchConfig
