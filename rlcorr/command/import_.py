@@ -15,7 +15,8 @@ from rlcorr.command.gaps import placement_lines
 from rlcorr.command.options import ClampRounding
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.errors import UsageError
-from rlcorr.foreign.import_run import find_files, import_files, return_large_blocks
+from rlcorr.foreign.import_run import import_files, return_large_blocks
+from rlcorr.foreign.read_file import find_files
 from rlcorr.foreign.retokenised import has_ids_and_texts, load_tokenizer, reencode
 from rlcorr.records import runs
 from rlcorr.records.run_folders import require_run_name
