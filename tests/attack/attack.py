@@ -1,7 +1,7 @@
 """`make attack`: the real program, attacked in generated ways. Nothing may be lost, invented or left half-written.
 
     make attack                                    every kind, up to a quarter of an hour on two cores
-    make attack ARGS="files kills --seed 7"        these kinds, with other random numbers
+    make attack ARGS="files bits --seed 7"         these kinds, with other random numbers
     make attack ARGS="files --seed 7 --only 12"    one attempt again
 
 An attempt survives if the program gives a right result, or refuses with one sentence. It is wrong if there is a
@@ -27,8 +27,15 @@ from attempts import Attack
 KINDS = {
     "kills": "training runs and imports, killed at any moment",
     "writers": "two writers under one name",
+    "disks": "full and read-only disks",
+    "vllm": "training runs with the vLLM engine, killed at any moment",
+    "addresses": "addresses of pages and routes, over damaged runs",
     "memory": "memory of an import by row groups",
+    "uploads": "files that several sessions drop at once",
     "files": "damaged and hostile files, through `import` and `report`",
+    "sessions": "forty sessions at once, and forty cut off",
+    "numbers": "extreme batches, every preset and loss",
+    "bits": "flipped bits in a recorded run",
 }
 """Name, which is also that of the module attack_NAME.py → row of the table. The longest come first."""
 LIMIT = 900

@@ -11,7 +11,7 @@ import numpy as np
 import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - what is forked from this process has it
 from attempts import Attack, one_sentence
 from forked import finished, verb
-from killing import OPTIONS, problem_of_kills, train_whole
+from killing import options, problem_of_kills, train_whole
 
 import rlcorr.train.loop  # noqa: F401
 from rlcorr.records import runs
@@ -33,7 +33,7 @@ def attack(attack: Attack) -> None:
     wholes: dict[str, Any] = {}
     for number, chance in kills:
         name = [*VARIANTS][number % len(VARIANTS)]
-        words = [*OPTIONS, *VARIANTS[name]]
+        words = [*options("transformers"), *VARIANTS[name]]
         if name not in wholes:
             wholes[name] = train_whole(words, f"whole {len(wholes)}", log)
         attack.judge(number, name, problem_of_kills(chance, words, f"r{number}", wholes[name], log))

@@ -10,7 +10,7 @@ from random import Random
 import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - what is forked from this process has it
 from attempts import Attack, one_sentence
 from forked import Forked, finished, verb
-from killing import OPTIONS, PATIENCE, STEPS
+from killing import PATIENCE, STEPS, options
 from pair_files import arrays, npz
 
 import rlcorr.train.loop  # noqa: F401
@@ -31,10 +31,10 @@ class Commands:
 
 
 def commands(files: Path) -> dict[str, Commands]:
-    train = ("train", *OPTIONS, "--checkpoint-every", "1")
+    train = ("train", *options("transformers"), "--checkpoint-every", "1")
     bring = ("import", str(files))
     more = ("train", "--steps", str(STEPS + 3))
-    short = ("train", *OPTIONS)
+    short = ("train", *options("transformers"))
     return {
         "train, train": Commands(train, train),
         "import, import": Commands(bring, bring),

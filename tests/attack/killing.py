@@ -20,12 +20,21 @@ PATIENCE = 300.0
 """Seconds of one training run."""
 
 
-OPTIONS = (
-    "--model", str(ROOT / "runs" / "warm_start" / "checkpoint"), "--rollout.engine", "transformers",
-    "--steps", str(STEPS), "--no-tensorboard", "--prompts-per-step", "8", "--samples-per-prompt", "2",
-    "--eval-prompts", "8", "--eval-every", "3", "--optim.learning-rate", "3e-4",
-)  # fmt: skip
-"""A small training run of the warm start, whose answers are sometimes right."""
+def options(engine: str) -> list[str]:
+    """Return a small training run of the warm start, whose answers are sometimes right."""
+    return [
+        *(
+            "--model",
+            str(ROOT / "runs" / "warm_start" / "checkpoint"),
+            "--rollout.engine",
+            engine,
+            "--steps",
+            str(STEPS),
+            "--no-tensorboard",
+        ),
+        *("--prompts-per-step", "8", "--samples-per-prompt", "2", "--eval-prompts", "8", "--eval-every", "3"),
+        *("--optim.learning-rate", "3e-4"),
+    ]
 
 
 def train_whole(words: list[str], run: str, log: Path) -> Any:

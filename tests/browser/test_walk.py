@@ -7,22 +7,23 @@ import os
 from pathlib import Path
 
 import pytest
-from app_runs import PATIENCE, add_step, make_record, make_run, settled, visit
+from app_runs import PATIENCE, add_step, free_port, make_record, make_run, serve, settled, visit
 from browser_runs import BOX, drop, pairs
 from playwright.sync_api import Page, expect
+from slow_network import slow
 from thumbs import hold, quiet, strip_is_there
 from walking import Walk
 
-STEPS = int(os.environ.get("WALK_STEPS", "12"))
+STEPS = int(os.environ.get("WALK_STEPS", "20"))
 """Steps of a walk. A step takes a second."""
 FIRST = int(os.environ.get("WALK_FROM", "0"))
-SEEDS = range(FIRST, FIRST + int(os.environ.get("WALKS", "3")))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("WALKS", "20")))
 
 
-def begun(page: Page, url: str, seed: int) -> Walk:
+def begun(page: Page, url: str, seed: int, *, drops: bool = True) -> Walk:
     print(f"seed {seed}")
-    visit(page, f"{url}/?view={('bench', 'yours')[seed % 2]}")
-    return Walk(page, seed)
+    visit(page, f"{url}/?view={('bench', 'mismatch' if not drops else 'yours')[seed % 2]}")
+    return Walk(page, seed, drops)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -32,10 +33,46 @@ def test_a_walk(page: Page, url: str, seed: int) -> None:
 
 def test_two_tabs_of_one_visitor_do_not_know_of_each_other(page: Page, another_page: Page, url: str) -> None:
     walks = begun(page, url, 1), begun(another_page, url, 2)
-    for _ in range(3):
+    for _ in range(6):
         for walk in walks:
             walk.page.bring_to_front()
             walk.go_on(1)
+
+
+def test_a_server_may_be_restarted_in_the_middle(page: Page, root: Path) -> None:
+    """The address of the page has all that the new server needs. Dropped files are gone with the old one."""
+    port = free_port()
+    with serve(root, port=port) as url:
+        walk = begun(page, url, 3, drops=False)
+        walk.go_on(5)
+    page.wait_for_selector('[data-testid="stApp"]:not([data-test-connection-state="CONNECTED"])')
+    with serve(root, port=port):
+        settled(page)
+        walk.again("a restart of the server")
+        walk.go_on(5)
+
+
+def test_a_slow_network_loses_nothing(page: Page, url: str) -> None:
+    """1.6 megabits a second, and a tenth of a second each way."""
+    with slow(url, bytes_per_second=200_000, delay=0.1) as slow_url:
+        begun(page, slow_url, 4).go_on(6)
+
+
+def test_what_is_pressed_before_the_page_has_answered_counts(page: Page, url: str) -> None:
+    """On a slow network: a preset, another view and a box, each before the browser has heard of the one before."""
+    with slow(url, bytes_per_second=400_000, delay=0.3) as slow_url:
+        visit(page, f"{slow_url}/?view=bench&run=beta")
+        page.locator(".st-key-use_it summary").click()
+        page.get_by_role("link", name="Mismatch", exact=True).first.click()
+        page.locator(".st-key-projector label").click()
+        page.wait_for_url(lambda now: "view=mismatch" in now and "projector=1" in now)
+        settled(page)
+        expect(page.get_by_role("heading", name="What is wrong with my run?")).to_be_visible()
+        page.go_back()
+        if "view=mismatch" in page.url:  # one entry if the second press reached the server before the first had ended
+            page.go_back()
+        page.wait_for_url(f"{slow_url}/?view=bench&run=beta")
+        expect(page.get_by_text("Cost of the threshold")).to_be_visible()
 
 
 def test_a_file_that_is_dropped_while_a_run_is_watched_is_read(page: Page, url: str, local: Path) -> None:
@@ -43,14 +80,15 @@ def test_a_file_that_is_dropped_while_a_run_is_watched_is_read(page: Page, url: 
     page.goto(f"{url}/?view=yours&run=growing")
     page.wait_for_selector(BOX, state="attached")
     settled(page)
-    with page.expect_response("**/watched/**"):
-        add_step(run, make_record(1))
-    drop(page, "mine.jsonl", pairs(16))
-    expect(page.get_by_text("mine.jsonl: 16 sequences")).to_be_visible()
-    page.wait_for_url("**run=upload_**")
-    page.go_back()
-    page.wait_for_url("**run=growing**")
-    expect(page.locator(".st-key-run_state")).to_contain_text("recorded · running")
+    for step in (1, 2):
+        with page.expect_response("**/watched/**"):
+            add_step(run, make_record(step))
+        drop(page, f"file_{step}.jsonl", pairs(16, 10 + step))
+        expect(page.get_by_text(f"file_{step}.jsonl: 16 sequences")).to_be_visible()
+        page.wait_for_url("**run=upload_**")
+        page.go_back()
+        page.wait_for_url("**run=growing**")
+        expect(page.locator(".st-key-run_state")).to_contain_text("recorded · running")
 
 
 def test_back_goes_over_a_drag_a_tour_and_an_upload(page: Page, url: str) -> None:

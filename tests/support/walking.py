@@ -104,8 +104,8 @@ def agree(now: Shown, step: str, uploads: dict[str, str]) -> None:
 class Walk:
     """A page, and the entries of its history as they were shown."""
 
-    def __init__(self, page: Page, seed: int) -> None:
-        self.page, self.chance = page, random.Random(seed)
+    def __init__(self, page: Page, seed: int, drops: bool = True) -> None:
+        self.page, self.chance, self.drops = page, random.Random(seed), drops
         self.entries, self.index = [steady(page, lambda now: now.heading != "", "opening")], 0
         self.uploads: dict[str, str] = {}
         """Number in the address → name of the file."""
@@ -123,7 +123,7 @@ class Walk:
         steps += [self.pick_preset] * 2 * (self.now.pickers[2] is not None) + [self.move] * 2 * (
             self.now.sliders != "[]"
         )
-        steps += [self.drop] * 4 * (self.now.view == "yours")
+        steps += [self.drop] * 4 * (self.now.view == "yours" and self.drops)
         steps += [self.pick_step] * (self.now.pickers[1] is not None)
         return steps
 
