@@ -29,7 +29,7 @@ LOSS = torch.tensor([[1.0, 2.0, math.nan], [4.0, 5.0, 6.0], [math.nan, 7.0, 8.0]
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 0, 0]]).bool()
 KEEP = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]]).bool()
 # Kept: 1 | 4 5 | - | -, so the sum is 10. Six tokens and three sequences, of which three and two are kept.
-EXPECTED = {
+EXPECTED: dict[tuple[Aggregation, Denominator], float] = {
     ("token-mean", "fixed"): 10 / 6,
     ("token-mean", "kept"): 10 / 3,
     ("token-sum", "fixed"): 10.0,
