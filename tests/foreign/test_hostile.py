@@ -1,4 +1,4 @@
-"""Damaged and malicious files: refused in one sentence or read, below 300 MiB and 20 s, and nothing in them is run."""
+"""Damaged and malicious files: refused in one sentence or read, below 300 MiB and a minute; nothing in them is run."""
 
 import random
 import subprocess
@@ -37,7 +37,7 @@ def test_refused_in_one_sentence_or_read(ending: str, what: str, tmp_path: Path)
     else:
         read_pairs(f"x{ending}", content)
     assert peak() - before < 300 * MIB
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60  # a process that hangs is ended after four minutes
     assert list(tmp_path.iterdir()) == []
 
 

@@ -30,7 +30,7 @@ def plain_log_probs(value: Any, ids: Any, where: str) -> Any:
     if not isinstance(value, list | tuple):
         return value
     first = next((x for x in value if x is not None and not (isinstance(x, list | tuple) and not x)), None)
-    pairs = list(enumerate(zip(value, _token_ids(ids, len(value)), strict=True)))
+    pairs = enumerate(zip(value, _token_ids(ids, len(value)), strict=True))  # a list of them would be large
     is_object = isinstance(first, Mapping) and _list_of(first) is first
     if is_object or (isinstance(first, list | tuple) and _are_triples(value, where)):
         return [_of_token(entry, token_id, f"token {t} (from 0) of {where}") for t, (entry, token_id) in pairs]

@@ -222,10 +222,20 @@ def column_of(name: str, values: Iterable[Any]) -> pa.Array | Unreadable:
     unreadable = next((x for x in cells if isinstance(x, Unreadable)), None)
     if unreadable is not None:
         return unreadable
+    lists = [x for x in cells if isinstance(x, np.ndarray)]
     try:
+        if lists and len(lists) == sum(x is not None for x in cells):
+            return _list_array(cells, lists)
         return pa.array([_cell(x) for x in cells])
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # those of Arrow are among them
         return Unreadable(f"{name} must hold the same kind of value in all rows ({first_line(error):.120}).")
+
+
+def _list_array(cells: list[Any], lists: list[np.ndarray]) -> pa.Array:
+    """Return the lists, some of which may be null, without the copies that a builder of Arrow makes."""
+    ends = np.cumsum([0, *(0 if x is None else len(x) for x in cells)]).tolist()
+    starts = [None if x is None else start for x, start in zip(cells, ends, strict=False)]
+    return pa.ListArray.from_arrays(pa.array([*starts, ends[-1]], pa.int32()), pa.array(np.concatenate(lists)))
 
 
 def _cell(value: Any) -> Any:
