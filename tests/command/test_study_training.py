@@ -146,7 +146,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
         node = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "wait": False})
         try:
             node.wait_for_nodes(timeout=300)  # `wait` would be for thirty seconds too
-            yield node.address, folder
+            yield str(node.address), folder
         finally:
             node.shutdown()
 
