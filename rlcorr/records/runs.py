@@ -33,7 +33,7 @@ _PARENT = Path(rlcorr.__file__).resolve().parent.parent
 _PACKAGED = _PARENT / "rlcorr_runs"  # the folder of the runs in a wheel
 ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() else _PARENT / "runs"))
 """Committed runs. RLCORR_RUNS names another folder."""
-LOCAL = Path.cwd() / "runs" / "local" if ROOT == _PACKAGED else ROOT / "local"
+LOCAL = (Path("runs").absolute() if ROOT == _PACKAGED else ROOT) / "local"
 """Local runs. If rlcorr is installed from a wheel, they are below the working directory."""
 
 _CHECKSUM = "crc32"

@@ -1,7 +1,10 @@
 """Training runs of a study: one after the other, and on Ray."""
 
 import shutil
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import ROOT, rlcorr
@@ -17,8 +20,8 @@ INDEX = """
 seeds = [0]
 arms = ["disabled", "half"]
 sketches = ""
-options = '''--model {model} --rollout.engine transformers --rollout.dtype float32 --prompts-per-step 8 --steps 30
---eval-prompts 2 --eval-every 30 --no-save-model --checkpoint-every 0 --no-tensorboard --record-every 30'''
+options = '''--model {model} --rollout.engine transformers --rollout.dtype float32 --prompts-per-step 8 --steps 5
+--eval-prompts 2 --eval-every 5 --no-save-model --checkpoint-every 0 --no-tensorboard --record-every 5'''
 
 [shared.arm]
 half = "--preset disabled --budget.rule random_sequence --budget.keep 0.5"
@@ -28,7 +31,7 @@ story = "A random model."
 look = "Nothing."
 options = ""
 """
-NAMES, STEPS = ["disabled_0", "half_0"], 30
+NAMES, STEPS = ["disabled_0", "half_0"], 5
 """Two training runs."""
 
 pytestmark = pytest.mark.slow
@@ -113,13 +116,44 @@ def test_without_ray_there_is_no_cluster(tmp_path: Path, tiny_model: Path, monke
 # --- on Ray ---
 
 
-def test_ray_gives_the_same_numbers(
-    tmp_path: Path, tiny_model: Path, trained_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a process of its own: Ray starts its workers with the folder of runs that this process has."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    folder = study_folder(tmp_path, tiny_model)
-    done = rlcorr("study", "small", "--train", runs_folder=folder)
+def patiently(get_node: Callable[..., dict]) -> Callable[..., dict]:
+    """Ray waits thirty seconds until a node that it starts can be found, too short on a busy machine."""
+
+    def get(*args: Any) -> dict:
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple[str, Path]]:
+    """Start a node of one core, and yield its address with the folder in which its workers train."""
+    from ray._private import services
+    from ray.cluster_utils import Cluster
+
+    folder = study_folder(tmp_path_factory.mktemp("ray"), tiny_model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLCORR_RUNS", str(folder))
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr(services, "get_node", patiently(services.get_node))
+        node = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "wait": False})
+        try:
+            node.wait_for_nodes(timeout=300)  # `wait` would be for thirty seconds too
+            yield str(node.address), folder
+        finally:
+            node.shutdown()
+
+
+def test_ray_gives_the_same_numbers(cluster: tuple[str, Path], trained_here: Path) -> None:
+    address, folder = cluster
+    done = rlcorr("study", "small", "--train", "--address", address, runs_folder=folder, timeout=900)
     assert done.returncode == 0, done.stderr
     assert table(folder) == table(trained_here)
 

@@ -280,6 +280,9 @@ def test_a_run_that_goes_on_forgets_what_came_later(run: Path) -> None:
     assert (run / "metrics.jsonl").read_text() == "".join(f"{row}\n" for row in rows)
     assert (runs.list_steps(run), runs.list_sketches(run)) == ([1, 2], [2])
     assert runs.step_path(run, 2).read_bytes() == second
+    (run / "metrics.jsonl").unlink()
+    runs.rewind(run, 0)  # it was killed before its first row
+    assert (runs.read_metrics(run), runs.list_steps(run)) == ([], [])
 
 
 def test_packed_metrics_are_those_that_were_packed_and_go_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
