@@ -231,15 +231,15 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 4_356,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_941,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_759,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_731,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_833,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_990,
-    ("app",): 10_552,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_824,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_282,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_963,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_012,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_601,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_243,
+    ("app",): 10_544,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 50_500,
+    ("tests",): 36_525,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
