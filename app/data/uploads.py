@@ -17,8 +17,9 @@ from pathlib import Path, PurePosixPath
 import streamlit as st
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.import_run import ImportSummary, Source, read_steps, summarize, write_run
+from rlcorr.foreign.import_run import ImportSummary, summarize, write_run
 from rlcorr.foreign.read_file import ENDINGS, read_parts
+from rlcorr.foreign.steps import Source, read_steps
 
 PREFIX = "upload_"
 QUOTA = 12

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import tyro
 from tqdm import tqdm
 
@@ -92,7 +93,7 @@ def retokenised_lines(run: Path, tokenizer: Any) -> Iterator[str]:
 
     Without a `tokenizer`, see `load_tokenizer`, yield how to ask for it if ids and texts are there.
     """
-    answers = comparable = differing = 0
+    counts = torch.zeros(3, dtype=torch.int64)  # answers, comparable, differing
     inside: list[GapSize | None] = []
     outside: list[GapSize | None] = []
     for record in (runs.read_step(run, step) for step in runs.list_steps(run)):
@@ -101,13 +102,12 @@ def retokenised_lines(run: Path, tokenizer: Any) -> Iterator[str]:
         if tokenizer is None:
             yield ASK
             return
-        rows = reencode(record, tokenizer)
-        answers, comparable = answers + len(rows.comparable), comparable + int(rows.comparable.sum())
-        differing += int(rows.differing.sum())
-        inside.append(gap_size(record.batch.rows(rows.differing.nonzero()[:, 0])))
-        outside.append(gap_size(record.batch.rows((~rows.differing).nonzero()[:, 0])))
+        comparable, differing = reencode(record, tokenizer)
+        counts += torch.tensor([len(comparable), int(comparable.sum()), int(differing.sum())])
+        inside.append(gap_size(record.batch.rows(differing.nonzero()[:, 0])))
+        outside.append(gap_size(record.batch.rows((~differing).nonzero()[:, 0])))
     if tokenizer is not None:
-        yield _sentence(answers, comparable, differing, total_size(inside), total_size(outside))
+        yield _sentence(*counts.tolist(), total_size(inside), total_size(outside))
 
 
 def _sentence(answers: int, comparable: int, differing: int, inside: GapSize | None, outside: GapSize | None) -> str:

@@ -42,7 +42,7 @@ FALLS = {
 """Column whose numbers must not fall within a response → why."""
 TOOL = "Tokens that a tool wrote belong to no turn: leave them out with response_mask."
 _NAN_HINTS = {
-    "rollout_log_probs": f"; nan_is_ratio_one (--nan-is-ratio-one) leaves out such tokens. Or {ABORTED}",
+    "rollout_log_probs": f"; nan_is_ratio_one (--nan-is-ratio-one) leaves out such tokens, {ABORTED}",
     "old_log_probs": f"; {ABORTED}",
 }
 _INT32 = 2**31 - 1

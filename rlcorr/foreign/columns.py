@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.names import NEEDED
+from rlcorr.foreign.names import NEEDED, PAIR_NAMES
 from rlcorr.foreign.parse.request import MAX_NUMBERS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.types import TOP
 
 _LARGEST_INTEGER = 2**63 - 1
-ABORTED = "leave out the rows of aborted responses, for which one side has no log-prob"
+ABORTED = "--leave-out-aborted leaves out the rows for which one side has no log-prob, and counts them"
 """What to do with such rows, for messages."""
 
 
@@ -26,6 +26,7 @@ class Lists:
     values: Tensor  # (N,) all rows, one after the other
     lengths: Tensor  # (B,) int64, with sum N
     padded: bool = False  # read from an array (B, T), so that some values may be padding
+    null: Tensor | None = None  # (B,) bool: rows in which the file has no list, not even an empty one
 
     def rows(self) -> Tensor:
         """Return the row of each value, (N,)."""
@@ -88,27 +89,22 @@ def from_table(table: pa.Table) -> Columns:
 
 
 def from_arrow(name: str, column: pa.ChunkedArray) -> Column:
-    """Return a column of numbers, lists of numbers or texts; a null text is empty, and a null number NaN.
-
-    Raises `UsageError` if some rows have a list, and others null.
-    """
+    """Return a column of numbers, lists of numbers or texts; a null text or list is empty, and a null number NaN."""
     kind = column.type
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return [text for chunk in column.chunks for text in _texts(chunk)]
     lists = isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
     whole = column.combine_chunks()
     values = whole.flatten() if lists else whole
-    if lists and whole.null_count:
-        row, hint = whole.is_null().index(True).as_py(), f": {ABORTED}" if name.endswith("log_probs") else ""
-        raise UsageError(f"row {row} (from 0) has nothing as {name}, another row has a list of numbers{hint}.")
     if pa.types.is_boolean(values.type) and values.null_count:
         values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)
     tensor = _signed(name, array) if array.dtype.kind == "u" else torch.tensor(array)
     if not lists:
         return tensor
-    lengths = pc.call_function("list_value_length", [whole]).to_numpy().astype("int64")
-    return Lists(tensor, torch.tensor(lengths))
+    lengths = pc.fill_null(pc.call_function("list_value_length", [whole]), 0).to_numpy().astype("int64")
+    null = torch.tensor(whole.is_null().to_numpy(zero_copy_only=False)) if whole.null_count else None
+    return Lists(tensor, torch.tensor(lengths), null=null)
 
 
 def _texts(chunk: pa.Array) -> list[str]:
@@ -120,6 +116,14 @@ def _texts(chunk: pa.Array) -> list[str]:
 
 
 # --- checking columns ---
+
+
+def refuse_null(name: str, column: Column) -> Column:
+    """Return the column, as `Unreadable` if it has lists in some rows and null in others."""
+    if not isinstance(column, Lists) or column.null is None or not bool(column.null.any()):
+        return column
+    row, hint = int(column.null.nonzero()[0]), f": {ABORTED}" if name in PAIR_NAMES else ""
+    return Unreadable(f"row {row} (from 0) has nothing as {name}, another row has a list of numbers{hint}.")
 
 
 def require_readable(column: Column) -> Lists | Tensor | list[str]:
@@ -166,15 +170,16 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = 
 
 
 def select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows of every column at which `selected` (B,) is true."""
+    """Return the rows of every column at which `selected` (B,) is true; a number for the whole file stays."""
     result: Columns = {}
     for name, column in columns.items():
         if isinstance(column, Lists):
-            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded)
+            null = None if column.null is None else column.null[selected]
+            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
         elif isinstance(column, list):
             result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
-        elif isinstance(column, Tensor):
-            result[name] = column[selected]
+        else:
+            result[name] = column[selected] if isinstance(column, Tensor) and column.dim() else column
     return result
 
 

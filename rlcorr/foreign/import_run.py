@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.foreign.missing_fields import fill_missing, missing, unpaired_sentence
+from rlcorr.foreign.missing_fields import aborted_sentence, fill_missing, missing, unpaired_sentence
 from rlcorr.foreign.read_file import LARGE, parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
 from rlcorr.measuring.measure import evaluate
@@ -35,10 +35,13 @@ class ImportSummary:
     notes: tuple[str, ...] = ()
     unpaired: int = 0
     """Tokens that count but are left out of every number, because the engine's log-prob was NaN."""
+    aborted: int = 0
+    """Responses that are left out, because one side had no log-prob for them."""
 
     def left_out(self) -> list[str]:
-        """Return a sentence about the tokens that were left out on request, if there are any."""
-        return [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
+        """Return a sentence about the tokens, and one about the responses, that were left out on request, if any."""
+        tokens = [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
+        return [*tokens, *([aborted_sentence(self.aborted, self.responses)] if self.aborted else [])]
 
 
 def return_large_blocks(size: int) -> None:
@@ -65,7 +68,7 @@ def import_files(
     Args:
         join: join the rows that several files have of one step, see `read_steps`.
         watch: called with the size of every file that has been read.
-        repairs: those of `steps.to_tokens`.
+        repairs: those of `steps.to_parts`.
     """
     sources = [Source(str(f), lambda f=f: parts_of_file(f, **repairs), f.stat().st_size) for f in files]
     names = files[0].name if len(files) == 1 else f"{len(files)} files, the first of which is {files[0].name}"
@@ -94,20 +97,20 @@ def write_run(run: Path, records: Iterable[StepRecord], story: str) -> ImportSum
 
 def summarize(records: Iterable[StepRecord]) -> ImportSummary:
     """Return the summary of these steps. Raises what `records` raises."""
-    steps = responses = tokens = unpaired = 0
+    steps = responses = tokens = unpaired = aborted = 0
     lacking: dict[str, str] = {}
     notes: dict[str, list[str]] = {}
     for record in records:
         mask = record.batch.response_mask
         steps, responses, tokens = steps + 1, responses + len(mask), tokens + int(mask.sum())
-        unpaired += record.batch.count_unpaired()
+        unpaired, aborted = unpaired + record.batch.count_unpaired(), aborted + record.aborted
         lacking |= missing(record)
         for note in record.notes:
             # One note per column (its first word) is printed, with the number of other steps.
             notes.setdefault(note.partition(" ")[0], []).append(f"step {record.step}: {note}")
         del record, mask  # frees the memory before the next step is read
     sentences = (first + (f" So are {len(more)} more steps." if more else "") for first, *more in notes.values())
-    return ImportSummary(steps, responses, tokens, lacking, tuple(sentences), unpaired)
+    return ImportSummary(steps, responses, tokens, lacking, tuple(sentences), unpaired, aborted)
 
 
 def _write_steps(run: Path, records: Iterable[StepRecord]) -> Iterator[StepRecord]:

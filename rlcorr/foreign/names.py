@@ -82,6 +82,11 @@ OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEED
 }  # fmt: skip
 """Names of `WANTED` that are left out if unreadable. A mask that is multiplied into response_mask is not optional."""
 
+PAIR_NAMES = frozenset(name for field in PAIR for name in NAMES[field]) | {
+    theirs for dump in DUMPS for theirs, mine in dump.renamed.items() if mine in PAIR
+}  # fmt: skip
+"""Names that the two log-probs have in files."""
+
 RECORDED_STEP_COLUMNS = {
     "group_id", "policy_version", "reward", "prompt_ids", "response_ids", "prompt", "response"
 }  # fmt: skip

@@ -177,7 +177,7 @@ def parts_of_file(path: Path, **repairs: bool) -> Iterator[Part]:
 
     Args:
         path: the file. Its suffix says the format, and its digits may say the step.
-        repairs: those of `to_tokens`.
+        repairs: those of `to_parts`.
 
     Raises `UsageError` if the file cannot be read, or lacks a needed column or has a wrong number in it.
     """

@@ -13,12 +13,12 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.check import checked, clamp_values
-from rlcorr.foreign.columns import Column, Columns, Lists, require_lists, select_rows
+from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_lists, select_rows
 from rlcorr.foreign.find_columns import to_our_names
 from rlcorr.foreign.names import RECORDED_STEP_COLUMNS
 from rlcorr.foreign.parse.request import MAX_TOKENS, check_limit
 from rlcorr.foreign.to_record import to_record
-from rlcorr.foreign.which_tokens_count import keep_counting_tokens
+from rlcorr.foreign.which_tokens_count import keep_counting_tokens, without_aborted
 from rlcorr.records.step_files import StepRecord
 
 # --- numbers in the names of files ---
@@ -62,6 +62,8 @@ class Part:
     columns: Columns
     left_out: dict[str, str] = field(default_factory=dict)
     """Columns of the file that are left out → why."""
+    aborted: int = 0
+    """Rows that `without_aborted` left out of the file; those of all its steps are counted with the first part."""
 
 
 def to_tokens(
@@ -77,7 +79,7 @@ def to_tokens(
 
     Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """
-    ours = to_our_names(columns, names)
+    ours = to_our_names({name: refuse_null(name, column) for name, column in columns.items()}, names)
     if clamp_rounding:
         ours = {name: _clamp(column) if name.endswith("log_probs") else column for name, column in ours.items()}
     may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
@@ -91,25 +93,35 @@ def _clamp(column: Column) -> Column:
     return clamp_values(column) if isinstance(column, torch.Tensor) else column
 
 
-def to_parts(columns: Columns, names: Collection[str], path_step: int | None, **repairs: bool) -> list[Part]:
+def to_parts(
+    columns: Columns,
+    names: Collection[str],
+    path_step: int | None,
+    *,
+    leave_out_aborted: bool = False,
+    **repairs: bool,
+) -> list[Part]:
     """Return the rows of each step in the column `step`, ascending; rows keep the order of the file.
 
     Args:
         columns, names: as in `to_tokens`, which says what is raised.
         path_step: the step in the name of the file, if it has one; without a column all rows are of this step. It is an
             error if the two differ.
+        leave_out_aborted: leave out, and count, rows for which one side has no log-prob, instead of refusing the file.
         repairs: those of `to_tokens`.
     """
+    columns, aborted = without_aborted(columns) if leave_out_aborted else (columns, 0)
     tokens, left_out = to_tokens(columns, names, **repairs)
     steps = tokens.pop("step", None)
     if not isinstance(steps, torch.Tensor):
-        return [Part(path_step, tokens, left_out)]
+        return [Part(path_step, tokens, left_out, aborted)]
     numbers = steps.unique(sorted=True).tolist()
     if len(numbers) == 1:
         if path_step not in (None, numbers[0]):
             raise UsageError(f"its name has step {path_step}, but its column step has {numbers[0]}.")
-        return [Part(numbers[0], tokens, left_out)]
-    return [Part(number, select_rows(tokens, steps == number), left_out) for number in numbers]
+        return [Part(numbers[0], tokens, left_out, aborted)]
+    parts = [Part(number, select_rows(tokens, steps == number), left_out) for number in numbers]
+    return [replace(parts[0], aborted=aborted), *parts[1:]]
 
 
 def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
@@ -124,7 +136,8 @@ def merge_parts(parts: Sequence[Part], step: int | None = None) -> StepRecord:
     number = parts[0].step if step is None else step
     left_out = {name: why for part in parts for name, why in part.left_out.items()}
     columns = _concat([part.columns for part in parts], left_out)
-    return to_record(columns, 1 if number is None else number, left_out)
+    record = to_record(columns, 1 if number is None else number, left_out)
+    return replace(record, aborted=sum(part.aborted for part in parts))
 
 
 def _concat(parts: Sequence[Columns], left_out: dict[str, str]) -> Columns:

@@ -1,4 +1,4 @@
-"""The tokens of a file that count: loss masks of other systems, and real tokens between padding.
+"""The tokens of a file that count: loss masks of other systems, real tokens between padding, and aborted responses.
 
 A column that may be a loss mask is used or refused.
 """
@@ -27,8 +27,9 @@ from rlcorr.foreign.columns import (
     refuse_where,
     require_aligned,
     require_lists,
+    select_rows,
 )
-from rlcorr.foreign.names import PAIR
+from rlcorr.foreign.names import PAIR, PAIR_NAMES
 from rlcorr.foreign.parse.request import MAX_TOKENS, Unreadable, check_limit
 from rlcorr.systems.loss_masks import LOSSES, MASKS, REFUSED, REWARDS, RL, may_count
 from rlcorr.types import TOP
@@ -90,6 +91,34 @@ def _rl_loss_masks(texts: list[str]) -> Lists:
         except (ValueError, RecursionError, AttributeError, TypeError) as error:
             raise UsageError(f"{LOSSES} must hold a JSON list with an object per token; got {text!r:.60}.") from error
     return Lists(torch.tensor([x for row in rows for x in row]), torch.tensor([len(row) for row in rows]))
+
+
+# --- aborted responses ---
+
+
+def without_aborted(columns: Columns) -> tuple[Columns, int]:
+    """Return the columns, under the names of the file, without the rows of aborted responses, and how many these are.
+
+    One side of the pair has nothing in such a row: null, NaN alone, or an empty list while the other side has numbers.
+
+    Raises `UsageError` if no row is left.
+    """
+    sides = [column for name, column in columns.items() if name in PAIR_NAMES and isinstance(column, Lists)]
+    if not sides or len({len(side.lengths) for side in sides}) > 1:
+        return columns, 0  # refused later
+    empty = torch.stack([side.lengths == 0 for side in sides])
+    aborted = torch.stack([_is_null_or_nan(side) for side in sides]).any(0) | (empty.any(0) & ~empty.all(0))
+    if bool(aborted.all()):
+        raise UsageError("in every row one side has no log-prob.")
+    fitted = {name: fit_rows(name, column, len(aborted)) for name, column in columns.items()}
+    return select_rows(fitted, ~aborted), int(aborted.sum())
+
+
+def _is_null_or_nan(side: Lists) -> Tensor:
+    """Return the rows that are null, or hold NaN alone, (B,); an empty list is none of them."""
+    numbers = torch.bincount(side.rows()[~side.values.isnan()], minlength=len(side.lengths))
+    only_nan = (numbers == 0) & (side.lengths > 0)
+    return only_nan if side.null is None else only_nan | side.null
 
 
 # --- only the tokens that count ---

@@ -46,6 +46,7 @@ class StepRecord:
     prompts: list[str]
     responses: list[str]
     notes: tuple[str, ...] = ()  # what an import left out or changed; not recorded
+    aborted: int = 0  # rows that an import left out, because one side has no log-prob for them; not recorded
     tokens: list[list[str]] | None = None  # the text of each response token, unless every token is a character
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pair_files import jsonl, npz, read_pairs, refused
+from pair_files import jsonl, npz, read_pairs
 
 from rlcorr.analysis.triage import triage
 from rlcorr.command.cli import run_verb
@@ -72,13 +72,6 @@ def test_what_the_trainer_lacks_is_refused() -> None:
         read_pairs("a.jsonl", jsonl([WITH, lacking]), nan_is_ratio_one=True)
     with pytest.raises(UsageError, match="none of the 8 tokens that count has a log-prob of the engine"):
         read_pairs("a.jsonl", jsonl([WITHOUT, WITHOUT]), nan_is_ratio_one=True)
-
-
-def test_a_row_without_log_probs_is_refused() -> None:
-    for row in ({"rollout_log_probs": None}, {"rollout_log_probs": []}, {}, {"rollout_log_probs": [None] * 4}):
-        said = refused("a.jsonl", jsonl([WITH, row | {"old_log_probs": OLD}]))
-        assert "row 1" in said, row
-        assert "leave out the rows of aborted responses" in said, row
 
 
 def test_the_verdict_is_not_that_of_the_few_that_are_left() -> None:
