@@ -50,6 +50,8 @@ BASES = {
     LN2: f"the engine's log-probs are in base 2, that is in bits: {_BITS}",
     1 / LN10: f"the trainer's log-probs {_DECIMAL}",
     1 / LN2: f"the trainer's log-probs are in base 2, that is in bits: {_BITS}",
+    LN10 / LN2: "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2 (by 0.6931)",
+    LN2 / LN10: "the engine's log-probs are in base 2 (multiply them by 0.6931), the trainer's in base 10 (by 2.3026)",
 }
 """p/q if both sides mean the same probabilities → what to do. The natural logarithm is used everywhere here."""
 NEAR, SPREAD = 0.02, 0.4
@@ -191,6 +193,42 @@ def unfilled(side: Tensor, other: Tensor) -> Tensor:
     below = int((zeros & (other < LOG_HALF + lowest)).sum())
     enough = below >= max(FEWEST_FILLED, UNFILLED * int((zeros & below_half).sum()))
     return zeros & below_half if enough else torch.zeros_like(zeros)
+
+
+def opposite_sides(tokens: Tokens) -> Symptom | None:
+    """Check whether answers of one side begin or end with zeros, and agree with the other if moved by their number.
+
+    The number of zeros is the length of the padding, so it differs between answers. The strength is the share of Σ|Δ|
+    that the move removes, on the tokens that have a counterpart.
+    """
+    is_zero = (tokens.rollout == 0) | (tokens.old == 0)
+    if not bool(is_zero.any()):
+        return None
+    answers = tokens.answer
+    part = select_tokens(tokens, torch.isin(answers, answers[is_zero].unique()))
+    answer, width, place = part.answer, part.widths, part.place
+    symptoms = []
+    for name, side, other in (("engine", part.rollout, part.old), ("trainer", part.old, part.rollout)):
+        for end, places in (("left", place), ("right", width[answer] - 1 - place)):
+            zeros = width.scatter_reduce(0, answer[side != 0], places[side != 0], "amin")[answer]
+            text = ((zeros > 0) & (places >= zeros)).nonzero()[:, 0]
+            moved = text - zeros[text] if end == "left" else text + zeros[text]
+            count = torch.bincount(answer[text], minlength=len(width))
+            gaps, left = (
+                torch.bincount(answer[text], (side[text] - other[at]).abs(), minlength=len(width))
+                for at in (text, moved)
+            )
+            fits = (count >= SHORTEST) & (left < LEFT * gaps)
+            if (total := int(count[fits].sum())) < MOVED:
+                continue
+            before, after = (float(x[fits].sum()) for x in (gaps, left))
+            rows = some_rows(part.rows[fits], len(tokens.widths))
+            sizes = {"before": short(before / total), "after": short(after / total)}
+            symptom = SIGNS["opposite sides"].symptom(
+                1 - after / before, mismatch_numbers(tokens), side=name, end=end, rows=rows, **sizes
+            )
+            symptoms.append(symptom)
+    return strongest(symptoms)
 
 
 # --- log-probs of a neighbouring token ---

@@ -91,6 +91,13 @@ SIGNS = {
         "Looks like padding: the {side}'s log-prob is exactly 0 on all {total:,} tokens. It was not filled in, or "
         "sampling was greedy.",
     ),
+    "opposite sides": Sign(
+        "padding",
+        "Looks like padding on opposite sides: the {side}'s log-probs are padded with zeros on the {end}, those of the "
+        "other side are not. In {rows} the text agrees if it is moved by their number (mean |Δ| {after} instead of "
+        "{before}).",
+        "Pad both on one side, and cut both with one mask.",
+    ),
     "shift of all": Sign(
         "shift by one",
         "Looks like a shift by one: π_old of a token matches π_rollout of the {neighbour} (mean |Δ| {after} instead of "

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from rlcorr.analysis.gap_size import GapSize
+from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, converted
 from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, Row, causes, described, place, rows
 from rlcorr.analysis.symptoms import percent
 from rlcorr.command.printing import table_row, wrapped
@@ -36,8 +37,10 @@ class Gaps:
 
     size: Annotated[float | None, tyro.conf.Positional] = None
     """Size of your gap; without it, all measured gaps are listed with their sources."""
-    measure: Measure = "k3"
-    """What the size is, with d = log π_trainer − log π_engine: k3, the mean of e^d - 1 - d; or abs, the mean of |d|."""
+    measure: Measure | OtherMeasure = "k3"
+    """What the size is, with d = log π_trainer − log π_engine: k3, the mean of e^d - 1 - d; abs, the mean of |d|;
+    token_mult_prob_error, the mean of e^|d|; ppl_ratio, the trainer's perplexity over the engine's; mean_ratio, the
+    mean of e^d."""
     format: Annotated[
         str | None,
         tyro.conf.arg(
@@ -54,6 +57,10 @@ class Gaps:
             raise UsageError("--experts needs --format: gaps are compared by number format first.")
         if self.format is not None and self.size is None:
             raise UsageError("--format needs a size to compare, as in `gaps 0.04 --format fp8_kv`.")
+        if self.size is None and self.measure not in ("k3", "abs"):
+            raise UsageError(f"--measure {self.measure} needs a size: gaps are listed by k3 or by abs.")
+        if self.measure == "mean_ratio" and self.format is not None:
+            raise UsageError("--format does not go with mean_ratio, which is no size: use k3 or abs.")
         self.number_format()
 
     def number_format(self) -> Format | None:
@@ -73,11 +80,18 @@ class Gaps:
 
 def run_gaps(request: Gaps) -> int:
     """Print the measured gaps, with yours among them if it is given, and return the exit code."""
-    size, measure = request.size, request.measure
+    size, measure, first = request.size, request.measure, []
+    if size is not None and measure == "mean_ratio":
+        print("\n".join(wrapped(about_mean_ratio(size))))
+        return 0
+    if size is not None and measure not in ("k3", "abs"):
+        size, measure, sentence = converted(size, measure)
+        first = [sentence]
+    assert measure in ("k3", "abs")
     if size is None:
         print("\n".join([*strip_lines(None, measure), "", *_listed(rows(measure))]))
         return 0
-    said = place(size, measure, request.number_format(), experts=request.experts)
+    said = [*first, *place(size, measure, request.number_format(), experts=request.experts)]
     print("\n".join(strip_lines(size, measure)) + "\n")
     for sentence in [*said, causes(size, measure), THEN] if size else said:
         print("\n".join(wrapped(sentence)))

@@ -28,6 +28,8 @@ DELAY = (
     "fresh, and minus that of fresh {steps} steps earlier, when its weights were as old:"
 )
 
+POOLED = "Greedy accuracy after the last step, together with {names} (a repeated seed counts once): {means}"
+
 
 # --- the verb ---
 
@@ -101,7 +103,7 @@ def _comparison_lines(
     from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
 
     if study.endpoint is not None:
-        return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay)
+        return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay) + _pooled_lines(rows, study)
     lines = []
     for reference, pairs in (
         ("no correction", against_nothing(rows)),
@@ -135,8 +137,7 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
     for number, pair in enumerate(compared):
         planned = f"  planned: p {adjusted[number]:.2g} after Holm's adjustment" if number < count else ""
         verdict = verdict_of(pair.difference, endpoint.margin)
-        row = table_row([f"{pair.arm} - {pair.against}", interval_text(pair.difference)], [-40, 26])
-        lines.append(f"{row}  {verdict}{planned}")
+        lines.append(f"{_pair_row(pair)}  {verdict}{planned}")
     return lines
 
 
@@ -152,6 +153,23 @@ def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
         cells = [now.arm, interval_text(now.difference), interval_text(before.difference)]
         lines.append(table_row(cells, [-24, 26, 26]))
     return lines
+
+
+def _pooled_lines(rows: Sequence[Mapping[str, Any]], study: studies.Study) -> list[str]:
+    """Return the last accuracies of this study and of those that repeat some of its arms, taken together."""
+    from rlcorr.records.study_comparisons import pooled_accuracies
+
+    if not study.repeats:
+        return []
+    means, compared = pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
+    shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
+    lines = ["", POOLED.format(names=" and ".join(study.repeats), means=shown)]
+    return lines + list(map(_pair_row, compared))
+
+
+def _pair_row(pair: Any) -> str:
+    """Return the row of a `study_comparisons.Comparison`."""
+    return table_row([f"{pair.arm} - {pair.against}", interval_text(pair.difference)], [-40, 26])
 
 
 def verdict_of(difference: Interval, margin: float) -> str:

@@ -87,6 +87,8 @@ class Study:
     """The endpoint that was planned before training, if there was a plan."""
     delay: int = 0
     """How many steps old the weights are that sample, in all arms but the control."""
+    repeats: tuple[str, ...] = ()
+    """Other studies that trained some of the same arms with the same options, on these seeds or on others."""
 
     @property
     def planned_endpoint(self) -> Endpoint:
@@ -120,6 +122,7 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     return Study(
         name, entry.get("title", name), entry["story"], entry["look"], tuple(arms), by_chance,
         shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry), entry.get("delay", 0),
+        tuple(entry.get("repeats", ())),
     )  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import CONTROL, Endpoint, end_rewards, endpoints, late_rewards
+from rlcorr.records.study import CONTROL, Endpoint, end_rewards, endpoints, last_accuracies, late_rewards
 
 ALPHA = 0.05
 """The probability that any of a family of comparisons is significant although no arm differs from another."""
@@ -76,6 +77,23 @@ def against_control(rows: Sequence[Mapping[str, Any]], steps: int, *, earlier: i
     ends = late_rewards(rows, steps)
     control = late_rewards(rows, steps, earlier=earlier)[CONTROL]
     return [_comparison({**ends, CONTROL: control}, arm, CONTROL, ALPHA) for arm in ends if arm != CONTROL]
+
+
+def pooled_accuracies(tables: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], list[Comparison]]:
+    """Pool the last accuracies of the arms that all tables have.
+
+    Returns arm → mean over the seeds, and the comparison of each arm with the one without a correction. A seed that
+    several tables have counts once, with the mean of its training runs: on a GPU its seed does not repeat a run,
+    but its start and its prompts are.
+    """
+    by_table = [last_accuracies(rows) for rows in tables]
+    ends: dict[str, dict[int, float]] = {}
+    for arm in (arm for arm in by_table[0] if all(arm in table for table in by_table)):
+        seeds = dict.fromkeys(seed for table in by_table for seed in table[arm])
+        ends[arm] = {seed: fmean(table[arm][seed] for table in by_table if seed in table[arm]) for seed in seeds}
+    nothing = next(arm for arm in NO_CORRECTION if arm in ends)
+    means = {arm: fmean(seeds.values()) for arm, seeds in ends.items()}
+    return means, [_comparison(ends, arm, nothing, ALPHA) for arm in ends if arm != nothing]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

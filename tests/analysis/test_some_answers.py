@@ -15,6 +15,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.analysis.verdicts import look
 
 ROWS, WIDTH = 50, 40
+EVERY = torch.ones(ROWS, dtype=torch.bool)
 THIRD = torch.arange(ROWS) % 3 == 0
 """17 of 50 answers."""
 NOISE = 0.05
@@ -77,12 +78,15 @@ def test_a_shift_from_any_token_on_in_some_answers(start: int, by: int, word: st
 # --- logarithms of another base ---
 
 
-@pytest.mark.parametrize("rows", [torch.ones(ROWS, dtype=torch.bool), THIRD])
+@pytest.mark.parametrize("rows", [EVERY, THIRD])
 @pytest.mark.parametrize(
     ("engine", "trainer", "said"),
     [
         (10, math.e, "the engine's log-probs are in base 10: multiply them by 2.3026"),
+        (2, math.e, "the engine's log-probs are in base 2, that is in bits"),
+        (math.e, 10, "the trainer's log-probs are in base 10"),
         (math.e, 2, "the trainer's log-probs are in base 2"),
+        (10, 2, "the engine's log-probs are in base 10 (multiply them by 2.3026), the trainer's in base 2"),
     ],
 )
 def test_another_base_is_named(rows: Tensor, engine: float, trainer: float, said: str) -> None:
@@ -140,6 +144,27 @@ def test_answers_that_end_in_certain_tokens_are_no_padding() -> None:
         certain = 2 if row % 2 else (12 if row % 10 == 0 else 0)
         old[row, text - certain : text] = rollout[row, text - certain : text] = 0
     assert [symptom.pattern for symptom in triage(batch(old, rollout, mask))] == ["precision"]
+
+
+@pytest.mark.parametrize("rows", [EVERY, THIRD])
+@pytest.mark.parametrize(("side", "cut"), [("engine", "both"), ("trainer", "one")])
+def test_padding_on_opposite_sides(rows: Tensor, side: str, cut: str) -> None:
+    """One side is padded on the left, with no mask or with one that fits the other side; the other answers are not."""
+    old, rollout = pair()
+    left, right, mask = (torch.zeros(ROWS, WIDTH + 6) for _ in range(3))
+    for row in range(ROWS):
+        text = WIDTH - row % 10
+        start = -text if rows[row] else 0
+        left[row, start : start + text or None], right[row, :text] = rollout[row, :text], old[row, :text]
+        mask[row, : WIDTH + 6 if cut == "both" and rows[row] else text] = 1
+    pairs = (right, left) if side == "engine" else (left, right)
+    symptom = only(triage(batch(*pairs, mask)), "padding")
+    padded = [f"the {side}'s log-probs are padded with zeros on the left"]
+    if cut == "both":
+        padded += [f"the {'engine' if side == 'trainer' else 'trainer'}'s log-probs are padded with zeros on the right"]
+    assert any(f"Looks like padding on opposite sides: {said}" in symptom.sentence for said in padded)
+    assert f"In {int(rows.sum())} of 50 answers" in symptom.sentence
+    assert "Pad both on one side" in symptom.sentence
 
 
 # --- groups of answers ---

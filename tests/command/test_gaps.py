@@ -48,6 +48,11 @@ def test_without_a_size_every_gap_is_listed_with_its_source(capsys: pytest.Captu
         (["--format", "fp8_kv"], "--format needs a size"),
         (["0.1", "--format", "w8a8"], "no k3 with a known cause was measured for 8 bits on both sides"),
         (["0.1", "--format", "fp8"], "fp8 of what: fp8_weights, fp8_kv"),
+        (["0.9", "--measure", "token_mult_prob_error"], r"at least 1 and finite; got 0\.9: it is a mean of e\^\|d\|"),
+        (["0.999", "--measure", "ppl_ratio"], "use k3, which has less noise"),
+        (["0", "--measure", "mean_ratio"], "mean_ratio must be above 0"),
+        (["0.9", "--measure", "mean_ratio", "--format", "bf16"], "--format does not go with mean_ratio"),
+        (["--measure", "ppl_ratio"], "needs a size: gaps are listed by k3 or by abs"),
         (["0.1", "--format", "nvfp8"], r"unknown number format 'nvfp8'\. Did you mean 'nvfp4'"),
     ],
 )
@@ -65,9 +70,23 @@ def test_what_cannot_be_placed_is_refused(words: list[str], message: str) -> Non
         ),
         ("0.04", "Measured causes of gaps of this size: a KV cache in fp8 (8e-4 to 0.038), weights in fp8"),
         ("0.001 --format bf16", "range measured with bfloat16 ("),
+        # log 1.05 = 0.04879 and log 1.0121 = 0.01203, by hand; NeMo RL's issue 1801 has both
+        (
+            "1.05 --measure token_mult_prob_error",
+            "1.05, not above the 1.05 from which NeMo RL's guide suspects a bug. Mean |d| is at most its logarithm, "
+            "0.049; a few tokens with a large d make it much smaller. mean |d| is 0.049. It is larger than ",
+        ),
+        ("1.0121 --measure token_mult_prob_error --format bf16", "within the range measured with bfloat16 (0.004 to "),
+        ("38565 --measure token_mult_prob_error", "38565, above the 1.05"),
+        # verl#7242 prints both: ppl_ratio 1.00451 and k3_kl 0.00519
+        ("1.00451 --measure ppl_ratio", "is a mean log-ratio of 0.0045. It estimates the same KL divergence as k3"),
+        ("1.00451 --measure ppl_ratio", "k3 is 0.0045. It is larger than "),
+        ("0.896 --measure mean_ratio", "gives 10.4 % of its probability to tokens that the engine cannot draw"),
+        ("1.003 --measure mean_ratio", "1.003 says nothing about the size of the gap"),
+        ("1.3 --measure mean_ratio", "1.3 is above 1, which is impossible on average"),
     ],
 )
-def test_formats_are_placed(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measures_and_formats_are_placed(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(["gaps", *words.split()]) == 0
     assert said in " ".join(capsys.readouterr().out.split())
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from step_records import make_run
 
+from rlcorr.command.cli import run_verb
 from rlcorr.command.study import study_table
 from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs, study
 from rlcorr.records.study import Arm, SeedRange, TrainedArm
-from rlcorr.records.study_comparisons import against_control
+from rlcorr.records.study_comparisons import against_control, pooled_accuracies
 from rlcorr.train.config.training import TrainConfig
 
 
@@ -154,3 +155,24 @@ def test_a_delay_alone_is_nothing_beside_the_control_of_as_old_weights() -> None
     assert (same_step.value, same_weights.value) == (pytest.approx(-0.2), pytest.approx(0.0))
     delayed = study.delayed_control(replace(study.find_study("smol_stale_6"), delay=2), rows)
     assert [(row["step"], row["reward"]) for row in delayed] == [(3, 0.1), (4, 0.2)] * 2
+
+
+def test_a_repeated_seed_counts_once() -> None:
+    """By hand: seed 0 has (0.2 + 0.4) / 2 = 0.3 without, 0.6 with the cap; seed 1 has 0.1 and 0.2: means 0.2 and 0.4,
+    differences 0.3 and 0.1, and 0.2 ± 12.706 · 0.1."""
+    first = [*course_of("none", 0, [0.0], 0.2), *course_of("cap", 0, [0.0], 0.6)]
+    second = [*course_of("none", 0, [0.0], 0.4), *course_of("cap", 0, [0.0], 0.6)]
+    second += [*course_of("none", 1, [0.0], 0.1), *course_of("cap", 1, [0.0], 0.2), *course_of("other", 1, [0.0])]
+    means, (pair,) = pooled_accuracies([first, second])
+    assert means == {"none": pytest.approx(0.2), "cap": pytest.approx(0.4)}
+    assert (pair.arm, pair.against, pair.seeds) == ("cap", "none", 2)
+    assert pair.difference.value == pytest.approx(0.2)
+    assert pair.difference.high == pytest.approx(0.2 + 12.706 * 0.1, rel=1e-3)
+
+
+def test_the_verb_pools_the_studies_that_repeat_arms(capsys: pytest.CaptureFixture[str]) -> None:
+    """The readme of the runs prints 0.40 against 0.20 over 15 seeds, and 0.201 [0.129, 0.274]."""
+    assert run_verb(["study", "smol_last_weights"]) == 0
+    shown = capsys.readouterr().out.partition("together with smol_stale_6 and smol_centering_stale")[2]
+    assert re.search(r"none 0\.20\d, token_cap 0\.40\d", shown)
+    assert re.search(r"token_cap - none +0\.201 \[0\.129, 0\.274\]", shown)

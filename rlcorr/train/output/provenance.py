@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +18,25 @@ CHANGES_NUMBERS = ("VLLM_", "TRITON_", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of the installed packages among `PACKAGES`, and of CUDA if there is a GPU."""
+    """Return the versions of Python, of the installed packages among `PACKAGES`, and of a GPU."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue  # at most one of the two builds of vllm is installed, and Triton only for a GPU
-    return versions | ({"cuda": str(torch.version.cuda)} if torch.cuda.is_available() else {})
+    return versions | _gpu_versions()
+
+
+def _gpu_versions() -> dict[str, str]:
+    """Return the versions of CUDA and of the driver; nothing without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
+    versions = {"cuda": str(torch.version.cuda)}
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        versions["driver"] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    return versions
 
 
 def environment() -> dict[str, str]:
