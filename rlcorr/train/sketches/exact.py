@@ -146,7 +146,7 @@ def expected_advantages(batch: TokenBatch, probability: Tensor, config: Advantag
     """Compute the advantages (A, T) of A answers as the run computes them, in the limit of infinite groups and batches.
 
     GRPO: (r − E r)/σ(r) over the answers to a prompt; without `norm_by_std`, and for RLOO, r − E r. GAE and REINFORCE++
-    normalised to mean 0 and variance 1 over all tokens. Raises `UsageError` as `with_advantages` does.
+    normalised to mean 0 and variance 1 over all tokens.
 
     Args:
         probability: probability of each answer given its prompt (`group_ids`), under the policy that sampled, (A,).
