@@ -54,7 +54,7 @@ from sentences import above, below, bracketed, say, untold
 from show import picture, show
 from study_ends import contrasts, rows_of
 
-from rlcorr import correct, preset
+from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import COOL, WARM, bars_with_errors, figure
 from rlcorr.gradients import toy
@@ -62,6 +62,7 @@ from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
 from rlcorr.gradients.kl_losses import kl_report
 from rlcorr.gradients.report import report
+from rlcorr.gradients.score_centering import centered_losses, drift_report
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
@@ -345,17 +346,11 @@ say(f"""
 p = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
 
 
-def centered_losses(log_p, log_q, actions, A):
-    """Return −A [log p(a) − Σ_v q(v) log p(v)] for the sampled actions a. Only log p has a gradient."""
-    coefficients = torch.nn.functional.one_hot(actions, log_q.shape[-1]) - log_q.exp()
-    return -A * (coefficients * log_p).sum(-1)
-
-
 def step(centred):
     """Return the expected ascent direction if every action has the advantage 1."""
     logits, actions, ones = p.log().requires_grad_(), torch.arange(3), torch.ones(3, dtype=torch.float64)
     log_p, log_q = logits.log_softmax(-1).expand(3, 3), q.log().expand(3, 3)
-    losses = centered_losses(log_p, log_q, actions, ones) if centred else -log_p[0]
+    losses = centered_losses(log_p, log_q, actions, ones, CorrectionConfig()) if centred else -log_p[0]
     return toy.gradient_of(-(q * losses).sum(), logits)
 
 
@@ -727,7 +722,7 @@ def cosines_of(seed, mean):
     A = rewards - (drawn_by * rewards).sum() + mean
     leaf = old.clone().requires_grad_()
     log_p, log_q = leaf.log_softmax(-1)[state], engine.log_softmax(-1)[state]
-    centred = centered_losses(log_p, log_q, token, A[answer])
+    centred = centered_losses(log_p, log_q, token, A[answer], CorrectionConfig())
     plain = -A[answer] * log_p.gather(1, token[:, None])[:, 0]
     exact = toy.policy_gradient(where, old, A)
     for losses in (plain, centred):
@@ -755,13 +750,7 @@ def drift_of(name, weights):
     run = runs.find_run(name)
     at_places = read_sketch(run, last_sketch(run)).next_tokens
     assert at_places is not None
-    q, bounds = at_places.rollout_log_probs.exp(), preset(weights).weights
-    log_r = torch.where(q > 0, at_places.log_probs - at_places.rollout_log_probs, 0)
-    w = torch.ones_like(q) if bounds is None else bounds.bounded(log_r)
-    drift = torch.einsum("pv,pvk->pk", q * w, at_places.scores)  # E_q[w s] of each position
-    squares = (q * w.square() * at_places.scores.square().sum(-1)).sum(-1)
-    shares = resampled(len(q), 200, 0) / len(q)
-    return interval_of((shares @ drift.square().sum(-1)).sqrt() / (shares @ squares).sqrt(), signed=False)
+    return drift_report(at_places, preset(weights)).of_place
 
 
 none = {name: drift_of(name, "disabled") for name in ("bf16", "kv_fp8", "stale_head")}

@@ -132,6 +132,13 @@ def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = 
     return shape | {"label": _label(label, side)} if label else shape
 
 
+def horizontal_line(*, y: float, label: str) -> Part:
+    """Draw a dotted line over the whole width, with its label above its right end."""
+    line = {"color": REJECTED, "dash": "dot", "width": 1.5}
+    text = {"text": label, "textposition": "end", "font": {"size": 10}, "padding": 2}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line, "label": text}
+
+
 def moving_note(text: str, *, x: float, y: float = 1, side: str, xref: str = "x") -> Part:
     """Write a text that may change while a threshold is dragged.
 

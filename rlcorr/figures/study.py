@@ -14,11 +14,12 @@ from rlcorr.figures.canvas import (
     error_bars,
     fade,
     figure,
+    horizontal_line,
     row_plot,
     rows_with_errors,
     vertical_line,
 )
-from rlcorr.figures.gradients import PROGRESS, banded
+from rlcorr.figures.gradients import PROGRESS, Band, banded
 from rlcorr.figures.training import drawn, names_at_ends, room_for_names, value_axis
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import Outcome, course
@@ -28,6 +29,7 @@ HEIGHT = 290
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 Row = dict[str, Any]
+Curve = tuple[list[int], list[Band]]
 
 
 def preset_colours(rows: Sequence[Row]) -> dict[str, str]:
@@ -36,29 +38,25 @@ def preset_colours(rows: Sequence[Row]) -> dict[str, str]:
     return {name: ACROSS[index % len(ACROSS)] for index, name in enumerate(names)}
 
 
-def study_curves(rows: Sequence[Row], presets: Sequence[str], column: str, *, log: bool = False) -> Figure:
+def study_curves(
+    rows: Sequence[Row],
+    presets: Sequence[str],
+    column: str,
+    *,
+    log: bool = False,
+    levels: Mapping[str, float] | None = None,
+) -> Figure:
     """Draw a column over the steps: the mean over the seeds, with a band from the lowest seed to the highest.
 
-    Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0. Every five presets
-    have another dash: ten colours are too many to distinguish, and they repeat after ten.
+    Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0. `levels` are dotted
+    horizontal lines by their names.
     """
     usable = [row for row in rows if drawn(row[column], log=log) is not None]
-    colours = preset_colours(rows)
-    traces, ends, edges = [], {}, []
+    curves = {}
     for preset in presets:
         steps, ranges = course(usable, preset, column)
-        if steps:
-            band, line = banded(
-                preset, steps, [astuple(over_seeds) for over_seeds in ranges], colours[preset], "all seeds"
-            )
-            line["line"]["dash"] = DASHES[list(colours).index(preset) // 5 % len(DASHES)]
-            traces += [band, line]
-            ends[preset] = ranges[-1].mean
-            edges += [edge for over_seeds in ranges for edge in (over_seeds.lowest, over_seeds.highest)]
-    y = value_axis(edges, log=log)
-    notes = names_at_ends(ends, colours, y, height=HEIGHT)
-    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, notes=notes)
-    return made.update_layout({"margin.r": room_for_names(list(ends))})
+        curves[preset] = steps, [astuple(over_seeds) for over_seeds in ranges]
+    return _figure(curves, preset_colours(rows), log=log, levels=levels or {})
 
 
 def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = None) -> Figure:
@@ -99,18 +97,18 @@ def _within_one(difference: Interval) -> Interval:
 
 
 def reward_over_progress(
-    progress: Mapping[str, Interval], outcomes: Sequence[Outcome], titles: Mapping[str, str]
+    progress: Mapping[str, Interval], outcomes: Sequence[Outcome], titles: Mapping[str, str] | None = None
 ) -> Figure:
     """Draw one point per arm: η on x, and the reward at the end on y.
 
     The bars are the 95 % interval of η, and the range from the lowest seed to the highest. `titles` name the arms where
-    the mouse is.
+    the mouse is; by default, their names do.
     """
     reward = {outcome.preset: Interval(*astuple(outcome.reward)) for outcome in outcomes}
     arms = [arm for arm in progress if arm in reward]
     points = {
         "type": "scatter", "mode": "markers", "name": "arms", "marker": {"size": 8, "color": ACROSS[0]},
-        "text": [titles[arm] for arm in arms],
+        "text": [(titles or {}).get(arm, arm) for arm in arms],
         "x": [progress[arm].value for arm in arms], "y": [reward[arm].value for arm in arms],
         "error_x": error_bars([progress[arm] for arm in arms], fade(ACROSS[0], 0.35)),
         "error_y": error_bars([reward[arm] for arm in arms], fade(ACROSS[0], 0.35)),
@@ -118,3 +116,25 @@ def reward_over_progress(
     }  # fmt: skip
     x = {"title_text": PROGRESS, "rangemode": "tozero"}
     return figure([points], height=HEIGHT, x=x, y={"title_text": "reward at the end", "rangemode": "tozero"})
+
+
+def _figure(
+    curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool, levels: Mapping[str, float]
+) -> Figure:
+    """Draw one line per preset with its band.
+
+    Every five presets have another dash: ten colours are too many to distinguish, and they repeat after ten.
+    """
+    traces, ends, presets = [], {}, list(colours)
+    for preset, (steps, values) in curves.items():
+        if steps:
+            band, line = banded(preset, steps, values, colours[preset], of="all seeds")
+            line["line"]["dash"] = DASHES[presets.index(preset) // 5 % len(DASHES)]
+            traces += [band, line]
+            ends[preset] = values[-1][0]
+    edges = [edge for _, values in curves.values() for _, *edges in values for edge in edges]
+    y = value_axis([*edges, *levels.values()], log=log)
+    notes = names_at_ends(ends, colours, y, height=HEIGHT)
+    lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
+    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)
+    return made.update_layout({"margin.r": room_for_names(list(ends))})

@@ -56,7 +56,7 @@ def test_every_view_shows_a_dropped_file(root: Path, name: str, content: bytes) 
             assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
             assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
         if view == "gradient":
-            assert "Log-probs alone do not give one." in said(at)
+            assert "log-probs alone do not give one." in said(at)
             assert "config.yaml" not in said(at)
 
 
