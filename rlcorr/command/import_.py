@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 from tqdm import tqdm
 
@@ -15,10 +14,10 @@ from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
 from rlcorr.command.gaps import placement_lines
 from rlcorr.command.options import ClampRounding
 from rlcorr.command.printing import print_lines, wrap_each
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, require_extra
 from rlcorr.foreign.import_run import import_files, return_large_blocks
 from rlcorr.foreign.read_file import find_files
-from rlcorr.foreign.retokenised import has_ids_and_texts, load_tokenizer, reencode
+from rlcorr.foreign.retokenised import has_ids_and_texts, reencode
 from rlcorr.records import runs
 from rlcorr.records.run_folders import require_run_name
 
@@ -54,7 +53,7 @@ class Import:
     join: bool = False
     """Join the rows that several files have of one step: shards that were cut by size, or a file per micro-batch."""
     tokenizer: str | None = None
-    """Folder of a model, or its tokenizer.json: count the answers whose text encodes to other ids than the file has."""
+    """Folder of a model: count the answers whose text its tokenizer.json encodes to other ids than the file has."""
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -66,7 +65,12 @@ class Import:
 def run_import(request: Import) -> int:
     """Make the run, print what was read and how it looks, and return the exit code."""
     path = runs.LOCAL / (request.run or runs.free_name("imported"))
-    tokenizer = None if request.tokenizer is None else load_tokenizer(Path(request.tokenizer))
+    tokenizer = None
+    if request.tokenizer is not None:
+        require_extra("train", "transformers")
+        from rlcorr.train.inputs.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(Path(request.tokenizer)).backend_tokenizer
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
     return_large_blocks(size)
@@ -91,9 +95,9 @@ def run_import(request: Import) -> int:
 def retokenised_lines(run: Path, tokenizer: Any) -> Iterator[str]:
     """Yield how many answers of a run encode to other ids, and their k3.
 
-    Without a `tokenizer`, see `load_tokenizer`, yield how to ask for it if ids and texts are there.
+    Without a `tokenizer` (a `tokenizers.Tokenizer`), yield how to ask for it if ids and texts are there.
     """
-    counts = torch.zeros(3, dtype=torch.int64)  # answers, comparable, differing
+    counts = [(0, 0, 0)]  # answers, comparable and differing ones per step
     inside: list[GapSize | None] = []
     outside: list[GapSize | None] = []
     for record in (runs.read_step(run, step) for step in runs.list_steps(run)):
@@ -103,11 +107,12 @@ def retokenised_lines(run: Path, tokenizer: Any) -> Iterator[str]:
             yield ASK
             return
         comparable, differing = reencode(record, tokenizer)
-        counts += torch.tensor([len(comparable), int(comparable.sum()), int(differing.sum())])
+        counts.append((len(comparable), int(comparable.sum()), int(differing.sum())))
         inside.append(gap_size(record.batch.rows(differing.nonzero()[:, 0])))
         outside.append(gap_size(record.batch.rows((~differing).nonzero()[:, 0])))
     if tokenizer is not None:
-        yield _sentence(*counts.tolist(), total_size(inside), total_size(outside))
+        total, of_text, changed = map(sum, zip(*counts, strict=True))
+        yield _sentence(total, of_text, changed, total_size(inside), total_size(outside))
 
 
 def _sentence(answers: int, comparable: int, differing: int, inside: GapSize | None, outside: GapSize | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.foreign.missing_fields import aborted_sentence, fill_missing, missing, unpaired_sentence
+from rlcorr.foreign.missing_fields import fill_missing, missing, unpaired_sentence
 from rlcorr.foreign.read_file import LARGE, parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
 from rlcorr.measuring.measure import evaluate
@@ -40,8 +40,12 @@ class ImportSummary:
 
     def left_out(self) -> list[str]:
         """Return a sentence about the tokens, and one about the responses, that were left out on request, if any."""
-        tokens = [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
-        return [*tokens, *([aborted_sentence(self.aborted, self.responses)] if self.aborted else [])]
+        sentences = [unpaired_sentence(self.unpaired, self.tokens)] if self.unpaired else []
+        if self.aborted:
+            counted = f"{self.aborted:,} of {self.aborted + self.responses:,} responses"
+            has, are = ("has", "is") if self.aborted == 1 else ("have", "are")
+            sentences.append(f"{counted} {has} no log-prob on one side, as after an abort, and {are} left out.")
+        return sentences
 
 
 def return_large_blocks(size: int) -> None:

@@ -60,18 +60,6 @@ def unpaired_sentence(unpaired: int, tokens: int) -> str:
     )
 
 
-def aborted_sentence(aborted: int, responses: int) -> str:
-    """Return a sentence about the rows that were left out, with the number of the `responses` that were not.
-
-    >>> aborted_sentence(1, 47)
-    '1 of 48 responses has no log-prob on one side, as if it had been aborted, and is left out.'
-    """
-    rest = "has no log-prob on one side, as if it had been aborted, and is left out."
-    if aborted > 1:
-        rest = "have no log-prob on one side, as if they had been aborted, and are left out."
-    return f"{aborted:,} of {aborted + responses:,} responses {rest}"
-
-
 def _is_unknown(tensor: Tensor) -> bool:
     """Check whether all numbers are NaN, or all are −1 or padding."""
     if tensor.is_floating_point():

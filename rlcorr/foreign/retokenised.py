@@ -1,12 +1,10 @@
 """Answers whose text encodes to other token ids than the file has: a text that is encoded again is another answer."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlcorr.errors import UsageError, first_line, require_extra
 from rlcorr.records.step_files import StepRecord
 
 
@@ -14,18 +12,6 @@ def has_ids_and_texts(record: StepRecord) -> bool:
     """Check whether an answer of the step has both token ids and a text."""
     ids = record.batch.response_ids
     return any(record.responses) and ids is not None and bool((ids[record.batch.response_mask] >= 0).any())
-
-
-def load_tokenizer(path: Path) -> Any:
-    """Return the `tokenizers.Tokenizer` of a model's folder, or of a tokenizer.json. Raises `UsageError`."""
-    require_extra("train", "tokenizers")
-    from tokenizers import Tokenizer
-
-    file = path / "tokenizer.json" if path.is_dir() else path
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the tokenizers library raises nothing more precise
-        raise UsageError(f"{file} cannot be read as a tokenizer.json ({first_line(error)}).") from error
 
 
 def reencode(record: StepRecord, tokenizer: Any) -> tuple[Tensor, Tensor]:

@@ -94,12 +94,7 @@ def _clamp(column: Column) -> Column:
 
 
 def to_parts(
-    columns: Columns,
-    names: Collection[str],
-    path_step: int | None,
-    *,
-    leave_out_aborted: bool = False,
-    **repairs: bool,
+    columns: Columns, names: Collection[str], path_step: int | None, *, leave_out_aborted: bool = False, **repairs: bool
 ) -> list[Part]:
     """Return the rows of each step in the column `step`, ascending; rows keep the order of the file.
 

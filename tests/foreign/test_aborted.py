@@ -59,7 +59,7 @@ def test_import_says_how_many_rows_were_aborted(
     steps = [row | {"step": 1 + index // 4} for index, row in enumerate([WHOLE, empty, *ABORTED, WHOLE])]
     (tmp_path / "b.jsonl").write_bytes(jsonl(steps))
     assert run_verb(["import", str(tmp_path / "b.jsonl"), "--run", "mine", "--leave-out-aborted"]) == 0
-    said = "6 of 9 responses have no log-prob on one side, as if they had been aborted, and are left out."
+    said = "6 of 9 responses have no log-prob on one side, as after an abort, and are left out."
     assert said in " ".join(capsys.readouterr().out.split())
     assert runs.read_manifest(tmp_path / "mine").story.endswith(said)
     with pytest.raises(UsageError, match=r"b\.jsonl.: in every row one side has no log-prob"):

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer, decoders, models
 
 from rlcorr.command.cli import run_verb
 from rlcorr.errors import UsageError
-from rlcorr.foreign.retokenised import load_tokenizer, reencode
+from rlcorr.foreign.retokenised import reencode
 from rlcorr.records import runs
+from rlcorr.train.inputs.tokenizer import load_tokenizer
 
 A, B, AB, END = range(4)
 
@@ -42,7 +43,7 @@ ROWS = [
 
 
 def test_ids_that_the_text_does_not_give_back(tokenizer: Path) -> None:
-    comparable, differing = reencode(read_pairs("a.jsonl", jsonl(ROWS)), load_tokenizer(tokenizer))
+    comparable, differing = reencode(read_pairs("a.jsonl", jsonl(ROWS)), load_tokenizer(tokenizer).backend_tokenizer)
     assert comparable.tolist() == [True, True, True, False]
     assert differing.tolist() == [True, False, False, False]
 
@@ -64,8 +65,5 @@ def test_import_counts_them_and_says_how_large_their_gap_is(
     assert "with --tokenizer MODEL, import counts the answers whose text encodes to other ids" in " ".join(
         capsys.readouterr().out.split()
     )
-
-
-def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"tokenizer\.json cannot be read as a tokenizer\.json"):
-        load_tokenizer(tmp_path)
+    with pytest.raises(UsageError, match="no tokenizer at"):
+        run_verb([*words, "third", "--tokenizer", str(tmp_path / "nothing")])
