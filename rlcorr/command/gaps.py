@@ -84,7 +84,7 @@ def run_gaps(request: Gaps) -> int:
     if size is not None and measure == "mean_ratio":
         print("\n".join(wrapped(about_mean_ratio(size))))
         return 0
-    if size is not None and measure not in ("k3", "abs"):
+    if size is not None and measure in ("token_mult_prob_error", "ppl_ratio"):
         size, measure, sentence = converted(size, measure)
         first = [sentence]
     assert measure in ("k3", "abs")

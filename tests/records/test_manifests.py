@@ -13,6 +13,7 @@ from pair_files import rows
 from rlcorr.command.cli import main
 from rlcorr.recorders import Recorder
 from rlcorr.records import runs
+from rlcorr.train.output.provenance import versions
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -59,3 +60,15 @@ def test_a_recorder(tmp_path: Path) -> None:
     with Recorder("mine", folder=tmp_path) as recorder:
         recorder.add(step=1, batch=pair)
     assert_names_no_folder(tmp_path / "mine")
+
+
+def test_a_run_on_a_gpu_has_the_version_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\nprintf '580.65.06\\n580.65.06\\n'\n", encoding="utf-8")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert not versions().keys() & {"cuda", "driver"}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert versions()["driver"] == "580.65.06"
+    assert versions()["cuda"] == str(torch.version.cuda)
