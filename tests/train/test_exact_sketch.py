@@ -303,7 +303,7 @@ def test_a_run_ahead_is_recorded_and_read_back(tiny_model: Path, local_runs: Pat
     check_log_probs(watched, lm, 1.0, "rollout_log_probs")
     check_log_probs(watched, watched.policies[-1], 1.0, "old_log_probs")
     before, sketch, sampled = watched.sketches[-1], read_gradients(run, 4)[1], read_sketch(run, 4)
-    assert sketch is not None
+    assert isinstance(sketch, ExactSketch)
     assert (before.tree.old_log_probs - before.tree.rollout_log_probs).abs().max() > 0.01
     assert sampled.next_tokens is not None
     assert sampled.next_tokens.rollout_log_probs is not None

@@ -15,7 +15,7 @@ from rlcorr.errors import UsageError
 from rlcorr.gradients.report import report
 from rlcorr.records import runs
 from rlcorr.records.runs import list_sketches, sketch_path
-from rlcorr.records.sketch_files import read_sketch, read_tensors, write_tensors
+from rlcorr.records.sketch_files import read_sketch, read_tensors
 from rlcorr.records.verify import verify
 from rlcorr.train import loop
 from rlcorr.train.config.learning import OptimConfig, SketchConfig
@@ -116,7 +116,7 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     assert following.scores.abs().max() > 0.1
     assert mean.abs().max() < 2e-3 * following.scores.abs().max()  # float16
     check_a_resumed_run_keeps_its_sketches(config, run)
-    check_a_sketch_of_other_weights_is_refused(run)
+    check_a_sketch_that_cannot_be_read_is_refused(run)
 
 
 def check_a_resumed_run_keeps_its_sketches(config: TrainConfig, run: Path) -> None:
@@ -131,17 +131,11 @@ def check_a_resumed_run_keeps_its_sketches(config: TrainConfig, run: Path) -> No
     assert torch.equal(read_sketch(run, 2).scores, before.scores)
 
 
-def check_a_sketch_of_other_weights_is_refused(run: Path) -> None:
+def check_a_sketch_that_cannot_be_read_is_refused(run: Path) -> None:
     with pytest.raises(UsageError) as raised:
         read_sketch(run, 6)
     assert "step 6 of tiny has no score sketch (steps that have one: 2)" in str(raised.value)
-    path, hashes = sketch_path(run, 2), runs.read_manifest(run).sketches["2"]
-    content, _ = read_tensors(path)
-    for name, what in (("weights_hash", "weights"), ("directions_hash", "directions")):
-        write_tensors(path, content, {**hashes, name: "f" * 64})
-        with pytest.raises(UsageError, match=f"made with other {what} than in the manifest: {'f' * 16}… in the file, "
-                                             f"{hashes[name][:16]}… in the manifest"):  # fmt: skip
-            read_sketch(run, 2)
+    path = sketch_path(run, 2)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(runs.DamagedFile, match="cannot be read"):
         read_sketch(run, 2)
