@@ -103,11 +103,7 @@ def test_bad_input_is_one_sentence(
     for words, said in (
         ([], "report needs something to read: a run, a folder of Parquet files, or a glob."),
         (["empty"], "empty holds no file that ends in .parquet."),
-<<<<<<< HEAD
-        (["no_such_place"], "is neither a file nor a folder, and as a glob it matches nothing"),
-=======
         (["no_such_place"], "is neither a file nor a folder, and as a glob it matches nothing."),
->>>>>>> cut3-r1
         (["pairs.parquet", "--preset", "decoupled_token_si"], "Did you mean 'decoupled_token_is'?"),
         (["pairs.parquet", "--preset", "trl_opsm"], "pairs.parquet: the preset needs the sign of the advantage"),
         (["others.parquet"], "others.parquet: found the columns 'a'; needed are rollout_log_probs"),
