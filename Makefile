@@ -54,7 +54,7 @@ study: $(READY) ## what became of every arm under a mismatch; ARGS="decide_stale
 peers: $(READY) ## compare with the real verl 0.9.1, SkyRL and TRL; options in ARGS="--count 20000"
 	@sh tests/peers/install_peers.sh $(BIN)
 	@PYTHONPATH=tests/support $(BIN)/python tests/peers/peers.py $(ARGS)
-	@for part in verl_plugin_run skyrl_recorded; do \
+	@for part in compare_helper verl_plugin_run skyrl_recorded; do \
 		PYTHONPATH=tests/support $(BIN)/python tests/peers/$$part.py || exit 1; done
 	@PYTHONPATH=tests/support:.venv/trl $(BIN)/python tests/peers/trl_recorded.py
 	@for system in verl SkyRL TRL; do \

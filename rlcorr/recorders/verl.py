@@ -1,8 +1,9 @@
 """verl: RLCORR_VERL=record writes the pairs of every step to a run, from before verl's correction.
 
-verl loads this module by the entry point `verl.plugins`, before it imports functions from its helper. The module does
-nothing unless RLCORR_VERL is set. Then it wraps verl's compute_rollout_correction_and_add_to_batch, which still does
-the same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, ….
+RLCORR_VERL=helper puts `rlcorr.recorders.verl_helper` in the place of verl's helper, and helper,record does both. verl
+loads this module by the entry point `verl.plugins`, before it imports functions from its helper. The module does
+nothing unless RLCORR_VERL is set. To record, it wraps compute_rollout_correction_and_add_to_batch, which still does the
+same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, ….
 Source: verl 0.9.1, trainer/ppo/rollout_corr_helper.py.
 """
 
@@ -13,11 +14,13 @@ import os
 import sys
 from typing import Any
 
+from rlcorr.recorders import verl_helper
 from rlcorr.recorders.recorder import LEFT_OUT, Recorder
+from rlcorr.recorders.verl_helper import HELPER
 from rlcorr.records import runs
 
 VARIABLE = "RLCORR_VERL"
-HELPER, FUNCTION = "verl.trainer.ppo.rollout_corr_helper", "compute_rollout_correction_and_add_to_batch"
+FUNCTION = "compute_rollout_correction_and_add_to_batch"
 COLUMNS = (
     "prompts", "responses", "attention_mask", "response_mask", "rollout_log_probs", "old_log_probs", "ref_log_prob",
     "token_level_scores", "advantages",
@@ -48,10 +51,10 @@ def wrap(helper: Any, recorder: Recorder | None = None) -> None:
     setattr(helper, FUNCTION, recorded)
 
 
-match os.environ.get(VARIABLE, ""):
-    case "":
-        pass
-    case "record":
+for word in sorted(filter(None, os.environ.get(VARIABLE, "").split(","))):  # helper comes before record, which wraps it
+    if word == "helper":
+        sys.modules[HELPER] = verl_helper
+    elif word == "record":
         wrap(importlib.import_module(HELPER))
-    case word:  # verl hides the exceptions of a plugin, so this is printed
-        print(f"rlcorr: {VARIABLE}={word!r} is not known; known: record. verl runs as it is.", file=sys.stderr)
+    else:  # verl hides the exceptions of a plugin, so this is printed
+        print(f"rlcorr: {VARIABLE}={word!r} is not known; known: helper, record. verl runs as it is.", file=sys.stderr)

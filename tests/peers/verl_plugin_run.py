@@ -54,9 +54,11 @@ def said(value: str | None, runs: str) -> str:
 def main() -> None:
     """verl's correction rejects the second token, and writes so over its mask: the run has the pairs from before."""
     # Ratios 1 and e², capped at 2; 1/r of the second is below 0.5; the KL is mean(log π_rollout − log π_old) = −1.
-    wanted = "verl.trainer.ppo.rollout_corr_helper [[1.0, 2.0]] [[1, 0]] -1.0"
+    numbers = " [[1.0, 2.0]] [[1, 0]] -1.0"
+    wanted = "verl.trainer.ppo.rollout_corr_helper" + numbers
     with tempfile.TemporaryDirectory() as folder:
         assert said(None, folder) == wanted
+        assert said("helper", folder) == "rlcorr.recorders.verl_helper" + numbers
         run = Path(folder) / "local" / "mine"
         assert not run.exists()
         assert said("record", folder) == wanted
@@ -67,7 +69,7 @@ def main() -> None:
         assert batch.old_log_probs is not None
         pairs = (batch.response_mask, batch.old_log_probs, batch.rollout_log_probs)
         assert [x.tolist() for x in pairs] == [[[True, True]], [[-1, -1]], [[-1, -3]]], pairs
-    print("the plugin: inert without RLCORR_VERL, a run of two steps with RLCORR_VERL=record")
+    print("the plugin: inert without RLCORR_VERL, ours with =helper, a run of two steps with =record")
 
 
 if __name__ == "__main__":

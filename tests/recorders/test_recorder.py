@@ -137,7 +137,11 @@ def test_the_plugin_of_verl_does_nothing_until_it_is_asked(
 ) -> None:
     helper = SimpleNamespace(**{verl.FUNCTION: print})
     monkeypatch.setitem(sys.modules, verl.HELPER, helper)  # pyright: ignore[reportArgumentType]
-    for words, is_wrapped, message in (("", False, ""), ("recrod", False, "known: record"), ("record", True, "")):
+    for words, is_wrapped, message in (
+        ("", False, ""),
+        ("recrod", False, "known: helper, record"),
+        ("record", True, ""),
+    ):
         monkeypatch.setenv(verl.VARIABLE, words)
         importlib.reload(verl)
         assert (getattr(helper, verl.FUNCTION) is not print) == is_wrapped
