@@ -55,7 +55,7 @@ from show import moving_picture, picture, show
 from study_ends import contrasts, planned_ends, rows_of
 
 from rlcorr import CorrectionConfig, RejectionRule, correct, evaluate, preset
-from rlcorr.analysis import choosing
+from rlcorr.analysis import budget
 from rlcorr.analysis.bound_curve import bound_curve
 from rlcorr.analysis.budget import ess_at_least, keep_at_least
 from rlcorr.bounds import BAND, at_threshold, tight_thresholds, usual_thresholds
@@ -279,7 +279,7 @@ for name in RUNS:
 # %% tags=["hide-input"]
 coarse = load("kv_fp8_e5m2")
 strict = at_threshold(mean_band, 1.001)
-as_preset = {name: 100 * choosing.kept(load(name), strict).share for name in ("smol_bf16_both", "kv_fp8_e5m2")}
+as_preset = {name: 100 * budget.kept(load(name), strict).share for name in ("smol_bf16_both", "kv_fp8_e5m2")}
 assert thresholds["bf16"][1] < thresholds["smol_bf16_both"][1] < thresholds["smol_stale_6"][1]
 say(f"""
 Read the column *mean* downwards. The same budget needs ±{100 * (thresholds["smol_bf16_both"][1] - 1):.1f} % in
@@ -541,7 +541,7 @@ def transferred(name, share=0.95):
     """Return the share kept on each step (columns) by the band that was chosen on each step (rows)."""
     steps = [load(name, n) for n in range(len(runs.list_steps(runs.find_run(name))))]
     chosen = [keep_at_least(step, mean_band, share) for step in steps]
-    shares = [[choosing.kept(step, at_threshold(mean_band, t)).share for step in steps] for t in chosen]
+    shares = [[budget.kept(step, at_threshold(mean_band, t)).share for step in steps] for t in chosen]
     return torch.tensor(shares, dtype=torch.float64)
 
 
