@@ -60,12 +60,12 @@ def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) 
     for name, content in ordered:  # so that a table among other files is what the message is about
         if PurePosixPath(name).suffix.lower() not in ENDINGS:
             read_parts(name, content)
+    of_file, join = {repair: True for repair in repairs if repair != "join"}, "join" in repairs
 
     def source(name: str, content: bytes) -> Source:
         return Source(name, lambda: iter(read_parts(name, content, **of_file)), len(content))
 
-    of_file = {repair: True for repair in repairs if repair != "join"}
-    sources, join = [source(*file) for file in ordered], "join" in repairs
+    sources = [source(*file) for file in ordered]
     slug = PREFIX + _digest(ordered, repairs)
     run = Path(folder().name) / slug
     _remove_expired()

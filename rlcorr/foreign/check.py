@@ -78,12 +78,6 @@ def checked(columns: Columns) -> tuple[Columns, dict[str, str]]:
     return good, left_out
 
 
-def clamp_batch(batch: TokenBatch) -> TokenBatch:
-    """Return the batch with every log-prob in (0, `ROUNDING`] replaced by 0."""
-    names = [name for name in batch.tensors() if name.endswith("log_probs")]
-    return batch.replace(**{name: clamp_values(batch.tensors()[name]) for name in names})
-
-
 def clamp_values(values: Tensor) -> Tensor:
     """Return the values with every one in (0, `ROUNDING`] replaced by 0."""
     return torch.where((values > 0) & (values <= ROUNDING), 0, values)

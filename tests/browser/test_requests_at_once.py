@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import late_streamlit
-from app_runs import make_run, pick, serve, settled, visit
+from app_runs import make_run, pick, serve
+from browser_runs import a_box_a_view_and_a_switch_at_once
 from playwright.sync_api import Page, expect
 
 
@@ -23,18 +24,3 @@ def test_what_is_chosen_before_the_page_has_answered_counts(page: Page, tmp_path
             page.wait_for_timeout(100)  # the messages are handled 0.3 s after they were sent
         expect(page.get_by_text("--rollout.engine transformers")).to_be_visible()
         expect(page.get_by_text("--steps 9 ")).to_be_visible()
-
-
-def a_box_a_view_and_a_switch_at_once(page: Page, url: str) -> None:
-    visit(page, f"{url}/?view=bench&run=beta")
-    page.locator(".st-key-use_it summary").click()
-    page.get_by_role("link", name="Mismatch", exact=True).first.click()
-    page.locator(".st-key-projector label").click()
-    page.wait_for_url(lambda now: "view=mismatch" in now and "projector=1" in now)
-    settled(page)
-    expect(page.get_by_role("heading", name="What is wrong with my run?")).to_be_visible()
-    page.go_back()
-    if "view=mismatch" in page.url:  # one entry if the second press reached the server before the first had ended
-        page.go_back()
-    page.wait_for_url(f"{url}/?view=bench&run=beta")
-    expect(page.get_by_text("Cost of the threshold")).to_be_visible()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from app_runs import PATIENCE, add_step, free_port, make_record, make_run, serve, settled, visit
-from browser_runs import BOX, drop, pairs
+from browser_runs import BOX, a_box_a_view_and_a_switch_at_once, drop, pairs
 from playwright.sync_api import Page, expect
 from slow_network import slow
 from thumbs import hold, quiet, strip_is_there
@@ -61,18 +61,7 @@ def test_a_slow_network_loses_nothing(page: Page, url: str) -> None:
 def test_what_is_pressed_before_the_page_has_answered_counts(page: Page, url: str) -> None:
     """On a slow network: a preset, another view and a box, each before the browser has heard of the one before."""
     with slow(url, bytes_per_second=400_000, delay=0.3) as slow_url:
-        visit(page, f"{slow_url}/?view=bench&run=beta")
-        page.locator(".st-key-use_it summary").click()
-        page.get_by_role("link", name="Mismatch", exact=True).first.click()
-        page.locator(".st-key-projector label").click()
-        page.wait_for_url(lambda now: "view=mismatch" in now and "projector=1" in now)
-        settled(page)
-        expect(page.get_by_role("heading", name="What is wrong with my run?")).to_be_visible()
-        page.go_back()
-        if "view=mismatch" in page.url:  # one entry if the second press reached the server before the first had ended
-            page.go_back()
-        page.wait_for_url(f"{slow_url}/?view=bench&run=beta")
-        expect(page.get_by_text("Cost of the threshold")).to_be_visible()
+        a_box_a_view_and_a_switch_at_once(page, slow_url)
 
 
 def test_a_file_that_is_dropped_while_a_run_is_watched_is_read(page: Page, url: str, local: Path) -> None:

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from app_runs import add_step, make_record, make_run, write_sketch
-from playwright.sync_api import Page
+from app_runs import add_step, make_record, make_run, settled, visit, write_sketch
+from playwright.sync_api import Page, expect
 from token_records import HOSTILE, characters
 
 SCRIPT = "<script>document.title='owned'</script> [link](javascript:alert(1)) $x^2$ `code`"
@@ -46,3 +46,19 @@ def pairs(answers: int = 40, width: int = 30) -> bytes:
 def drop(page: Page, name: str, content: bytes) -> None:
     """Drop a file into the box."""
     page.set_input_files(BOX, [{"name": name, "mimeType": "application/octet-stream", "buffer": content}])
+
+
+def a_box_a_view_and_a_switch_at_once(page: Page, url: str) -> None:
+    """Press three things of the bench, each before the browser has heard of the one before, and go back."""
+    visit(page, f"{url}/?view=bench&run=beta")
+    page.locator(".st-key-use_it summary").click()
+    page.get_by_role("link", name="Mismatch", exact=True).first.click()
+    page.locator(".st-key-projector label").click()
+    page.wait_for_url(lambda now: "view=mismatch" in now and "projector=1" in now)
+    settled(page)
+    expect(page.get_by_role("heading", name="What is wrong with my run?")).to_be_visible()
+    page.go_back()
+    if "view=mismatch" in page.url:  # one entry if the second press reached the server before the first had ended
+        page.go_back()
+    page.wait_for_url(f"{url}/?view=bench&run=beta")
+    expect(page.get_by_text("Cost of the threshold")).to_be_visible()
