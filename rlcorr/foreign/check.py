@@ -22,7 +22,7 @@ from rlcorr.foreign.columns import (
 )
 from rlcorr.foreign.names import PAIR
 from rlcorr.foreign.parse.request import MAX_TEXT, check_limit
-from rlcorr.types import ROUNDED_UP, TOP, TokenBatch
+from rlcorr.types import ROUNDED_UP, TOP
 
 PLACES = "places"
 """Column that this program adds: the position of each token in its response in the file, for messages and turns."""
