@@ -233,13 +233,13 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_824,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_582,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_988,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_982,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_226,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_855,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_331,
     ("app",): 10_545,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 37_424,
+    ("tests",): 37_420,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
