@@ -239,7 +239,7 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_331,
     ("app",): 10_545,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 37_420,
+    ("tests",): 37_430,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
