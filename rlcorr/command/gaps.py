@@ -23,8 +23,8 @@ SHORT: dict[str, Format] = {
 }  # fmt: skip
 """Other names of number formats."""
 THEN = (
-    "Which setting of your model makes how much of it: the probe before the first step of `train`, with one setting "
-    "changed at a time. What a threshold keeps of your log-probs: `import` and `threshold`."
+    "Which setting of your model makes how much of it: `attribute`. What a threshold keeps of your log-probs: `import` "
+    "and `threshold`."
 )
 
 
