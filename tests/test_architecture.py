@@ -236,10 +236,10 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_982,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_226,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_855,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_331,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_340,
     ("app",): 10_545,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 37_430,
+    ("tests",): 37_444,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -19,6 +19,7 @@ from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
 from rlcorr.systems.export import export
+from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
 FAULT = 'No thresholds: correct the fault that "{pattern}" describes first, and run this again.'
@@ -42,6 +43,11 @@ class Threshold:
     whose weight is not truncated; a cap keeps every token, so the published caps of 2 to 5 are the better start."""
     system: str = "verl"
     """System for which the bounds are printed."""
+    top_p: float = 1.0
+    """Top-p of your engine's sampling. If it cuts anything off, the text that lets the trainer compute over the same
+    tokens (support replay) is printed as well, for the systems that have it."""
+    top_k: int = -1
+    """Top-k of your engine's sampling; -1: all tokens."""
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
     is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
@@ -53,7 +59,9 @@ class Threshold:
 
 def run_threshold(request: Threshold) -> int:
     """Print the bounds, and return the exit code: 1 if the log-probs have a fault that must be mended first."""
-    config, run = correction_named(request.preset), runs.find_run(request.run)
+    config, cuts = correction_named(request.preset), (request.top_p, request.top_k) != (1.0, -1)
+    replay = support_replay_text(request.system, top_p=request.top_p, top_k=request.top_k) if cuts else ""
+    run = runs.find_run(request.run)
     steps = runs.list_steps(run)
     if not steps:
         raise UsageError(f"{run.name} has no recorded step.")
@@ -82,6 +90,7 @@ def run_threshold(request: Threshold) -> int:
         return 0
     loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
     print(f"\n{export(config, request.system, loss)}", end="")
+    print(f"\n{replay}" if replay else "", end="")
     return 0
 
 

@@ -89,6 +89,18 @@ def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.Capt
     assert "# verl" not in output
 
 
+def test_a_cut_of_the_sampler_gets_the_text_that_replays_it(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SkyRL 0.4.0's keys, skyrl/train/config/config.py."""
+    record("mine", [0.01 * k for k in range(1, 21)])
+    words = ["threshold", "mine", "--preset", "token_k1", "--system", "SkyRL"]
+    assert run_verb(words) == 0
+    alone = capsys.readouterr().out
+    assert run_verb([*words, "--top-p", "0.9", "--top-k", "20"]) == 0
+    added = yaml.safe_load(capsys.readouterr().out.removeprefix(alone))
+    assert added["trainer"]["algorithm"] == {"enable_sample_support_replay": True}
+    assert added["generator"]["sampling_params"] == {"top_p": 0.9, "top_k": 20, "logprobs": 1}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -96,6 +108,8 @@ def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.Capt
         (["--preset", "disabled"], "neither weights nor rejection rules"),
         (["--preset", "geo"], "unknown preset 'geo'"),
         (["--system", "Verl"], "unknown system 'Verl'"),
+        (["--top-p", "0.9"], "verl has no replay of the sampler's support that was read"),
+        (["--system", "SkyRL", "--top-p", "0"], "top_p must be above 0 and at most 1"),
         (
             ["--preset", "token_prefix_gap_outward"],
             "so not token_prefix_gap_outward; nearest: actor.policy_loss.loss_mode",
