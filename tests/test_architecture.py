@@ -239,7 +239,7 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_340,
     ("app",): 10_545,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 37_444,
+    ("tests",): 37_445,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
