@@ -13,7 +13,7 @@ from data import recorded
 from text import phrases
 from text import training as training_text
 from text.formatting import plain
-from views import bench, compare, gradient, learn, mismatch, start, tokens, training, yours
+from views import bench, compare, gradient, lab, learn, mismatch, start, tokens, training, yours
 
 from rlcorr.records import runs
 
@@ -46,7 +46,7 @@ st.html(Path(__file__).with_name("style.css"))
 load_plotly()
 sharing.navigation()
 studies = view == "training" and state.get("part") != training_text.PARTS[0]  # a study has its own runs
-sharing.apply(without_pickers=view == "learn" or studies)
+sharing.apply(without_pickers=view in ("lab", "learn") or studies)
 tours.show()
 all_runs = recorded.all_runs()
 first, second = pickers.select(all_runs) if all_runs else (None, None)
@@ -57,6 +57,8 @@ with st.container():  # containers, so that the pickers have the same place on e
 with st.container(key="above_pickers"):
     if view == "start":
         start.show(all_runs, first)
+    elif view == "lab":
+        lab.show()
     elif view == "learn":
         learn.show(first)
     elif view == "yours":

@@ -2,6 +2,7 @@
 
 import argparse
 import base64
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,8 +16,10 @@ from data.configuration import DEFAULT_PRESET, SECOND_PRESET, choices_of
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from static_site import view_files
 from static_site.parts import share
+from text import lab as lab_text
 from text import pages, phrases, start
 from text import published as published_text
+from views.lab import lab_data
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
@@ -35,7 +38,7 @@ CORRECTED = (
 """The committed runs with a bench, gradients and a comparison: those of the stories, and those to which the lessons
 link there. The other runs have only the Mismatch view, which is a tenth of the size. `--runs` names others."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
-STYLES = ("site.css", "live_part.css", "picture.css", "words.css")
+STYLES = ("site.css", "live_part.css", "picture.css", "words.css", "lab.css")
 
 
 def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets: Iterable[str] | None) -> None:
@@ -59,6 +62,7 @@ def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets:
     share([path for view in with_many_files for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name, bench in view_files.shared_names(preset_names, on_batch=True).items():
         _write(folder / "preset" / f"{name}.bin", pack(view_files.preset_package(name, bench), SMALLEST))
+    _write(folder / "lab.json", json.dumps(lab_data(lab_text.FIELDS)).encode())
     facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
     _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
     if not (folder / "lessons" / "index.html").exists():
@@ -181,7 +185,7 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     }
     return _page(
         "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
-        study=pages.STUDY, phrases=phrases, start=start, drawing=drawing,
+        study=pages.STUDY, phrases=phrases, lab=lab_text, start=start, drawing=drawing,
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
 

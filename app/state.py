@@ -26,6 +26,7 @@ from data.recorded import ANOTHER, LATEST, NEWEST
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import compare as compare_text
 from text import gradient as gradient_text
+from text import lab as lab_text
 from text import learn as learn_text
 from text import mismatch as mismatch_text
 from text import pages as pages_text
@@ -70,6 +71,10 @@ class Field:
 
 def _joined(names: list[str]) -> str:
     return ",".join(names)
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.12g}"
 
 
 def _one(options: Collection[str], noun: str, default: str, *views: str, clears: tuple[str, ...] = ()) -> Field:
@@ -127,6 +132,7 @@ FIELDS: dict[str, Field] = {
     "learn": _one(learn_text.PARTS, "part", learn_text.LESSONS, "learn"),
     "lesson": Field("", reading.lesson, views=("learn",)),
     "start_bound": Field(reading.START.value, reading.start_bound, "{:.12g}".format, ("start",)),
+    **{key: Field(value, reading.lab(key), _short, ("lab",)) for key, value in lab_text.FIELDS.items()},
     "tour": Field("", reading.tour, clears=("tour_step", "tour_done")),
     "tour_step": Field(1, reading.tour_step),
     "tour_done": Field("", reading.tour_done),
@@ -366,8 +372,10 @@ def _picked() -> dict[str, Any]:
                 picked[key] = value
     for slider, at in dict(st.session_state.get(LIVE, {}).get("moved") or {}).items():
         key = slider.removeprefix(f"{LIVE}_")
-        if at["generation"] == generation(key) and float(at["value"]) != get(key):
-            picked[key] = type(get(key) or 0.0)(at["value"])
+        if at["generation"] == generation(key):
+            value = type(get(key) or 0.0)(at["value"])
+            if value != get(key):
+                picked[key] = value
     return picked
 
 

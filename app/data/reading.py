@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from text import gradient as gradient_text
+from text import lab as lab_text
 from text import pages, phrases, start, tours
 from text import tokens as tokens_text
 from text import training as training_text
@@ -21,6 +22,7 @@ from rlcorr import PRESETS
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures.training import MOST_RUNS
 from rlcorr.gradients import report
+from rlcorr.lab import Experiment
 from rlcorr.records.runs import DamagedFile
 from rlcorr.records.token_texts import pieces
 
@@ -264,6 +266,26 @@ def bound(key: str) -> Read:
 
 (START,) = bounds_of(PRESETS[start.PLAYED_PRESET].config)
 """The bound of the moving picture of Start."""
+
+
+def lab(key: str) -> Read:
+    """Read a setting of the Lab. `Experiment` says what it may be."""
+    usual = lab_text.FIELDS[key]
+
+    def read(text: str, values: Values) -> Any:
+        try:
+            value: Any = text if isinstance(usual, str) else float(text)
+        except ValueError:
+            raise UsageError(f"{key}={text!r} is not a number; using {usual:g}.") from None
+        if isinstance(usual, int) and value.is_integer():
+            value = int(value)
+        try:
+            Experiment(**{"bound": values.get("bound", Experiment.bound), key: value})
+        except UsageError as error:
+            raise UsageError(f"{error} Using {usual}.") from error
+        return value
+
+    return read
 
 
 def start_bound(text: str, _: Values) -> float:

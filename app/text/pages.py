@@ -31,6 +31,7 @@ PAGES = {
     "tokens": PageWords("Tokens", "Which tokens make the mismatch?"),
     "compare": PageWords("Compare", "Which of these two configs is better?"),
     "training": PageWords("Training", "Does it learn, and do sampler and trainer drift apart?"),
+    "lab": PageWords("Lab", "What does this threshold do to training?"),
     "learn": PageWords("Learn", "What do you want to understand?"),
 }
 """In the order of the navigation."""

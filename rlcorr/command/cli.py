@@ -20,6 +20,7 @@ from rlcorr.command.doctor import Doctor, run_doctor
 from rlcorr.command.gaps import Gaps, run_gaps
 from rlcorr.command.gradients import Gradients, run_gradients
 from rlcorr.command.import_ import Import, run_import
+from rlcorr.command.lab import Lab, run_lab
 from rlcorr.command.model import Model, run_model
 from rlcorr.command.play import Play, run_play
 from rlcorr.command.pretrain import run_pretrain
@@ -47,6 +48,7 @@ VERBS: dict[str, tuple[type, Callable[[Any], int]]] = {
     "gaps": (Gaps, run_gaps),
     "attribute": (Attribute, run_attribute),
     "import": (Import, run_import),
+    "lab": (Lab, run_lab),
     "verify": (Verify, run_verify),
     "doctor": (Doctor, run_doctor),
 }

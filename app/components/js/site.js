@@ -1,6 +1,7 @@
 // The static site. The fragment of the address has the selection, and everything that is shown is read from files next to
 // the page. The first story is in the page itself.
 
+import { isTwoSided, labPart } from "./lab_part.js"
 import { livePart, restAt } from "./live_part_view.js"
 import { make, put } from "./dom.js"
 import { nearest, readWhole, stripAt, wholeRows } from "./site_files.js"
@@ -8,7 +9,7 @@ import { bytesOf, placeOf, strips } from "./strips.js"
 
 const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
-const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "compare", "study"]
+const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "compare", "study", "lab"]
 const ONLY_APP = ["tokens", "training", "learn"]  // views of the app, which its links and the lessons' name
 const SECOND = "b."  // before the keys of B, as in the app's Compare
 const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
@@ -222,8 +223,49 @@ const SHOW = {
       ]
     }
   },
+  lab: async ({ values }) => {
+    const data = await labAt("lab.json"), { settings, wrong } = labSettings(data, values)
+    return () => {
+      showLab(data, settings)
+      return wrong
+    }
+  },
   mismatch: ({ run }) => showPart("mismatch", `mismatch/${run}.bin`),
   study: ({ study }) => showPart("study", `study/${study}.bin`),
+}
+
+let labData
+const labAt = (address) => labData ??= fetch(new URL(address, document.baseURI)).then((response) => response.json())
+
+// Return the settings of the Lab that the address names, and sentences about those that it cannot have.
+const labSettings = ({ settings, sliders, choices }, asked) => {
+  const wrong = [], now = { ...settings }
+  const isFine = (key) => {
+    const slider = sliders.find((one) => one.key === key), choice = choices.find((one) => one.key === key), value = Number(asked[key])
+    if (choice) return asked[key] in choice.options
+    if (slider) return value >= slider.values[0] && value <= slider.values.at(-1)
+    return Number.isInteger(value) && value >= 0  // the seed
+  }
+  for (const key of Object.keys(settings).filter((key) => key in asked)) {
+    if (isFine(key)) now[key] = typeof settings[key] === "number" ? Number(asked[key]) : asked[key]
+    else wrong.push(facts.words.WRONG.replace("{name}", `${key}=${asked[key]}`).replace("{shown}", settings[key]))
+  }
+  if (isTwoSided(now)) now.threshold = Math.max(now.threshold, 1)
+  return { settings: now, wrong }
+}
+
+const showLab = (data, settings) => {
+  const generation = ++renewals
+  const sliders = data.sliders.map((slider) => {
+    const value = settings[slider.key], values = [...new Set([...slider.values, value])].sort((a, b) => a - b)
+    return { ...slider, value, values, generation }
+  })
+  labPart(element("lab"), { ...data, settings, sliders }, {
+    moved: (changes) => {
+      note(changes)
+      showLab(data, { ...settings, ...changes })
+    },
+  })
 }
 
 const showPart = async (view, address) => {

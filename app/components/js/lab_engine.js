@@ -1,0 +1,319 @@
+// The Lab's training loop: one network, one threshold, one seed at a time. rlcorr/lab is its reference, and a test holds
+// it to that: the same random numbers, the same order of draws, the same formulas. It needs nothing of a page, and runs
+// in Web Workers.
+
+// One function without anything around it, so that a worker can be made of its text.
+export const labEngine = () => {
+  const SIDE = 6, PROMPTS = SIDE * SIDE, BASE = 8, HIDDEN = 24, ANSWERS = 8
+  const START_REWARD = 0.3, START_STEPS = 600, START_RATE = 0.02
+  const BETA1 = 0.9, BETA2 = 0.999, EPSILON = 1e-8, CLAMP = 20
+  const DIGITS = [
+    (a, b) => Math.floor((a + b) / BASE), (a, b) => a + b, (a, b) => a * b, (a, b) => a + 2 * b,
+    (a, b) => 2 * a + b, (a, b) => a * a + b, (a, b) => a + b * b, (a, b) => a * a + b * b,
+  ]
+
+  // --- random numbers: mulberry32, by stream ---
+
+  const mixed = (a) => {
+    let t = Math.imul(a ^ (a >>> 15), 1 | a)
+    t ^= t + Math.imul(t ^ (t >>> 7), 61 | t)
+    return (t ^ (t >>> 14)) >>> 0
+  }
+  const uniforms = (seed, stream) => {
+    let state = mixed(mixed(seed) + stream)
+    return () => {
+      state = (state + 0x6D2B79F5) | 0
+      return mixed(state) / 4294967296
+    }
+  }
+  const normals = (seed, stream) => {
+    const next = uniforms(seed, stream)
+    return () => {
+      const radius = next(), angle = next()
+      return Math.sqrt(-2 * Math.log(1 - radius)) * Math.cos(2 * Math.PI * angle)
+    }
+  }
+
+  // --- the network ---
+
+  const targetsOf = (length) => {
+    const right = new Int32Array(PROMPTS * length)
+    for (let p = 0; p < PROMPTS; p++) {
+      for (let t = 0; t < length; t++) right[p * length + t] = DIGITS[t](Math.floor(p / SIDE), p % SIDE) % BASE
+    }
+    return right
+  }
+  const filled = (size, draw) => Float64Array.from({ length: size }, draw)
+  const newNetwork = (seed, length) => {
+    const draw = normals(seed, 0), out = length * BASE
+    const inner = filled(2 * SIDE * HIDDEN, () => 0.7 * draw()), outer = filled(HIDDEN * out, () => 0.2 * draw())
+    return {
+      inner, outer, out, hidden: new Float64Array(PROMPTS * HIDDEN), p: new Float64Array(PROMPTS * out),
+      gInner: new Float64Array(inner.length), gOuter: new Float64Array(outer.length),
+    }
+  }
+  // Fill the hidden layer and the probabilities, and return log π, (P, T, V).
+  const forward = ({ inner, outer, out, hidden, p }) => {
+    const logs = new Float64Array(PROMPTS * out)
+    for (let q = 0; q < PROMPTS; q++) {
+      const a = Math.floor(q / SIDE) * HIDDEN, b = (SIDE + q % SIDE) * HIDDEN, row = q * out
+      for (let i = 0; i < HIDDEN; i++) {
+        const h = Math.tanh(inner[a + i] + inner[b + i]), from = i * out
+        hidden[q * HIDDEN + i] = h
+        for (let o = 0; o < out; o++) logs[row + o] += h * outer[from + o]
+      }
+      for (let base = row; base < row + out; base += BASE) {
+        let most = -Infinity, sum = 0
+        for (let v = base; v < base + BASE; v++) if (logs[v] > most) most = logs[v]
+        for (let v = base; v < base + BASE; v++) sum += p[v] = Math.exp(logs[v] - most)
+        const log = most + Math.log(sum)
+        for (let v = base; v < base + BASE; v++) {
+          p[v] /= sum
+          logs[v] -= log
+        }
+      }
+    }
+    return logs
+  }
+  // Turn the gradient by the logits, (P, T, V), into those of the weights. `learns` says which prompts have any.
+  const backward = ({ inner, outer, out, hidden, gInner, gOuter }, g, learns) => {
+    gInner.fill(0)
+    gOuter.fill(0)
+    for (let q = 0; q < PROMPTS; q++) {
+      if (!learns[q]) continue
+      const a = Math.floor(q / SIDE) * HIDDEN, b = (SIDE + q % SIDE) * HIDDEN, row = q * out
+      for (let i = 0; i < HIDDEN; i++) {
+        const h = hidden[q * HIDDEN + i], from = i * out
+        let sum = 0
+        for (let o = 0; o < out; o++) {
+          sum += g[row + o] * outer[from + o]
+          gOuter[from + o] += g[row + o] * h
+        }
+        const d = sum * (1 - h * h)
+        gInner[a + i] += d
+        gInner[b + i] += d
+      }
+    }
+    return inner.length
+  }
+  const adamw = (rate) => {
+    const moments = new Map()
+    let step = 0
+    const update = (x, g) => {
+      if (!moments.has(x)) moments.set(x, [new Float64Array(x.length), new Float64Array(x.length)])
+      const [m, v] = moments.get(x), size = rate / (1 - BETA1 ** step), root = Math.sqrt(1 - BETA2 ** step)
+      for (let i = 0; i < x.length; i++) {
+        m[i] += (1 - BETA1) * (g[i] - m[i])
+        v[i] = BETA2 * v[i] + (1 - BETA2) * g[i] * g[i]
+        x[i] -= size * m[i] / (Math.sqrt(v[i]) / root + EPSILON)
+      }
+    }
+    return (net) => {
+      step++
+      update(net.inner, net.gInner)
+      update(net.outer, net.gOuter)
+    }
+  }
+  const sgd = (rate) => ({ inner, outer, gInner, gOuter }) => {
+    for (let i = 0; i < inner.length; i++) inner[i] -= rate * gInner[i]
+    for (let i = 0; i < outer.length; i++) outer[i] -= rate * gOuter[i]
+  }
+  const exactReward = (logs, right, length) => {
+    let sum = 0
+    for (let q = 0; q < PROMPTS; q++) {
+      let log = 0
+      for (let t = 0; t < length; t++) log += logs[(q * length + t) * BASE + right[q * length + t]]
+      sum += Math.exp(log)
+    }
+    return sum / PROMPTS
+  }
+
+  // --- the start: trained on right answers until the reward is 0.3 ---
+
+  const starts = new Map()
+  const start = (seed, length) => {
+    const key = `${seed},${length}`
+    if (!starts.has(key)) starts.set(key, trainedStart(seed, length))
+    const net = newNetwork(seed, length), { inner, outer } = starts.get(key)
+    net.inner.set(inner)
+    net.outer.set(outer)
+    return net
+  }
+  const trainedStart = (seed, length) => {
+    const net = newNetwork(seed, length), right = targetsOf(length), update = adamw(START_RATE)
+    const g = new Float64Array(PROMPTS * net.out), all = new Uint8Array(PROMPTS).fill(1)
+    for (let k = 0; k < START_STEPS && !(exactReward(forward(net), right, length) > START_REWARD); k++) {
+      for (let i = 0; i < g.length; i++) g[i] = net.p[i] / (PROMPTS * length)
+      for (let i = 0; i < right.length; i++) g[i * BASE + right[i]] -= 1 / (PROMPTS * length)
+      backward(net, g, all)
+      update(net)
+    }
+    return net
+  }
+
+  // --- one training run ---
+
+  // Return what draws from a row of eight probabilities: the first digit whose cumulative sum is above a number.
+  const chooser = (topP) => {
+    const sums = new Float64Array(BASE), order = new Int32Array(BASE), kept = new Float64Array(BASE)
+    const nucleus = (p, base) => {
+      for (let v = 0; v < BASE; v++) order[v] = v
+      order.sort((x, y) => p[base + y] - p[base + x] || x - y)
+      kept.fill(0)
+      let before = 0
+      for (const v of order) {
+        if (!(before < topP)) break
+        kept[v] = p[base + v]
+        before += p[base + v]
+      }
+    }
+    const prepare = (p, base) => {
+      if (topP < 1) nucleus(p, base)
+      let sum = 0
+      for (let v = 0; v < BASE; v++) sums[v] = sum += topP < 1 ? kept[v] : p[base + v]
+    }
+    const choose = (number) => {
+      const level = number * sums[BASE - 1]
+      let v = 0
+      while (v < BASE - 1 && level >= sums[v]) v++
+      return v
+    }
+    return { prepare, choose }
+  }
+  const noisy = (logs, sd, draw) => {
+    const shaken = logs.map((x) => x + sd * draw())
+    for (let base = 0; base < shaken.length; base += BASE) {
+      let most = -Infinity, sum = 0
+      for (let v = base; v < base + BASE; v++) if (shaken[v] > most) most = shaken[v]
+      for (let v = base; v < base + BASE; v++) sum += Math.exp(shaken[v] - most)
+      const log = most + Math.log(sum)
+      for (let v = base; v < base + BASE; v++) shaken[v] -= log
+    }
+    return shaken
+  }
+  const clamped = (d) => Math.max(-CLAMP, Math.min(CLAMP, d))
+  const k3 = (d) => {  // e^d - 1 - d, by its series near 0, as in rlcorr.ratios
+    const c = clamped(d)
+    if (Math.abs(c) >= 0.25) return Math.exp(c) - 1 - c
+    let sum = 1 / 39916800  // 1/11!
+    for (let j = 10, factorial = 3628800; j >= 2; factorial /= j--) sum = sum * c + 1 / factorial
+    return c * c * sum
+  }
+  // Name of a KL estimator → its value and the derivative of its loss at δ = log π − log π_ref.
+  const PENALTIES = {
+    k1: [(x) => x, () => 1], k2: [(x) => x * x / 2, (x) => x],
+    k3: [(x) => k3(-x), (x) => 1 - Math.exp(-clamped(x))], "k3+": [(x) => k3(-x), (x) => x],
+  }
+  // Return what turns log w into the weight, and whether a bound has changed it. `threshold` null: no weights.
+  const weightOf = ({ level, bound }, threshold) => {
+    if (level === "none" || threshold === null) return () => [1, false]
+    const top = Math.log(threshold), bottom = bound === "band" || bound === "reject" ? -Math.log(threshold) : -Infinity
+    return (log) => {
+      const outside = log > top || log < bottom
+      if (bound === "cap") return [Math.min(Math.exp(clamped(log)), threshold), outside]
+      if (bound === "reject") return [outside ? 0 : 1, outside]
+      return [outside ? 0 : Math.exp(clamped(log)), outside]
+    }
+  }
+
+  // A training run: `step` returns the numbers before its update, as the curves of rlcorr.lab have them.
+  const newRun = (experiment, threshold, seed) => {
+    const { lag, noise, top_p: topP, length, level, penalty, penalty_coef: coef } = experiment
+    const net = start(seed, length), right = targetsOf(length), { out } = net, count = PROMPTS * ANSWERS * length
+    const update = (experiment.optimizer === "sgd" ? sgd : adamw)(experiment.learning_rate)
+    const weight = weightOf(experiment, threshold), [value, slope] = PENALTIES[penalty] ?? []
+    const history = [], chosen = chooser(topP), g = new Float64Array(PROMPTS * out), learns = new Uint8Array(PROMPTS)
+    const drawn = new Int32Array(ANSWERS * length), score = new Float64Array(ANSWERS), d = new Float64Array(length)
+    const q = new Float64Array(PROMPTS * out)
+    let reference = null, steps = 0
+    const sample = (uniform, prompt) => {
+      const numbers = drawn.length
+      for (let k = 0; k < numbers; k++) uniformRow[k] = uniform()
+      for (let t = 0; t < length; t++) {
+        chosen.prepare(q, (prompt * length + t) * BASE)
+        for (let j = 0; j < ANSWERS; j++) drawn[j * length + t] = chosen.choose(uniformRow[j * length + t])
+      }
+    }
+    const uniformRow = new Float64Array(drawn.length)
+    // Put GRPO's advantages of the answers into `score`: (r - mean) / (sd + 1e-6), with n - 1 in the variance.
+    const judge = (prompt) => {
+      let mean = 0, square = 0
+      for (let j = 0; j < ANSWERS; j++) {
+        score[j] = 1
+        for (let t = 0; t < length; t++) if (drawn[j * length + t] !== right[prompt * length + t]) score[j] = 0
+        mean += score[j] / ANSWERS
+      }
+      for (let j = 0; j < ANSWERS; j++) square += (score[j] - mean) ** 2
+      const sd = Math.sqrt(square / (ANSWERS - 1)) + 1e-6
+      for (let j = 0; j < ANSWERS; j++) score[j] = (score[j] - mean) / sd
+    }
+    const logWeight = (t) => {
+      if (level === "token" || level === "none") return d[t]
+      let sum = 0
+      for (let s = 0; s < length; s++) sum += d[s]
+      return level === "sequence" ? sum : sum / length
+    }
+    const step = () => {
+      const now = forward(net), sums = { w: 0, w2: 0, clipped: 0, ratio: 0, k3: 0, penalty: 0, kl: 0 }
+      reference ??= now
+      history.push(now)
+      if (history.length > lag + 1) history.shift()
+      const old = noise > 0 ? noisy(history[0], noise, normals(seed, 2 + 2 * steps)) : history[0]
+      for (let i = 0; i < q.length; i++) q[i] = Math.exp(old[i])
+      const uniform = uniforms(seed, 1 + 2 * steps)
+      g.fill(0)
+      for (let prompt = 0; prompt < PROMPTS; prompt++) {
+        sample(uniform, prompt)
+        judge(prompt)
+        learns[prompt] = penalty === "none" ? 0 : 1
+        for (let j = 0; j < ANSWERS; j++) {
+          if (score[j] !== 0) learns[prompt] = 1
+          for (let t = 0; t < length; t++) {
+            const at = (prompt * length + t) * BASE + drawn[j * length + t]
+            d[t] = now[at] - old[at]
+          }
+          for (let t = 0; t < length; t++) {
+            const at = (prompt * length + t) * BASE + drawn[j * length + t], [w, outside] = weight(logWeight(t))
+            sums.w += w
+            sums.w2 += w * w
+            sums.clipped += outside
+            sums.ratio += Math.exp(clamped(d[t]))
+            sums.k3 += k3(d[t])
+            g[at] -= w * score[j] / count
+            if (value) {
+              const delta = now[at] - reference[at]
+              sums.penalty += value(delta)
+              g[at] += coef * slope(delta) / count
+            }
+          }
+        }
+      }
+      for (let base = 0; base < g.length; base += BASE) {  // ∇ log π_v = e_v - π
+        let sum = 0
+        for (let v = base; v < base + BASE; v++) sum += g[v]
+        for (let v = base; v < base + BASE; v++) {
+          g[v] -= sum * net.p[v]
+          sums.kl += net.p[v] * (now[v] - reference[v])
+        }
+      }
+      backward(net, g, learns)
+      update(net)
+      steps++
+      return {
+        reward: exactReward(now, right, length), kl: sums.kl / PROMPTS, penalty: sums.penalty / count,
+        ess: sums.w2 && sums.w * sums.w / (count * sums.w2), clipped: sums.clipped / count, mean_ratio: sums.ratio / count,
+        k3: sums.k3 / count,
+      }
+    }
+    return { step }
+  }
+  // Return the curves of a whole run: name → (steps,).
+  const train = (experiment, threshold, seed) => {
+    const run = newRun(experiment, threshold, seed), curves = {}
+    for (let k = 0; k < experiment.steps; k++) {
+      for (const [name, value] of Object.entries(run.step())) (curves[name] ??= new Float64Array(experiment.steps))[k] = value
+    }
+    return curves
+  }
+  return { train }
+}
