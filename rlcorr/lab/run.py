@@ -147,23 +147,25 @@ def _loss(
     weights, is_changed = _weights(experiment, arms, d, mask)
     result = CorrectionResult(d, weights, mask, torch.zeros_like(mask, dtype=torch.int8))
     value, _ = policy_loss(theta, batch, result, _LOSS, _penalised(experiment))
+    full = now.detach()
+    penalty = kl_penalty(theta.detach(), ref, experiment.penalty) if experiment.penalty != "none" else 0 * d
+    numbers = {"reward": task.reward(full, right), "kl": (full.exp() * (full - reference)).sum((-1, -2)).mean(-1)}
+    return value * nets, numbers | _means(nets, d, weights, is_changed, penalty)
+
+
+def _means(nets: int, d: Tensor, weights: Tensor, is_changed: Tensor, penalty: Tensor) -> Numbers:
+    """Return the numbers of each network's tokens."""
 
     def mean(x: Tensor) -> Tensor:
         return x.reshape(nets, -1).mean(-1)
 
-    full = now.detach()
-    numbers = {
-        "reward": task.reward(full, right),
-        "kl": (full.exp() * (full - reference)).sum((-1, -2)).mean(-1),
-        "penalty": torch.zeros(nets).double(),
+    return {
+        "penalty": mean(penalty),
         "ess": torch.where(mean(weights) > 0, mean(weights).square() / mean(weights.square()), 0),
         "clipped": mean(is_changed.double()),
         "mean_ratio": mean(ratio(d)),
         "k3": mean(k3(d)),
     }
-    if experiment.penalty != "none":
-        numbers["penalty"] = mean(kl_penalty(theta.detach(), ref, experiment.penalty))
-    return value * nets, numbers
 
 
 def _weights(experiment: Experiment, arms: Sequence[float | None], d: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

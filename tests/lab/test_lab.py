@@ -108,7 +108,7 @@ def weights(e: Experiment, d: Tensor, threshold: float) -> Tensor:
     if e.bound == "cap":
         return x.clamp(max=threshold)
     low = 1 / threshold if e.bound in ("band", "reject") else 0
-    return torch.where((x >= low) & (x <= threshold), x if e.bound != "reject" else 1.0, 0)
+    return torch.where((x >= low) & (x <= threshold), x if e.bound != "reject" else torch.ones_like(x), 0)
 
 
 @pytest.mark.parametrize(

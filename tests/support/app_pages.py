@@ -186,7 +186,7 @@ def words(at: AppTest) -> list[dict[str, Any]]:
 
 def live_parts(at: AppTest) -> list[dict[str, Any]]:
     """Those that move with a slider."""
-    return [component for component in components(at) if "sliders" in component]
+    return [component for component in components(at) if "rows" in component]
 
 
 def watched_parts(at: AppTest) -> list[dict[str, Any]]:
