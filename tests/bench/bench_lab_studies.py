@@ -21,6 +21,8 @@ from rlcorr.records.study_comparisons import RESAMPLES, rank_correlation
 
 FILE = studies.FOLDER / "lab.json"
 BASE = Experiment(seed=1000, seeds=16)
+FEW = 4
+"""Seeds that choose a setting."""
 RATES = [0.001 * 500 ** (k / 23) for k in range(24)]
 NOISES = [0.01 * 400 ** (k / 23) for k in range(24)]
 THRESHOLDS = [1 + 0.001 * 63_000 ** (k / 23) for k in range(24)]
@@ -70,7 +72,7 @@ def setting(name: str) -> Experiment:
     if name in STALE:
         staleness, updates, length = STALE[name]
         e = replace(BASE, level="none", lag=staleness * updates, length=length, steps=min(400, steps * updates))
-        few = replace(e, seeds=4)
+        few = replace(e, seeds=FEW)
         tried = {
             rate: run(replace(few, learning_rate=rate), (None,)).k3[..., e.lag :].median().item() for rate in RATES
         }
@@ -98,9 +100,15 @@ def ends_of(e: Experiment, arm: str) -> Tensor | None:
     kind, _, share = arm.rpartition("_")
     if kind not in RULES:
         return None
-    curves = run(replace(e, level=RULES[kind], bound="reject"), THRESHOLDS)
-    kept = 1 - curves.clipped.mean((-1, -2))
-    return ending(curves.reward)[int((kept - int(share) / 100).abs().argmin())]
+    rule = replace(e, level=RULES[kind], bound="reject")
+    threshold = THRESHOLDS[int((kept_at_thresholds(rule) - int(share) / 100).abs().argmin())]
+    return ending(run(rule, (threshold,)).reward)[0]
+
+
+@cache
+def kept_at_thresholds(rule: Experiment) -> Tensor:
+    """The share of the tokens that each threshold keeps over the whole training run."""
+    return 1 - run(replace(rule, seeds=FEW), THRESHOLDS).clipped.mean((-1, -2))
 
 
 def predict() -> dict[str, Any]:

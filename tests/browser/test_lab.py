@@ -50,10 +50,11 @@ def test_a_reader_plays_moves_every_handle_and_goes_back(page: Page, url: str) -
         title(page)
         assert f"{key}={settings(page)[key]:g}" in page.url, key
         shown.append(page.url)
-    for key, value in (("level", "sequence"), ("bound", "mask"), ("penalty", "k2"), ("optimizer", "sgd")):
-        page.get_by_label(
-            {"level": "Weights", "bound": "Outside", "penalty": "KL penalty", "optimizer": "Optimizer"}[key]
-        ).first.select_option(value)
+    for label, key, value in (
+        ("Weights", "level", "sequence"), ("Outside", "bound", "mask"), ("KL penalty", "penalty", "k2"),
+        ("Optimizer", "optimizer", "sgd"),
+    ):  # fmt: skip
+        page.get_by_role("combobox", name=label).select_option(value)
         page.wait_for_url(f"**{key}={value}**")
         title(page)
         shown.append(page.url)

@@ -192,9 +192,9 @@ export const labEngine = () => {
     return shaken
   }
   const clamped = (d) => Math.max(-CLAMP, Math.min(CLAMP, d))
-  const k3 = (d) => {  // e^d - 1 - d, by its series near 0, as in rlcorr.ratios
+  const k3 = (d, e = Math.exp(clamped(d))) => {  // e^d - 1 - d, by its series near 0, as in rlcorr.ratios
     const c = clamped(d)
-    if (Math.abs(c) >= 0.25) return Math.exp(c) - 1 - c
+    if (Math.abs(c) >= 0.25) return e - 1 - c
     let sum = 1 / 39916800  // 1/11!
     for (let j = 10, factorial = 3628800; j >= 2; factorial /= j--) sum = sum * c + 1 / factorial
     return c * c * sum
@@ -204,16 +204,11 @@ export const labEngine = () => {
     k1: [(x) => x, () => 1], k2: [(x) => x * x / 2, (x) => x],
     k3: [(x) => k3(-x), (x) => 1 - Math.exp(-clamped(x))], "k3+": [(x) => k3(-x), (x) => x],
   }
-  // Return what turns log w into the weight, and whether a bound has changed it. `threshold` null: no weights.
-  const weightOf = ({ level, bound }, threshold) => {
-    if (level === "none" || threshold === null) return () => [1, false]
-    const top = Math.log(threshold), bottom = bound === "band" || bound === "reject" ? -Math.log(threshold) : -Infinity
-    return (log) => {
-      const outside = log > top || log < bottom
-      if (bound === "cap") return [Math.min(Math.exp(clamped(log)), threshold), outside]
-      if (bound === "reject") return [outside ? 0 : 1, outside]
-      return [outside ? 0 : Math.exp(clamped(log)), outside]
-    }
+  // Return which log w a bound changes, and what turns the others and these into weights. `threshold` null: no weights.
+  const boundOf = ({ level, bound }, threshold) => {
+    const isWeighted = level !== "none" && threshold !== null, isTwoSided = bound === "band" || bound === "reject"
+    const top = isWeighted ? Math.log(threshold) : Infinity, bottom = isWeighted && isTwoSided ? -top : -Infinity
+    return { isOutside: (log) => log > top || log < bottom, isRatio: isWeighted && bound !== "reject", outside: bound === "cap" ? threshold : 0 }
   }
 
   // A training run: `step` returns the numbers before its update, as the curves of rlcorr.lab have them.
@@ -221,10 +216,11 @@ export const labEngine = () => {
     const { lag, noise, top_p: topP, length, level, penalty, penalty_coef: coef } = experiment
     const net = start(seed, length), right = targetsOf(length), { out } = net, count = PROMPTS * ANSWERS * length
     const update = (experiment.optimizer === "sgd" ? sgd : adamw)(experiment.learning_rate)
-    const weight = weightOf(experiment, threshold), [value, slope] = PENALTIES[penalty] ?? []
+    const { isOutside, isRatio, outside } = boundOf(experiment, threshold), [value, slope] = PENALTIES[penalty] ?? []
     const history = [], chosen = chooser(topP), g = new Float64Array(PROMPTS * out), learns = new Uint8Array(PROMPTS)
     const drawn = new Int32Array(ANSWERS * length), score = new Float64Array(ANSWERS), d = new Float64Array(length)
     const q = new Float64Array(PROMPTS * out)
+    const isPerAnswer = level === "sequence" || level === "geometric"
     let reference = null, steps = 0
     const sample = (uniform, prompt) => {
       const numbers = drawn.length
@@ -247,10 +243,9 @@ export const labEngine = () => {
       const sd = Math.sqrt(square / (ANSWERS - 1)) + 1e-6
       for (let j = 0; j < ANSWERS; j++) score[j] = (score[j] - mean) / sd
     }
-    const logWeight = (t) => {
-      if (level === "token" || level === "none") return d[t]
+    const ofAnswer = () => {
       let sum = 0
-      for (let s = 0; s < length; s++) sum += d[s]
+      for (let t = 0; t < length; t++) sum += d[t]
       return level === "sequence" ? sum : sum / length
     }
     const step = () => {
@@ -272,13 +267,16 @@ export const labEngine = () => {
             const at = (prompt * length + t) * BASE + drawn[j * length + t]
             d[t] = now[at] - old[at]
           }
+          const log = isPerAnswer ? ofAnswer() : 0, exp = isPerAnswer ? Math.exp(clamped(log)) : 0
           for (let t = 0; t < length; t++) {
-            const at = (prompt * length + t) * BASE + drawn[j * length + t], [w, outside] = weight(logWeight(t))
+            const at = (prompt * length + t) * BASE + drawn[j * length + t], ratio = Math.exp(clamped(d[t]))
+            const isOut = isOutside(isPerAnswer ? log : d[t])
+            const w = isOut ? outside : !isRatio ? 1 : isPerAnswer ? exp : ratio
             sums.w += w
             sums.w2 += w * w
-            sums.clipped += outside
-            sums.ratio += Math.exp(clamped(d[t]))
-            sums.k3 += k3(d[t])
+            sums.clipped += isOut
+            sums.ratio += ratio
+            sums.k3 += k3(d[t], ratio)
             g[at] -= w * score[j] / count
             if (value) {
               const delta = now[at] - reference[at]
