@@ -19,7 +19,7 @@ from static_site.parts import share
 from text import lab as lab_text
 from text import pages, phrases, start
 from text import published as published_text
-from views.lab import lab_data
+from views.lab import carried, lab_data
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
@@ -185,7 +185,7 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     }
     return _page(
         "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
-        study=pages.STUDY, phrases=phrases, lab=lab_text, start=start, drawing=drawing,
+        study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), start=start, drawing=drawing,
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
 

@@ -178,3 +178,11 @@ CLAIMS = (
     "The network has fewer than 2,000 weights, and no digit of an answer depends on another. The best threshold here "
     "is not the best threshold of your run."
 )
+CARRIED_TITLE = "What carries over, and what did not"
+CARRIED = (
+    "Before they were compared, the Lab predicted the order of the corrections in the recorded studies, by fixed rules "
+    "(runs/study/lab.md). Of the {pairs} differences that it predicted, the studies confirm {hits}, contradict "
+    "{misses}, and cannot tell {unknown}. Of those that they decide, {share} are hits (95 % of resamples of the "
+    "studies: {low} to {high})."
+)
+CARRIED_HEAD = ["study", "corrections", "predicted", "hits", "misses", "not known", "rank correlation"]

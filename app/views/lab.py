@@ -1,5 +1,6 @@
 """The Lab: what a threshold does to training, which the reader's own browser runs in front of him."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache
@@ -12,10 +13,12 @@ from components.links import Link, links
 from components.live_part import Slider
 from components.picture import headed_data
 from text import lab as say
+from text.formatting import plain, table
 
 from rlcorr.figures import lab as figures
 from rlcorr.lab import Experiment
 from rlcorr.lab.experiment import TWO_SIDED
+from rlcorr.records import study
 
 
 def show() -> None:
@@ -29,7 +32,9 @@ def show() -> None:
             with column.container(border=True):
                 st.markdown(f"**{scenario.title}**  \n{scenario.text}")
                 links(Link(say.OPEN, {"view": "lab", **query(scenario)}), key=f"lab_{scenario.title}")
-    st.markdown(f"##### {say.CLAIMS_TITLE}\n{say.CLAIMS}")
+    sentence, table_of_studies = carried()
+    st.markdown(f"##### {say.CLAIMS_TITLE}\n{say.CLAIMS}\n##### {say.CARRIED_TITLE}\n{plain(sentence)}")
+    st.html(table_of_studies)
 
 
 def lab_data(settings: Mapping[str, Any], generation: Callable[[str], int] = lambda _: 0) -> dict[str, Any]:
@@ -78,3 +83,20 @@ def query(scenario: say.Scenario) -> dict[str, str]:
         for key, value in texts.items()
         if key in say.FIELDS
     }
+
+
+@cache
+def carried() -> tuple[str, str]:
+    """Return what the recorded studies say about the Lab's predictions: a sentence, and a table as HTML."""
+    read = json.loads((study.FOLDER / "lab.json").read_text(encoding="utf-8"))
+    rows = []
+    for name, one in read["scored"].items():
+        rank = "{:.2f} [{:.2f}, {:.2f}]".format(*one["correlation"]) if "correlation" in one else ""
+        predicted = len(read["predicted"][name]["pairs"])
+        counts = [len(one["seen"]), predicted, one["hits"], one["misses"], one["not known"]]
+        rows.append([study.find_study(name).title, *map(str, counts), rank])
+    total = read["overall"]
+    share, low, high = (f"{100 * value:.0f} %" for value in total["share"])
+    counts = {"hits": total["hits"], "misses": total["misses"], "unknown": total["not known"]}
+    sentence = say.CARRIED.format(pairs=sum(counts.values()), **counts, share=share, low=low, high=high)
+    return sentence, table(say.CARRIED_HEAD, rows)

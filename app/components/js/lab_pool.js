@@ -47,9 +47,12 @@ export const makePool = (done, say) => {
       worker.onmessage = ({ data }) => take(worker, data)
       worker.onerror = () => {
         say("failed")
+        const left = busy.get(worker)
         busy.delete(worker)
+        if (left?.number === current) jobs.unshift(left.job)
         workers = workers.filter((other) => other !== worker)
-        if (!workers.length) alone()
+        if (workers.length) workers.forEach(give)
+        else alone()
       }
     }
   } catch (error) {  // a page may forbid them
