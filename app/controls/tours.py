@@ -37,8 +37,11 @@ def _strip(tour: Tour, index: int, done: set[int], view: str) -> None:
     where = say.WHERE.format(title=tour.title, number=index + 1, all=len(tour.steps))
     marks = "".join(_mark(number, number == index, number in done) for number in range(len(tour.steps)))
     st.html(f"<div class='rl-tour'><strong>{html.escape(where)}</strong><ol>{marks}</ol></div>")
-    st.markdown(f"{step.do} **{step.seen}**" if index in done else step.do)
+    is_open = state.get("tour_open") == index + 1
+    st.markdown(f"{step.do} **{step.seen}**" if is_open else step.do)
     with st.container(horizontal=True, vertical_alignment="center"):
+        if not is_open:  # a class is asked first
+            st.button(say.REVEAL, key="tour_reveal", on_click=state.change, kwargs={"tour_open": index + 1})
         if step.view != view:
             _go(say.GO, step, index, view)
         elif step.control:
@@ -63,6 +66,8 @@ def _go(label: str, step: Step, index: int, view: str, *, is_main: bool = False)
         kind, changes = "primary" if is_main else "secondary", {"tour_step": index + 1}
         st.button(label, key=f"tour_to_{index}", type=kind, on_click=state.change, kwargs=changes)
         return
-    to = {**dict(step.query), "view": step.view, "tour_step": str(index + 1)}
+    now = state.texts()  # what is open already stays as the reader has left it, with its thresholds
+    opens = {name: value for name, value in step.query if now.get(name) != value}
+    to = {**opens, "view": step.view, "tour_step": str(index + 1)}
     with st.container(key=f"tour_link_{index}", width="content"):
         links(Link(label, to), key=f"tour_link_to_{index}")

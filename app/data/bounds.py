@@ -85,12 +85,22 @@ def _of_ratio(name: str, label: str, bound: BoundId, value: float, reach: float)
 def useful_slider_values(
     batches: Sequence[tuple[Identity, TokenBatch]], config: CorrectionConfig, b: Bound, value: float
 ) -> tuple[float, ...]:
-    """Return slider values over the range in which moving the bound changes something on one of these batches."""
+    """Return slider values over the range in which moving the bound changes something on one of these batches.
+
+    They go on to a tenth of the preset's distance from neutral, so that its own number can be tightened, too.
+    """
     ends = [end for identity, batch in batches for end in useful_ends(identity, batch, config, b.id)]
-    ends = [min(max(end, b.low), b.high) for end in (*ends, b.value, value) if end != b.offset]
+    ends = [b.within(end) for end in (*ends, b.value, value, _tighter(b)) if end != b.offset]
     if not min(ends) < max(ends):
         return slider_values_of(b, value)
     return slider_values_of(replace(b, low=min(ends), high=max(ends)), value)
+
+
+def _tighter(b: Bound) -> float:
+    """Return the bound at a tenth of the distance of the preset's number from neutral."""
+    if b.offset == 0:
+        return b.value / 10
+    return 1 + (b.value - 1) / 10 if b.id.side == "upper" else 1 / (1 + (1 / b.value - 1) / 10)
 
 
 def slider_values_of(b: Bound, value: float, count: int = COUNT) -> tuple[float, ...]:

@@ -207,6 +207,11 @@ def tour_step(text: str, values: Values) -> int:
     return int(text)
 
 
+def tour_open(text: str, values: Values) -> int:
+    """Read the step whose answer is shown; 0 for none."""
+    return int(text) if text in map(str, range(_steps_of_tour(values) + 1)) else 0
+
+
 def tour_done(text: str, values: Values) -> str:
     """Read the digits of the steps that are done, in order, each once."""
     count = _steps_of_tour(values)

@@ -80,7 +80,7 @@ HEALTHY = _tour(
     (("run", "smol_bf16_both"), ("preset", "decoupled_geo_rs")),
     Step(
         "bench",
-        "Drag “Largest mean ratio” to 1.05 or above.",
+        "Drag “Largest mean ratio” to 1.04 or above.",
         "A third of the tokens came back. Rounding alone moves the mean ratio of half of the answers by 0.6 % or "
         "more, so the preset's bounds of ±0.1 % threw away nine tenths of a batch that has nothing wrong with it.",
         slider("seq_mean_k1_upper"),
@@ -88,7 +88,7 @@ HEALTHY = _tour(
     ),
     Step(
         "bench",
-        "Now drag “Smallest mean ratio” to 0.95 or below, too. The other one stays where it is.",
+        "Now drag “Smallest mean ratio” to the right, to 0.96 or below, too. The other one stays where it is.",
         "Nearly all tokens are kept now. The mismatch was the same all the time: only the thresholds were wrong "
         "for this run.",
         slider("seq_mean_k1_lower"),
@@ -129,7 +129,7 @@ STALE = _tour(
     ),
     Step(
         "bench",
-        "Choose the preset decoupled_geo_rs, which rejects whole answers.",
+        "Choose the preset “Reject responses by mean ratio” of verl, which rejects whole answers.",
         "It keeps 3 % of the tokens. Its bounds are made for a mismatch that is much smaller than the one that "
         "stale weights cause.",
         PRESET,
@@ -158,7 +158,7 @@ COLLAPSING = _tour(
     ),
     Step(
         "training",
-        "Choose the study stale_0, whose weights are never old.",
+        "Choose the study “Addition, fresh weights (control)”, whose weights are never old.",
         "It trains without a correction, and the reward rises to 0.7. In stale_8 that training run collapsed, so "
         "the old weights are the cause. Here a correction has nothing to repair.",
         ".st-key-study",
@@ -186,7 +186,7 @@ LONG = _tour(
     ),
     Step(
         "bench",
-        "Choose the preset decoupled_token_icepop, which weights each token by its own ratio.",
+        "Choose the preset “Zero each token's weight outside 0.5 to 5” of verl: weights by each token alone.",
         "The effective sample size is 99 % now. With the product and its bound of 2 it is 31 %: a token's own "
         "ratio does not depend on the length of the answer, a product does.",
         PRESET,
@@ -251,4 +251,5 @@ DONE, TO_DO = "done", "to do"
 NEXT, BACK, LEAVE, FINISH, GO = "Next", "Back", "Leave the tour", "Finish", "Go to this step"
 WRONG_STEP = "tour_step={raw} is not a step of this tour; showing step 1. Allowed: 1 to {all}."
 WRONG_DONE = "tour_done={raw} does not name steps of this tour; no step is ticked. Allowed: digits from 1 to {all}."
+REVEAL = "Reveal"
 SHOW_ME = "Show me"
