@@ -35,7 +35,7 @@ HANDLES = {
     "steps": Handle("Updates", (40, 80, 120, 200, 400)),
 }
 CHOICES = {
-    "level": (
+    "ratio": (
         "Weights",
         {
             "none": "none",
@@ -69,8 +69,8 @@ WORDS: dict[str, Any] = {
     "worse": f"{_ENDS}: worse by {{gain}} over {{seeds}} seeds.",
     "same": f"{_ENDS}: {{seeds}} seeds show no difference, {{gain}}.",
     "corrections": {
-        f"{level} {bound}": Experiment(level=level, bound=bound, threshold=999).named().replace("999", "{threshold}")
-        for level in ("token", "sequence", "geometric")
+        f"{ratio} {bound}": Experiment(ratio=ratio, bound=bound, threshold=999).named().replace("999", "{threshold}")
+        for ratio in ("token", "sequence", "geometric")
         for bound in ("cap", "mask", "band", "reject")
     },
     "toy": "A toy, trained in your browser: fewer than 2,000 weights answer 36 prompts.",
@@ -142,12 +142,12 @@ SCENARIOS = (
     Scenario(
         "Long answers: the product",
         "Eight ratios multiplied: few answers carry the gradient.",
-        {"length": 8, "level": "sequence"},
+        {"length": 8, "ratio": "sequence"},
     ),
     Scenario(
         "Long answers: the geometric mean",
         "The same gap, and every answer counts alike.",
-        {"length": 8, "level": "geometric"},
+        {"length": 8, "ratio": "geometric"},
     ),
     Scenario(
         "k1 as a penalty",

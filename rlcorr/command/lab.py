@@ -10,7 +10,7 @@ from rlcorr.lab.experiment import TWO_SIDED
 from rlcorr.lab.outcome import ending, sentence
 
 THRESHOLDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-WIDTHS = (12, 10, 18, 10)
+WIDTHS = (12, 10, 24, 8)
 
 
 @dataclass(frozen=True)

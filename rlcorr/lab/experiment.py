@@ -36,8 +36,8 @@ class Experiment:
     its whole distribution, as vLLM does unless asked otherwise."""
     length: int = 3
     """Tokens of an answer, each a digit that must be right."""
-    level: Level = "token"
-    """Level of the importance weights, a name in `LEVELS`; none: every weight is 1."""
+    ratio: Level = "token"
+    """What is weighted by: a level of `rlcorr.weights.LEVELS`; none: every weight is 1."""
     bound: Bound = "cap"
     """cap: a weight above the threshold becomes the threshold. mask: it becomes 0. band: so does one below its
     inverse. reject: as band, and every weight inside is 1."""
@@ -53,7 +53,7 @@ class Experiment:
     seeds: int = 8
 
     def __post_init__(self) -> None:
-        for name, allowed in (("level", Level), ("bound", Bound), ("penalty", Penalty), ("optimizer", Optimizer)):
+        for name, allowed in (("ratio", Level), ("bound", Bound), ("penalty", Penalty), ("optimizer", Optimizer)):
             member(name, getattr(self, name), allowed)
         for name, low, high in (
             ("lag", 0, MAX_LAG), ("length", 1, len(DIGITS)), ("steps", 1, MAX_STEPS), ("seed", 0, 2**31),
@@ -74,15 +74,15 @@ class Experiment:
     def named(self) -> str:
         """Return the correction in words, such as "a cap of 2 on each ratio".
 
-        >>> Experiment(level="sequence", bound="mask", threshold=4).named()
+        >>> Experiment(ratio="sequence", bound="mask", threshold=4).named()
         'a mask above 4 on their product'
         """
         bound = {"cap": "a cap of", "mask": "a mask above", "band": "a band up to", "reject": "rejection above"}[
             self.bound
         ]
-        return f"{bound} {self.threshold:g} on {RATIOS[self.level]}"
+        return f"{bound} {self.threshold:g} on {RATIOS[self.ratio]}"
 
     def weights(self, threshold: float) -> Weights:
-        """Return the library's weights for a threshold. Needs a level."""
+        """Return the library's weights for a threshold. Needs a ratio to weight by."""
         lower = 1 / threshold if self.bound in TWO_SIDED else None
-        return Weights(self.level, threshold, lower, "truncate" if self.bound == "cap" else "mask")
+        return Weights(self.ratio, threshold, lower, "truncate" if self.bound == "cap" else "mask")

@@ -170,7 +170,7 @@ def _means(nets: int, d: Tensor, weights: Tensor, is_changed: Tensor, penalty: T
 
 def _weights(experiment: Experiment, arms: Sequence[float | None], d: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weights and which of them a bound has changed, (B, T): rows are arms, then seeds, prompts, answers."""
-    if experiment.level == "none":
+    if experiment.ratio == "none":
         return torch.ones_like(d), torch.zeros_like(mask)
     weights, is_changed = torch.ones_like(d), torch.zeros_like(mask)
     for rows, threshold in zip(torch.arange(len(d)).chunk(len(arms)), arms, strict=True):

@@ -71,16 +71,16 @@ def setting(name: str) -> Experiment:
     steps = max(row["step"] for row in rows)
     if name in STALE:
         staleness, updates, length = STALE[name]
-        e = replace(BASE, level="none", lag=staleness * updates, length=length, steps=min(400, steps * updates))
+        e = replace(BASE, ratio="none", lag=staleness * updates, length=length, steps=min(400, steps * updates))
         few = replace(e, seeds=FEW)
         tried = {
             rate: run(replace(few, learning_rate=rate), (None,)).k3[..., e.lag :].median().item() for rate in RATES
         }
         return replace(e, learning_rate=nearest(tried, k3_of(rows, staleness, steps)))
     if name == "smol_support":
-        return replace(BASE, level="none", lag=0, top_p=0.9, length=8, steps=steps)
+        return replace(BASE, ratio="none", lag=0, top_p=0.9, length=8, steps=steps)
     updates, length = NOISY[name]
-    e = replace(BASE, level="none", lag=0, length=length, steps=min(400, steps * updates))
+    e = replace(BASE, ratio="none", lag=0, length=length, steps=min(400, steps * updates))
     tried = {noise: run(replace(e, noise=noise, steps=1), (None,)).k3.mean().item() for noise in NOISES}
     return replace(e, noise=nearest(tried, k3_of(rows, 0, 1)))
 
@@ -92,15 +92,15 @@ def ends_of(e: Experiment, arm: str) -> Tensor | None:
     if arm in CLEAN:
         return ending(run(replace(e, lag=0, noise=0.0), (None,)).reward)[0]
     if arm in CAPS:
-        return ending(run(replace(e, level=CAPS[arm], bound="cap"), (2.0,)).reward)[0]
+        return ending(run(replace(e, ratio=CAPS[arm], bound="cap"), (2.0,)).reward)[0]
     if arm == "decoupled_token_icepop":
-        return ending(run(replace(e, level="token", bound="band"), (3.0,)).reward)[0]
+        return ending(run(replace(e, ratio="token", bound="band"), (3.0,)).reward)[0]
     if arm == "skyrl_geo_mask":
-        return ending(run(replace(e, level="geometric", bound="reject"), (1.01,)).reward)[0]
+        return ending(run(replace(e, ratio="geometric", bound="reject"), (1.01,)).reward)[0]
     kind, _, share = arm.rpartition("_")
     if kind not in RULES:
         return None
-    rule = replace(e, level=RULES[kind], bound="reject")
+    rule = replace(e, ratio=RULES[kind], bound="reject")
     threshold = THRESHOLDS[int((kept_at_thresholds(rule) - int(share) / 100).abs().argmin())]
     return ending(run(rule, (threshold,)).reward)[0]
 
@@ -119,7 +119,7 @@ def predict() -> dict[str, Any]:
         ends = {arm: values for arm in arms if (values := ends_of(e, arm)) is not None}
         predicted[name] = entry(asdict(e), ends)
         print(name, e.lag, f"{e.learning_rate:.3g}", f"{e.noise:.3g}", predicted[name]["order"], flush=True)
-    e = replace(BASE, level="none", lag=0, length=8, steps=16)
+    e = replace(BASE, ratio="none", lag=0, length=8, steps=16)
     ends = {arm: ending(run(replace(e, learning_rate=rate), (None,)).reward)[0] for arm, rate in PILOT.items()}
     predicted["smol_pilot"] = entry(asdict(e), ends)
     return predicted

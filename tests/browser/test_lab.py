@@ -10,6 +10,10 @@ TRAINED = """() => {
   const title = document.querySelector(".rl-lab-title"), lab = document.querySelector(".rl-lab")?.parentElement.lab
   return title?.textContent.includes("ends at") && JSON.stringify(lab.settings) === JSON.stringify(lab.data.settings)
 }"""
+LINE = """() => {  // its middle; each result of the sweep draws it anew
+  const box = [...document.querySelectorAll(".rl-lab-over_threshold .shapelayer path")].at(-1)?.getBoundingClientRect()
+  return box?.height && [box.x + box.width / 2, box.y + box.height / 2]
+}"""
 STEPS = "&steps=40"  # few, so that two cores are done soon
 
 
@@ -51,7 +55,7 @@ def test_a_reader_plays_moves_every_handle_and_goes_back(page: Page, url: str) -
         assert f"{key}={settings(page)[key]:g}" in page.url, key
         shown.append(page.url)
     for label, key, value in (
-        ("Weights", "level", "sequence"), ("Outside", "bound", "mask"), ("KL penalty", "penalty", "k2"),
+        ("Weights", "ratio", "sequence"), ("Outside", "bound", "mask"), ("KL penalty", "penalty", "k2"),
         ("Optimizer", "optimizer", "sgd"),
     ):  # fmt: skip
         page.get_by_role("combobox", name=label).select_option(value)
@@ -66,14 +70,14 @@ def test_a_reader_plays_moves_every_handle_and_goes_back(page: Page, url: str) -
         page.go_back()
         page.wait_for_url(before)
         title(page)
-    assert settings(page)["level"] == "sequence"
+    assert settings(page)["ratio"] == "sequence"
     page.go_forward()
     page.wait_for_url(shown[-3])
     title(page)
 
 
 def test_playing_pausing_stepping_and_other_seeds(page: Page, url: str) -> None:
-    first = opened(page, f"{url}/?view=lab&steps=400&level=token")
+    first = opened(page, f"{url}/?view=lab&steps=400&ratio=token")
     name = page.locator(".rl-lab-title")
     page.get_by_role("button", name="Play").click()
     expect(name).to_contain_text("of 400")
@@ -94,9 +98,7 @@ def test_playing_pausing_stepping_and_other_seeds(page: Page, url: str) -> None:
 def test_the_line_over_the_threshold_is_dragged_and_the_map_is_clicked(page: Page, url: str) -> None:
     opened(page, f"{url}/?view=lab{STEPS}")
     page.locator(".rl-lab-over_threshold").scroll_into_view_if_needed()
-    line = page.locator(".rl-lab-over_threshold .shapelayer path").last.bounding_box()
-    assert line is not None
-    x, y = line["x"] + line["width"] / 2, line["y"] + line["height"] / 2
+    x, y = page.wait_for_function(LINE).json_value()
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x - 60, y, steps=5)
@@ -121,7 +123,7 @@ def test_a_card_opens_its_setting_whatever_was_set_before(page: Page, url: str) 
 
 
 def test_what_the_address_cannot_have_is_said_and_the_rest_holds(page: Page, url: str) -> None:
-    opened(page, f"{url}/?view=lab{STEPS}&lag=99&learning_rate=x&level=tok&noise=0.5")
+    opened(page, f"{url}/?view=lab{STEPS}&lag=99&learning_rate=x&ratio=tok&noise=0.5")
     said = page.locator("[data-testid=stAlert]").all_inner_texts()
     assert any("lag must be 0 to 64; got 99. Using 16." in sentence for sentence in said)
     assert any("learning_rate='x' is not a number; using 0.05." in sentence for sentence in said)

@@ -104,7 +104,7 @@ def draw(p: Tensor, top_p: float, number: float) -> int:
 
 
 def weights(e: Experiment, d: Tensor, threshold: float) -> Tensor:
-    x = {"token": d, "sequence": d.sum().expand_as(d), "geometric": d.mean().expand_as(d)}[e.level].exp()
+    x = {"token": d, "sequence": d.sum().expand_as(d), "geometric": d.mean().expand_as(d)}[e.ratio].exp()
     if e.bound == "cap":
         return x.clamp(max=threshold)
     low = 1 / threshold if e.bound in ("band", "reject") else 0
@@ -114,11 +114,11 @@ def weights(e: Experiment, d: Tensor, threshold: float) -> Tensor:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"lag": 3, "level": "token"},
-        {"lag": 4, "level": "sequence", "bound": "mask", "threshold": 1.5, "noise": 1.0},
-        {"lag": 2, "level": "geometric", "bound": "band", "threshold": 1.1, "top_p": 0.8, "length": 5},
+        {"lag": 3, "ratio": "token"},
+        {"lag": 4, "ratio": "sequence", "bound": "mask", "threshold": 1.5, "noise": 1.0},
+        {"lag": 2, "ratio": "geometric", "bound": "band", "threshold": 1.1, "top_p": 0.8, "length": 5},
         {"lag": 1, "penalty": "k1", "penalty_coef": 1.0, "optimizer": "sgd", "learning_rate": 5.0},
-        {"lag": 2, "level": "sequence", "bound": "reject", "threshold": 1.3, "penalty": "k2"},
+        {"lag": 2, "ratio": "sequence", "bound": "reject", "threshold": 1.3, "penalty": "k2"},
         {"lag": 1, "penalty": "k3", "noise": 0.5},
         {"lag": 1, "penalty": "k3+"},
     ],
@@ -164,7 +164,7 @@ def test_an_outcome_is_a_mean_with_students_interval() -> None:
         ({"noise": math.nan}, "noise must be a number from 0 to 10; got nan"),
         ({"top_p": 0}, "top_p must be a number above 0, at most 1; got 0"),
         ({"learning_rate": 0}, "learning_rate must be a number above 0"),
-        ({"level": "tokens"}, "Did you mean 'token'?"),
+        ({"ratio": "tokens"}, "Did you mean 'token'?"),
         ({"bound": "band", "threshold": 0.5}, "needs a threshold of at least 1; got 0.5"),
     ],
 )

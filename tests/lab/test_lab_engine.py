@@ -24,7 +24,7 @@ fs.writeFileSync(answered, JSON.stringify(JSON.parse(fs.readFileSync(asked)).map
 """
 OPTIONS = {
     "lag": (0, 1, 8, 16, 32), "noise": (0.0, 0.0, 0.5, 2.0), "top_p": (1.0, 1.0, 0.9), "length": (1, 3, 5, 8),
-    "level": ("none", "token", "sequence", "geometric"), "bound": ("cap", "mask", "band", "reject"),
+    "ratio": ("none", "token", "sequence", "geometric"), "bound": ("cap", "mask", "band", "reject"),
     "threshold": (1.0, 1.5, 8.0),
     "penalty": ("none", "k1", "k2", "k3", "k3+"), "penalty_coef": (0.01, 0.1, 1.0), "optimizer": ("adamw", "sgd"),
 }  # fmt: skip

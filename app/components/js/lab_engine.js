@@ -205,22 +205,22 @@ export const labEngine = () => {
     k3: [(x) => k3(-x), (x) => 1 - Math.exp(-clamped(x))], "k3+": [(x) => k3(-x), (x) => x],
   }
   // Return which log w a bound changes, and what turns the others and these into weights. `threshold` null: no weights.
-  const boundOf = ({ level, bound }, threshold) => {
-    const isWeighted = level !== "none" && threshold !== null, isTwoSided = bound === "band" || bound === "reject"
+  const boundOf = ({ ratio, bound }, threshold) => {
+    const isWeighted = ratio !== "none" && threshold !== null, isTwoSided = bound === "band" || bound === "reject"
     const top = isWeighted ? Math.log(threshold) : Infinity, bottom = isWeighted && isTwoSided ? -top : -Infinity
     return { isOutside: (log) => log > top || log < bottom, isRatio: isWeighted && bound !== "reject", outside: bound === "cap" ? threshold : 0 }
   }
 
   // A training run: `step` returns the numbers before its update, as the curves of rlcorr.lab have them.
   const newRun = (experiment, threshold, seed) => {
-    const { lag, noise, top_p: topP, length, level, penalty, penalty_coef: coef } = experiment
+    const { lag, noise, top_p: topP, length, ratio, penalty, penalty_coef: coef } = experiment
     const net = start(seed, length), right = targetsOf(length), { out } = net, count = PROMPTS * ANSWERS * length
     const update = (experiment.optimizer === "sgd" ? sgd : adamw)(experiment.learning_rate)
     const { isOutside, isRatio, outside } = boundOf(experiment, threshold), [value, slope] = PENALTIES[penalty] ?? []
     const history = [], chosen = chooser(topP), g = new Float64Array(PROMPTS * out), learns = new Uint8Array(PROMPTS)
     const drawn = new Int32Array(ANSWERS * length), score = new Float64Array(ANSWERS), d = new Float64Array(length)
     const q = new Float64Array(PROMPTS * out)
-    const isPerAnswer = level === "sequence" || level === "geometric"
+    const isPerAnswer = ratio === "sequence" || ratio === "geometric"
     let reference = null, steps = 0
     const sample = (uniform, prompt) => {
       const numbers = drawn.length
@@ -246,7 +246,7 @@ export const labEngine = () => {
     const ofAnswer = () => {
       let sum = 0
       for (let t = 0; t < length; t++) sum += d[t]
-      return level === "sequence" ? sum : sum / length
+      return ratio === "sequence" ? sum : sum / length
     }
     const step = () => {
       const now = forward(net), sums = { w: 0, w2: 0, clipped: 0, ratio: 0, k3: 0, penalty: 0, kl: 0 }
@@ -269,14 +269,14 @@ export const labEngine = () => {
           }
           const log = isPerAnswer ? ofAnswer() : 0, exp = isPerAnswer ? Math.exp(clamped(log)) : 0
           for (let t = 0; t < length; t++) {
-            const at = (prompt * length + t) * BASE + drawn[j * length + t], ratio = Math.exp(clamped(d[t]))
+            const at = (prompt * length + t) * BASE + drawn[j * length + t], r = Math.exp(clamped(d[t]))
             const isOut = isOutside(isPerAnswer ? log : d[t])
-            const w = isOut ? outside : !isRatio ? 1 : isPerAnswer ? exp : ratio
+            const w = isOut ? outside : !isRatio ? 1 : isPerAnswer ? exp : r
             sums.w += w
             sums.w2 += w * w
             sums.clipped += isOut
-            sums.ratio += ratio
-            sums.k3 += k3(d[t], ratio)
+            sums.ratio += r
+            sums.k3 += k3(d[t], r)
             g[at] -= w * score[j] / count
             if (value) {
               const delta = now[at] - reference[at]

@@ -32,12 +32,12 @@ const jobsOf = (lab) => {
   const arm = (experiment, threshold, count) => seeds(count).map((seed) => [experiment, threshold, seed])
   const hero = seeds(SEEDS).flatMap((seed) => [[of, null, seed], [of, chosenOf(settings), seed]])
   const isNear = (a, b) => Math.abs(Math.log(a / settings.threshold)) - Math.abs(Math.log(b / settings.threshold))
-  const sweep = settings.level === "none" ? [] : [...lab.thresholds].sort(isNear).flatMap((threshold) => arm(of, threshold, SEEDS))
+  const sweep = settings.ratio === "none" ? [] : [...lab.thresholds].sort(isNear).flatMap((threshold) => arm(of, threshold, SEEDS))
   const cell = (age, rate) => [null, chosenOf(settings)].flatMap((t) => arm({ ...of, lag: age, learning_rate: rate }, t, MAP_SEEDS))
-  const map = settings.level === "none" ? [] : lab.data.ages.flatMap((age) => lab.rates.flatMap((rate) => cell(age, rate)))
+  const map = settings.ratio === "none" ? [] : lab.data.ages.flatMap((age) => lab.rates.flatMap((rate) => cell(age, rate)))
   return [...hero, ...sweep, ...map].filter((job) => !lab.trained.has(keyOf(job)))
 }
-const chosenOf = ({ level, threshold }) => (level === "none" ? null : threshold)
+const chosenOf = ({ ratio, threshold }) => (ratio === "none" ? null : threshold)
 
 // Return the curves of an arm: one per seed that is trained.
 const runsOf = (lab, experiment, threshold, count) => Array.from({ length: count }, (_, k) => lab.trained.get(
@@ -117,10 +117,10 @@ const titleOf = ({ data: { words }, settings, shown }, [before, after]) => {
   if (before.length < SEEDS || after.length < SEEDS) return words.training
   if (shown < settings.steps) return filledIn(words.playing, { step: shown, steps: settings.steps })
   const ends = before.map(ending), others = after.map(ending), values = { before: mean(ends).toFixed(2), after: mean(others).toFixed(2), seeds: SEEDS }
-  if (settings.level === "none") return filledIn(words.uncorrected, values)
+  if (settings.ratio === "none") return filledIn(words.uncorrected, values)
   const gain = estimate(others.map((x, k) => x - ends[k]))
   const how = Math.abs(gain.mean) <= gain.half ? "same" : gain.mean > 0 ? "better" : "worse"
-  const named = filledIn(words.corrections[`${settings.level} ${settings.bound}`], { threshold: settings.threshold })
+  const named = filledIn(words.corrections[`${settings.ratio} ${settings.bound}`], { threshold: settings.threshold })
   return filledIn(words[how], { ...values, named, gain: `${signed(gain.mean)} [${signed(gain.mean - gain.half)}, ${signed(gain.mean + gain.half)}]` })
 }
 
@@ -246,8 +246,8 @@ const showHandles = (lab, data) => {
 const showSettings = ({ settings, sliders, choices }) => {
   for (const [key, { select }] of Object.entries(choices)) select.value = settings[key]
   sliders.penalty_coef.hidden = settings.penalty === "none"
-  sliders.threshold.hidden = settings.level === "none"
-  choices.bound.hidden = settings.level === "none"
+  sliders.threshold.hidden = settings.ratio === "none"
+  choices.bound.hidden = settings.ratio === "none"
 }
 
 // Show the Lab with the settings of `data`. `tell.moved` gets settings that somebody has changed: name → value.
