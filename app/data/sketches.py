@@ -12,7 +12,7 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
-from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
+from rlcorr.gradients.kl_losses import KLGradientReport, kl_report
 from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
 from rlcorr.gradients.toy import small_world
@@ -20,7 +20,6 @@ from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients
 
-KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
 BATCH_SIZES = tuple(2**power for power in range(4, 17))
 """Answers in a batch. Everything is measured for all sizes at once, which costs little more than for one."""
 Identity = tuple[corrections.Identity, recorded.Stamp]
@@ -117,9 +116,15 @@ def all_presets(measured: Sketched) -> report.Ranking:
     return report.compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
 
 
-@cached(32, lambda measured, next_tokens, target: (measured.identity, target))
-def kl_losses(measured: Sketched, next_tokens: NextTokens, target: Target) -> dict[str, KLGradientReport]:
-    return {name: kl_report(next_tokens, name, target) for name in KL_LOSSES}
+def reference_tokens(measured: Sketched) -> NextTokens:
+    """Return the positions with all next tokens, of a step that has them."""
+    assert measured.sketch.next_tokens is not None
+    return measured.sketch.next_tokens
+
+
+@cached(32, lambda measured, loss: (measured.identity, loss))
+def kl_loss(measured: Sketched, loss: str) -> KLGradientReport:
+    return kl_report(reference_tokens(measured), loss)
 
 
 @cached(64, _over_bound, "Enumerating the toy …")

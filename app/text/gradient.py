@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.kl_losses import Target
 from rlcorr.gradients.report import Choice
 from rlcorr.gradients.sketch import SampledSketch, SampledUnits, Sketch
 from rlcorr.types import TokenBatch
@@ -105,26 +104,6 @@ DECOMPOSED = (
     "How far each part of the correction moves the gradient, measured on the same responses. weights: from exact "
     "product weights to this level of weights, or to none. truncation: the thresholds of the weights. rejection: the "
     "rules. denominator: dividing by the kept tokens, and normalised weights."
-)
-KL_TITLE = "##### k2 or k3? The value of a KL estimator is not its gradient"
-KL_ADVICE = (
-    "As a loss, use k2 or k3+. k3+ has the value of k3 and the gradient of k2. Use plain k3 for measuring only: as a "
-    "loss it follows the gradient of the other KL."
-)
-KL_TARGET, KL_DIRECTION = "KL to", "Direction"
-KL = (
-    "KL penalties as losses, at {count} recorded positions for which the probabilities of all next tokens are known. "
-    "So the expectation over tokens is exact. k2 follows ∇KL(π_θ‖target), k3 follows the other KL, and the expected "
-    "gradient of k1 is 0. The number above the bars is the length of the gradient divided by that of ∇KL(π_θ‖target)."
-)
-KL_NUMBERS = {
-    "cosine": "Cosine between the loss's expected gradient and ∇KL(π_θ‖target).",
-    "length": "Length of the loss's expected gradient, divided by that of ∇KL(π_θ‖target).",
-    "noise of a token": "Standard deviation of the gradient of one sampled token, in units of ∇KL(π_θ‖target).",
-}
-TARGETS: dict[str, Target] = {"the reference model": "ref", "the sampler's policy": "rollout"}
-NO_DISTRIBUTION = (
-    "This run has no recorded distribution of {target} at that step, so there is no exact gradient to compare with."
 )
 NOISE_REFERENCE = (
     "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "

@@ -10,7 +10,7 @@ import streamlit as st
 from components.live_part import ANSWER, LiveContent, Number, Picture, live_part
 from components.picture import picture
 from controls import strips
-from controls.choosing import batch_size_slider, buttons, folding
+from controls.choosing import batch_size_slider, folding
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
 from data import sketches, studies
@@ -21,7 +21,7 @@ from data.recorded import Selection
 from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
-from text.formatting import plain, table
+from text.formatting import plain
 
 from rlcorr import CorrectionConfig
 from rlcorr.bounds import is_ratio
@@ -56,7 +56,7 @@ class Shown:
 
 
 def show(selection: Selection) -> None:
-    """Show the live part, and below it the choices and the KL losses."""
+    """Show the live part, and below it the choices."""
     if selection.step is None:
         st.info(phrases.NO_STEPS)
         return
@@ -79,7 +79,6 @@ def show(selection: Selection) -> None:
     st.caption(say.measured_on(measured.batch, measured.sketch))
     if isinstance(measured.sketch, ExactSketch) and measured.sketch.finite_population_factor:
         st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
-    _kl(measured, selection.source)
 
 
 def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionConfig) -> None:
@@ -127,30 +126,6 @@ def _toy(shown: Shown, config: CorrectionConfig, source: str) -> None:
     figure = gradients.exact_curves(exact, of_ratio=is_ratio(config, b.id), at=b.value)
     caption = say.TOY.format(gap=shown.measured.gap, size=shown.batch_size)
     picture(say.TOY_TITLE, figure, key="toy_curves", caption=caption, source=source)
-
-
-def _kl(measured: sketches.Sketched, source: str) -> None:
-    st.markdown(say.KL_TITLE)
-    st.markdown(say.KL_ADVICE)
-    picked = buttons("kl_target", say.KL_TARGET, list(say.TARGETS))
-    target = say.TARGETS[picked]
-    tokens = measured.sketch.next_tokens
-    recorded = {} if tokens is None else {"ref": tokens.ref_log_probs, "rollout": tokens.rollout_log_probs}
-    if tokens is None or recorded[target] is None:
-        st.info(plain(say.NO_DISTRIBUTION.format(target=picked)))
-        return
-    reports = sketches.kl_losses(measured, tokens, target)
-    left, right = st.columns([3, 2], gap="medium")
-    with left:
-        caption = say.KL.format(count=len(tokens.log_probs))
-        picture(say.KL_DIRECTION, gradients.kl_directions(reports), key="kl", caption=caption, source=source)
-    with right:
-        rows = [[name, _range(loss.cosine), _range(loss.length), _range(loss.noise)] for name, loss in reports.items()]
-        st.html(table(["loss", *say.KL_NUMBERS], rows, say.KL_NUMBERS))
-
-
-def _range(interval: Interval) -> str:
-    return f"{say.short(interval.value)} ({say.short(interval.low)}\u00a0to\u00a0{say.short(interval.high)})"
 
 
 # --- the live part ---

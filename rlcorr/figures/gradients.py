@@ -1,4 +1,4 @@
-"""Figures of gradients: progress over a threshold, presets by progress or by bias and noise, and KL losses."""
+"""Figures of gradients: progress over a threshold, and presets by progress or by bias and noise."""
 
 import itertools
 import math
@@ -19,7 +19,6 @@ from rlcorr.figures.canvas import (
     bars_with_errors,
     fade,
     figure,
-    grouped_bars,
     line,
     literal,
     row_plot,
@@ -30,7 +29,6 @@ from rlcorr.figures.canvas import (
 )
 from rlcorr.figures.thresholds import cursor
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
@@ -140,22 +138,6 @@ def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
     """Draw one bar per part with its 95 % interval."""
     bars = bars_with_errors("parts", parts, ACROSS[0])
     return figure([bars], height=320, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
-
-
-def kl_directions(reports: Mapping[str, KLGradientReport]) -> Figure:
-    """Draw the cosine of the expected gradient of each KL loss with the gradients of both KLs, with 95 % bars.
-
-    Above the bars is the length of the gradient, divided by that of the true one. A direction without a length means
-    nothing.
-    """
-    forward = {name: report.cosine for name, report in reports.items()}
-    reverse = {name: report.reverse_cosine for name, report in reports.items()}
-    groups = [
-        bars_with_errors("with ∇KL(π_θ‖target)", forward, KEPT),
-        bars_with_errors("with ∇KL(target‖π_θ)", reverse, ACROSS[6]),
-    ]
-    lengths = [{"x": name, "text": f"×{report.length.value:.2g}", "y": 1} for name, report in reports.items()]
-    return grouped_bars(groups, y={"title_text": "cosine", "range": [-1.05, 1.3]}, notes=lengths)
 
 
 def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, of: str = "95 %") -> list[Part]:

@@ -155,7 +155,6 @@ def test_a_best_preset_or_threshold_that_the_answers_do_not_tell_is_not_named(ex
     cannot = f"these {PROMPTS} prompts cannot tell which preset is best, or whether any is better than no correction."
     assert f"With 256 answers in a batch, {cannot} That would take " in sentences
     assert "makes the most progress" not in sentences
-    assert "As a loss, use k2 or k3+." in sentences
     curve = pictures(at)["Progress of this step at each threshold"]
     assert [shape["line"].get("dash") for shape in curve["layout"]["shapes"]] == ["dot"]
     assert "Best threshold for each batch size" not in pictures(at)

@@ -9,7 +9,6 @@ import torch
 
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import Choice, GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
@@ -169,17 +168,6 @@ def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:
     assert figure.layout.yaxis.range[0] == pytest.approx(edge)
     assert list(figure.data[0].y) == pytest.approx([10**edge, 2])
     assert all(end > 0 for shape in figure.layout.shapes for end in (shape.x0, shape.y0))
-
-
-def test_kl_directions() -> None:
-    forward = KLGradientReport(*[Interval(0.5, 0.4, 0.7)] * 4)
-    other = replace(forward, cosine=Interval(1.0, 1.0, 1.0), length=Interval(0.06, 0.05, 0.07))
-    figure: Any = gradients.kl_directions({"k2": other, "k3": forward})
-    first, second = figure.data
-    assert (list(first.x), list(first.y)) == (["k2", "k3"], [1, 0.5])
-    assert list(first.error_y.array) == pytest.approx([0, 0.2])
-    assert list(second.y) == [0.5, 0.5]
-    assert [note.text for note in figure.layout.annotations] == ["×0.06", "×0.5"]
 
 
 def test_exact_curves() -> None:
