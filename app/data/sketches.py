@@ -14,8 +14,7 @@ from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
 from rlcorr.gradients.kl_losses import KLGradientReport, kl_report
 from rlcorr.gradients.sketch import NextTokens, Sketch
-from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
-from rlcorr.gradients.toy import small_world
+from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
 from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients
@@ -33,8 +32,6 @@ class Sketched:
     """The key for caches: the step, and the state of the sketch's file."""
     batch: TokenBatch
     sketch: Sketch
-    gap: float
-    """The size of the recorded log-ratios; the toy uses the same."""
 
 
 def _identity(run: Path, step: int) -> Identity:
@@ -59,7 +56,7 @@ def sketched(run: Path, step: int) -> Sketched:
         batch, sketch = read_gradients(run, step)
     except UsageError as error:
         raise UsageError(str(error).replace(run.name, uploads.shown_name(run.name))) from error
-    return Sketched(_identity(run, step), batch, sketch, spread_of(recorded.step(run, step).batch))
+    return Sketched(_identity(run, step), batch, sketch)
 
 
 def reported(measured: Sketched, config: CorrectionConfig) -> report.GradientReport:
@@ -73,22 +70,13 @@ def reported(measured: Sketched, config: CorrectionConfig) -> report.GradientRep
 @cached(16, _over_bound)
 def measured_at(
     measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds: tuple[float, ...]
-) -> list[tuple[report.GradientReport, report.Decomposition]]:
-    """Return `reported` and `decomposed` at each threshold of this bound, whatever its present value."""
-    samples, parts, reports = _samples(measured), {}, []
+) -> list[report.GradientReport]:
+    """Return `reported` at each threshold of this bound, whatever its present value."""
+    samples, reports = _samples(measured), []
     for threshold in thresholds:
-        of_threshold = report.stages(at_threshold(config, threshold, bound))
-        # Keep this threshold's stages only: most are the same at the next one, and all together are too large.
-        parts = {stage: parts.get(stage) or _contribution_anew(measured, stage) for stage in of_threshold}
-        whole, in_order = parts[of_threshold[-1]], [parts[stage] for stage in of_threshold]
-        of_whole = report.report_of(report.samples_of(whole, samples, BATCH_SIZES))
-        reports.append((of_whole, report.decomposition(in_order, samples)))
+        whole = _contribution_anew(measured, at_threshold(config, threshold, bound))
+        reports.append(report.report_of(report.samples_of(whole, samples, BATCH_SIZES)))
     return reports
-
-
-def decomposed(measured: Sketched, config: CorrectionConfig) -> report.Decomposition:
-    """Return the parts of the bias. The first two stages do not depend on a bound, so they are cached."""
-    return report.decomposition([_contribution(measured, stage) for stage in report.stages(config)], _samples(measured))
 
 
 def compared(
@@ -127,17 +115,12 @@ def kl_loss(measured: Sketched, loss: str) -> KLGradientReport:
     return kl_report(reference_tokens(measured), loss)
 
 
-@cached(64, _over_bound, "Enumerating the toy …")
-def toy(measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds: list[float], size: int) -> ToySweep:
-    return toy_sweep(small_world(measured.gap), config, thresholds, size, bound)
-
-
 def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:
     (contribution,) = contributions.contributions(measured.batch, measured.sketch, [config])
     return contribution
 
 
-_contribution = cached(128, _of_config)(_contribution_anew)
+_contribution = cached(32, _of_config)(_contribution_anew)
 
 
 @cached(8, lambda measured: measured.identity)

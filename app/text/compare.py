@@ -19,14 +19,12 @@ CONFIGURATIONS, RUNS = MODES = ("two configurations", "two runs")
 MODE = "Compare"
 SWAP = "Swap A and B"
 
-SAME_TOKENS = "A and B train on the same tokens."
-OTHER_TOKENS = "A and B differ on {share} of the tokens."
-MORE = "With {size:,} answers in a batch, {better} makes more progress: its η is {difference} above that of {other}."
+UNKNOWN = "Which is better, the data of this step do not tell."
+MORE = "A step of {better} on {size:,} answers makes more progress: η is {difference} above that of {other}."
 NOT_SIGNIFICANT = (
-    "With {size:,} answers in a batch, A and B do not differ significantly in progress: η of B minus η of A is "
-    "{difference}."
+    "A step on {size:,} answers does not tell A from B: their progress (η) differs by {difference}, B minus A."
 )
-SAME_PROGRESS = "With {size:,} answers in a batch, A and B make the same progress (η)."
+SAME_PROGRESS = "A step of A or of B on {size:,} answers makes the same progress (η)."
 
 AGREEMENT = {
     "Differ on": "Share of the response tokens that only one of the two trains on.",
@@ -61,12 +59,6 @@ GRADIENT = (
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
     "do not differ significantly."
 )
-GRADIENT_BARS_TITLE, GRADIENT_DIFFERENCES_TITLE = "Progress, bias, noise", "B − A"
-GRADIENT_BARS = "A and B, with 95 % bars. Bias and noise are in units of the on-policy gradient. Progress is a share."
-GRADIENT_DIFFERENCES = (
-    "B − A of these numbers and of the cosine. If a bar contains 0, A and B do not differ significantly. If it is to "
-    "the left of 0, B is smaller."
-)
 BETWEEN = {
     "Cosine, A with B": "Cosine between the gradients of A and B on this batch. 1: they have the same direction.",
     "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
@@ -97,11 +89,6 @@ def agreement(masks: Agreement) -> dict[str, str]:
     """Return label → text, in the order of AGREEMENT."""
     counts = (f"{count:,}" for count in (masks.only_a, masks.only_b, masks.neither))
     return dict(zip(AGREEMENT, (percent(masks.differing), number(masks.jaccard), *counts), strict=True))
-
-
-def answer(masks: Agreement) -> str:
-    """Return a sentence, in plain text, about the tokens on which A and B differ."""
-    return OTHER_TOKENS.format(share=percent(masks.differing)) if masks.differing else SAME_TOKENS
 
 
 def advice(progress: Interval, size: int) -> str:

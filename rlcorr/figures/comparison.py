@@ -12,17 +12,12 @@ from rlcorr.figures.canvas import (
     KEPT,
     REJECTED,
     Figure,
-    bars_with_errors,
     fade,
     figure,
-    grouped_bars,
     line,
-    rows_with_errors,
     tail_curve,
 )
 from rlcorr.figures.cells import CELLS, density, log_prob_pair, ratio_density, token_map
-from rlcorr.figures.gradients import USUAL, size_index
-from rlcorr.gradients.report import GradientComparison
 from rlcorr.types import CorrectionResult, TokenBatch
 
 COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}
@@ -72,31 +67,6 @@ def weights_against(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult)
     axis = ratio_axis(span) | {"constrain": "domain"}
     x, y = ({"title_text": f"weight in {name}", **axis} for name in COLOURS)
     return figure([cells, diagonal], height=300, x=x, y=y | {"scaleanchor": "x"}, notes=[note] if left_out else [])
-
-
-def gradient_bars(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
-    """Draw progress, bias and noise of both corrections with 95 % bars."""
-    size = size_index(batch_size, compared.a)
-    groups = []
-    for (name, colour), report in zip(COLOURS.items(), (compared.a, compared.b), strict=True):
-        parts = {"progress": report.progress[size], "bias": report.relative_bias, "noise": report.noise[size]}
-        groups.append(bars_with_errors(name, parts, colour))
-    return grouped_bars(groups, y={"title_text": "η; in units of the on-policy gradient", "rangemode": "tozero"})
-
-
-def differences(compared: GradientComparison, batch_size: int = USUAL) -> Figure:
-    """Draw B − A of progress, bias, noise and cosine, with the 95 % interval of the paired difference.
-
-    At 0 the two corrections are equal.
-    """
-    size = size_index(batch_size, compared.a)
-    parts = {"cosine": compared.cosine, "noise": compared.noise[size], "bias": compared.bias}
-    parts["progress"] = compared.progress[size]
-    points = {"type": "scatter", "mode": "markers", "marker": {"color": COLOURS["B"], "size": 9}}
-    rows = rows_with_errors("B − A", parts, COLOURS["B"], "%{x:.3g}", thickness=2, **points)
-    zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": REJECTED}}
-    x = {"title_text": "B − A"}
-    return figure([rows], height=300, x=x, y={"type": "category", "showgrid": False}, shapes=[zero])
 
 
 # --- two batches ---

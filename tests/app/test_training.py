@@ -146,7 +146,7 @@ def test_a_study_with_its_outcomes(studies: Path) -> None:
     drawn = pictures(at)
     assert list(drawn) == ["Reward at the end, minus reward without a correction", "Reward", "k3", "Kept tokens"]
     # Differences 0.4 and 0.3: 0.35 ± 12.706·0.0707/√2 = 0.635, with Student's t at one degree of freedom.
-    assert "1 of 1 do not differ significantly from no correction on 2 seeds." in said(at)
+    assert "Two seeds decide for none of the one." in said(at)
     (points,) = drawn["Reward at the end, minus reward without a correction"]["data"]
     assert (points["y"], points["x"]) == (["decoupled_token_is"], pytest.approx([0.35]))
     assert points["error_x"]["array"] == pytest.approx([0.6353], rel=1e-3)

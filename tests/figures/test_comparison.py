@@ -15,11 +15,8 @@ from two_corrections import (
     MASK,
     OLD,
     PAIRS,
-    POSITIVE,
     ROWS,
     RULE,
-    SKETCH,
-    TIS,
     by_loops,
     counted,
 )
@@ -27,7 +24,6 @@ from two_corrections import (
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis import comparison
 from rlcorr.figures import comparison as figures
-from rlcorr.gradients.report import compare_gradients
 from rlcorr.types import CorrectionResult
 
 
@@ -78,19 +74,3 @@ def test_tails_are_shares_of_each_batch() -> None:
         for x, y in zip(drawn.x, drawn.y, strict=True):
             assert y == pytest.approx((sizes >= x * (1 - 1e-9)).mean(), abs=1e-9)
     assert trace(figure, "A").x.max() == pytest.approx(np.abs(LOG_RATIO).max(), rel=1e-6)
-
-
-@pytest.mark.parametrize(("batch_size", "size"), [(16, 0), (1024, 1)])
-def test_bars_and_differences_show_the_numbers(batch_size: int, size: int) -> None:
-    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, batch_sizes=(16, 1024), replicates=40)
-    bars = trace(figures.gradient_bars(compared, batch_size), "B")
-    of_b = {"progress": compared.b.progress[size], "bias": compared.b.relative_bias, "noise": compared.b.noise[size]}
-    assert dict(zip(bars.x, bars.y, strict=True)) == {name: interval.value for name, interval in of_b.items()}
-    points = trace(figures.differences(compared, batch_size), "B − A")
-    shown = dict(zip(points.y, points.x, strict=True))
-    assert shown == {
-        "progress": compared.progress[size].value, "bias": compared.bias.value, "noise": compared.noise[size].value,
-        "cosine": compared.cosine.value,
-    }  # fmt: skip
-    ends = dict(zip(points.y, np.array(points.x) + np.array(points.error_x.array), strict=True))
-    assert ends["progress"] == pytest.approx(max(compared.progress[size].high, compared.progress[size].value))

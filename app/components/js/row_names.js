@@ -39,9 +39,10 @@ export const fitRowNames = ({ data, layout }, box, scale) => {
   const [rows] = data, room = width - margin.l - margin.r, halo = `0 0 2px ${ground(box)}`
   if (rows.type === "bar") Object.assign(rows, BAR_BELOW)
   const look = { xref: "paper", x: 0, xanchor: "left", showarrow: false, borderpad: 0, yshift: RAISED[rows.type] * scale }
-  layout.annotations = yaxis.ticktext.map((name, i) => {
+  const names = yaxis.ticktext.map((name, i) => {
     const font = { ...yaxis.tickfont, shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
     return { ...look, font, text: shortened(name, room), y: yaxis.tickvals[i] }
   })
+  layout.annotations = [...(layout.annotations ?? []), ...names]
   return box.clientWidth
 }
