@@ -48,7 +48,7 @@ class StudyTable:
     """Arm → the endpoint that was planned, with the control as many steps later as the other arms; empty without a
     plan."""
     planned: list[study_comparisons.Comparison]
-    """The comparisons that were planned."""
+    """The comparisons of this endpoint that were planned, and those with no correction that were not."""
 
 
 @cached(8, lambda: (study.FOLDER, recorded.stamp(study.FOLDER / "index.toml")))
@@ -76,8 +76,13 @@ def table(name: str) -> StudyTable:
         # The rewards of the control are compared later, but not its last weights, which are as old as the others'.
         later = study.delayed_control(entry, rows) if plan.steps else []
         endpoint = study_comparisons.endpoint_means([*rows, *later], plan)
-        compared = study_comparisons.compare_endpoints(rows, plan)
-        planned = [pair for pair in compared if (pair.arm, pair.against) in plan.primary]
+        named = {frozenset(pair) for pair in plan.primary}
+        planned = [
+            pair
+            for pair in study_comparisons.compare_endpoints(rows, plan)
+            if (pair.arm, pair.against) in plan.primary
+            or (pair.against in study_comparisons.NO_CORRECTION and {pair.arm, pair.against} not in named)
+        ]
     return StudyTable(
         rows, facts, source, study.outcomes(rows), study_comparisons.against_nothing(rows),
         study_comparisons.against_chance(rows, entry.by_chance), _predictions(rows, facts.get("progress", {})),

@@ -196,23 +196,27 @@ def measure(endpoint: Endpoint) -> str:
 def study_said(
     study: Study, planned: Sequence[Comparison], against_nothing: Sequence[Comparison], title: Title, arms: int
 ) -> tuple[str, list[str]]:
-    """Return a heading and lines, in Markdown, about a study with so many arms: the planned comparisons come first."""
+    """Return a heading and lines, in Markdown, about a study with so many arms.
+
+    `planned` has the comparisons by the endpoint that was planned; without a plan the reward decides.
+    """
     by_reward = verdict(against_nothing, title) if against_nothing else ""
-    if study.endpoint is None or not planned:
-        return by_reward or (ONE_ARM if arms == 1 else NO_REFERENCE), []
-    lines = [_planned(pair, title) for pair in planned]
+    primary = [pair for pair in planned if study.endpoint and (pair.arm, pair.against) in study.endpoint.primary]
+    lines = [_difference(pair, title) + ("" if pair in primary else ", not planned") for pair in planned]
+    if study.endpoint is None or not primary:
+        return by_reward or (ONE_ARM if arms == 1 else NO_REFERENCE), lines
     if by_reward:
         lines.append(BY_REWARD.format(verdict=by_reward))
     pairs = [
         f"{plain(title(pair.arm))} is {'above' if pair.difference.value > 0 else 'below'} {plain(title(pair.against))}"
-        for pair in planned
+        for pair in primary
         if pair.difference.tells
     ]
     heading = PLANNED_HEADING if pairs else NONE_SIGNIFICANT
     return heading.format(measure=measure(study.endpoint), pairs="; ".join(pairs)), lines
 
 
-def _planned(pair: Comparison, title: Title) -> str:
+def _difference(pair: Comparison, title: Title) -> str:
     value, low, high = (f"{x:+.2f}".replace("-", "\N{MINUS SIGN}") for x in astuple(pair.difference))
     difference = f"{value} ({low} to {high}, {pair.seeds} seeds)" + ("" if pair.difference.tells else ", not decided")
     return PLANNED.format(arm=plain(title(pair.arm)), against=plain(title(pair.against)), difference=difference)

@@ -213,7 +213,7 @@ def ranked(shown: Shown) -> Ranked:
     order, is_told = [names[index] for group in choice.groups for index in group], choice.over_nothing.tells
     progress = {name: ranking.reports[names.index(name)].progress[shown.size_index] for name in order}
     better = [name for name, one in progress.items() if is_told and one.value > progress["disabled"].value]
-    against = frozenset(name for name in better if ended and say_study.is_contradicted(ended, _kind(name)))
+    against = frozenset(name for name in better if ended and say_study.is_contradicted(ended, kind_of_preset(name)))
     return Ranked({name: progress[name] for name in sorted(order, key=against.__contains__)}, against, ended)
 
 
@@ -223,7 +223,7 @@ def ranking_of(shown: Shown, at: Interval | None = None) -> Picture:
     chosen = _chosen(shown, of_all)
     rows, trained = {name: one for name, one in of_all.progress.items() if name in chosen}, {}
     if of_all.ended is not None:
-        kinds = {name: _kind(name) for name in rows}
+        kinds = {name: kind_of_preset(name) for name in rows}
         trained = {n: say_study.ended_at(of_all.ended, k) for n, k in kinds.items() if k in of_all.ended.by_kind}
     bars = gradients.ranking_bars(
         rows, row_titles(), marked=shown.preset, trained=trained, against=of_all.against, shown=at
@@ -236,13 +236,13 @@ def _chosen(shown: Shown, of_all: Ranked) -> list[str]:
     """Return the presets of a short ranking: yours, the defaults, the best, and the best of each kind of correction."""
     kinds: dict[str | None, str] = {}
     for name in of_all.progress:
-        kinds.setdefault(_kind(name), name)
+        kinds.setdefault(kind_of_preset(name), name)
     against = [name for name in of_all.progress if name in of_all.against][:2]
     first = (shown.preset, *DEFAULTS, *list(of_all.progress)[:2], *against)
     return list(filter(None, dict.fromkeys((*first, *kinds.values(), *of_all.progress))))[:ROWS]
 
 
-def _kind(name: str) -> str | None:
+def kind_of_preset(name: str) -> str | None:
     """Return the kind of a preset. A rule that rejects whole answers does that whatever the loss is."""
     config = PRESETS[name].config
     if any(rule.level == "sequence" for rule in config.rollout_rs):
@@ -270,7 +270,7 @@ def study_said(shown: Shown, config: CorrectionConfig, link: Callable[[str, str]
     `link` makes the name of a study in a sentence a link.
     """
     of_all, kind, sentences = ranked(shown), kind_of(config), []
-    for condemned in dict.fromkeys(map(_kind, sorted(of_all.against))):
+    for condemned in dict.fromkeys(map(kind_of_preset, sorted(of_all.against))):
         if of_all.ended and condemned and condemned != kind:
             sentences.append(link(say_study.condemned(of_all.ended, condemned), of_all.ended.name))
     if kind and (ended := studies.ends(shown.run, kind)):

@@ -107,7 +107,7 @@ def _range_of(pairs: Sequence[Comparison]) -> list[float]:
 
 
 def _within_one(interval: Interval) -> Interval:
-    """Limit an interval of a reward, an accuracy or a difference, which is infinite for one seed."""
+    """Return an interval of a reward, an accuracy or a difference within ± 1. For one seed it is infinite."""
     return Interval(interval.value, max(interval.low, -1), min(interval.high, 1))
 
 
