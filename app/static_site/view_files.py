@@ -1,4 +1,4 @@
-"""The files of the views: bench, first page, Mismatch, gradient, ranking and study, and of what a preset always has."""
+"""The files of the views: bench, first page, Mismatch, gradient, ranking, KL losses and study, and of each preset."""
 
 import itertools
 import json
@@ -12,10 +12,12 @@ from components.markdown import inline, plain_text
 from controls import strips
 from data import corrections, recorded, sketches, studies
 from data.bounds import Bound, bounds_of, slider_values_of, useful_slider_values
+from data.kl_example import LOSSES
 from data.names import arm_title
 from data.reading import USUAL_BATCH
 from data.studies import StudyTable
 from text import gradient as gradient_text
+from text import kl as kl_text
 from text import mismatch as mismatch_text
 from text import published
 from text import start as start_text
@@ -24,6 +26,7 @@ from text import training as training_text
 from text.formatting import number
 from views import bench as bench_page
 from views import gradient as gradient_page
+from views import kl as kl_page
 from views import start as start_page
 from views.training import endpoint_pictures
 
@@ -251,6 +254,20 @@ def ranking_package(run: Path, step: int) -> Package:
     (picture,) = package.about["pictures"].values()
     picture["figures"] = [json.dumps(parts.rounded(json.loads(figure))) for figure in picture["figures"]]
     return package
+
+
+def kl_packages(run: Path, step: int | None) -> dict[str, Package]:
+    """Return the page KL losses: for each loss a file with its live part, and one with the strip of the position."""
+    packages = {}
+    for loss in LOSSES:
+        shown = kl_page.Shown(loss, kl_text.DISTANCE, 0.0, kl_page.measured_at(run, step))
+        ranges, at = kl_page.ranges(shown), {"kl_distance": shown.distance, "kl_position": shown.position}
+        sliders = [Slider(key, *labelled, at[key], generation=0) for key, labelled in ranges.items()]
+        of_distance, *others = (kl_page.strip(shown, slider.key, tuple(slider.values)) for slider in sliders)
+        source = kl_text.SOURCE.format(source=recorded.source(run, step))
+        packages[loss] = parts.with_part(of_distance, kl_page.content(shown), sliders, source, resets={})
+        packages |= {f"{loss}.position": parts.small_strip(strip) for strip in others}
+    return packages
 
 
 # --- studies ---

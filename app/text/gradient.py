@@ -44,6 +44,7 @@ NUMBERS = {
     "Step length": "The correction multiplies the step along the on-policy gradient by this factor.",
     "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of the sequences.",
 }
+NO_CORRECTION = "no correction"
 CURVE_TITLE = "Progress of this step at each threshold"
 CURVE = (
     "Progress over the first threshold, with a 95 % band. Dotted: the present value; you can drag this line. Grey "

@@ -44,6 +44,9 @@ MEASURED = (
     "95 % intervals are over the positions. The example has five tokens, and nothing is sampled."
 )
 NOT_RECORDED = "This run has no probabilities of a reference model at that step, so only the example is shown."
+COLOURS = (
+    "Green: the gradient of KL(policy‖reference), the true one. Violet: of KL(reference‖policy). Orange: of the loss."
+)
 NAMES = ("KL(policy‖reference), the true one", "KL(reference‖policy)", "the loss")
 
 

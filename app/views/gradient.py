@@ -177,6 +177,11 @@ def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Pictu
     """Return the curve over the threshold."""
     caption = f"{say.CURVE} {say.CURVE_BEST}" if sweep.shows_best(shown.size_index) else say.CURVE
     curve = gradients.progress_curves(sweep, shown.batch_size, at=b.value)
+    choice = sweep.ranking.choices[shown.size_index]
+    none = sweep.ranking.reports[choice.best].progress[shown.size_index].value - choice.over_nothing.value
+    label = {"text": say.NO_CORRECTION, "xref": "paper", "x": 1, "xanchor": "right", "y": none, "yanchor": "bottom"}
+    curve.update_layout(annotations=[label | {"showarrow": False, "font": {"size": 11}}], showlegend=False)
+    curve.update_layout({"yaxis.rangemode": "normal", "margin.t": 8})
     return {"gradient_curves": Picture(curve, say.CURVE_TITLE, caption)}
 
 

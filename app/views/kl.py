@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import state
 import streamlit as st
@@ -41,17 +42,17 @@ def show(selection: Selection) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         buttons("kl_loss", say.PICK, LOSSES, hide_label=True)
         st.html(swatches(dict(zip(say.NAMES, [*figures.COLOURS.values(), WARM], strict=True))), width="content")
-    shown = Shown(state.get("kl_loss"), *map(state.get, SLIDERS), measured_at(selection))
+    shown = Shown(state.get("kl_loss"), *map(state.get, SLIDERS), measured_at(selection.run, selection.step))
     live_part(sliders(shown), content(shown), source=say.SOURCE.format(source=selection.source), resets={})
     st.caption(say.NOT_RECORDED if shown.measured is None else say.MEASURED)
 
 
-def measured_at(selection: Selection) -> sketches.Sketched | None:
+def measured_at(run: Path, step: int | None) -> sketches.Sketched | None:
     """Return the step, if it has the probabilities of all next tokens under a reference model."""
-    if selection.step is None:
+    if step is None:
         return None
     try:
-        measured = sketches.sketched(selection.run, selection.step)
+        measured = sketches.sketched(run, step)
     except UsageError:  # the page says that nothing was recorded
         return None
     tokens = measured.sketch.next_tokens
@@ -59,17 +60,22 @@ def measured_at(selection: Selection) -> sketches.Sketched | None:
 
 
 def sliders(shown: Shown) -> list[Slider]:
-    """Return the sliders of the distance and, if there are recorded positions, of the position."""
-    ranges = {"kl_distance": (say.DISTANCE_SLIDER, DISTANCES)}
-    if shown.measured is not None:
-        count = len(sketches.reference_tokens(shown.measured).log_probs)
-        ranges["kl_position"] = say.POSITION_SLIDER.format(count=count), tuple(map(float, range(count + 1)))
+    """Return the sliders of `ranges`, with their strips."""
     made = []
-    for key, (label, values) in ranges.items():
+    for key, (label, values) in ranges(shown).items():
         version = repr((key, shown.loss, shown.distance, shown.position, shown.measured and shown.measured.identity))
         address = offer("strips", key, lambda key=key, values=values: pack(strip(shown, key, values)), version=version)
         made.append(Slider(key, label, values, state.get(key), state.generation(key), address))
     return made
+
+
+def ranges(shown: Shown) -> dict[str, tuple[str, tuple[float, ...]]]:
+    """Return label and values of the distance and, if there are recorded positions, of the position."""
+    labels = {"kl_distance": (say.DISTANCE_SLIDER, DISTANCES)}
+    if shown.measured is not None:
+        count = len(sketches.reference_tokens(shown.measured).log_probs)
+        labels["kl_position"] = say.POSITION_SLIDER.format(count=count), tuple(map(float, range(count + 1)))
+    return labels
 
 
 def content(shown: Shown) -> LiveContent:
