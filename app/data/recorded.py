@@ -12,8 +12,6 @@ from pathlib import Path
 
 from data import uploads
 from data.caching import cached
-from rlcorr import CorrectionResult
-from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import held_out, runs
 from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
@@ -202,14 +200,3 @@ def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
 def verified(run: Path) -> Report:
     """Check every file of the run; the result is cached until one of them changes."""
     return verify(run)
-
-
-def largest_mismatch(
-    record: runs.StepRecord, result: CorrectionResult, count: int
-) -> list[tuple[str, str, float, float]]:
-    """Return the prompt, text, reward and mean ratio of the responses with the largest size of the mean log-ratio."""
-    d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
-    rewards = record.batch.tensors()["rewards"].tolist()
-    means = ratio(d).tolist()
-    rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
-    return [(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]

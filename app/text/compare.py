@@ -33,14 +33,10 @@ AGREEMENT = {
     "Only B": "Tokens that B trains on and A does not.",
     "Neither": "Tokens that neither trains on.",
 }
-TOKENS, WEIGHTS_AGAINST = "Tokens trained on", "Weights of B against weights of A"
+TOKENS = "Tokens trained on"
 MASKS = (
     "Rows are sequences, columns are tokens. A token is trained on if no rule rejects it and its weight is above 0 "
     "(masking sets weights to 0). If several tokens share a cell, it shows a difference first."
-)
-WEIGHTS = (
-    "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Purple: the weight in A is larger. "
-    "Ochre: the weight in B is larger. The outermost cells contain everything outside the axes."
 )
 HEADLINES = {
     "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Sequences touched",
@@ -59,12 +55,6 @@ GRADIENT = (
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
     "do not differ significantly."
 )
-BETWEEN = {
-    "Cosine, A with B": "Cosine between the gradients of A and B on this batch. 1: they have the same direction.",
-    "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
-    "cannot be distinguished from noise.",
-    "B makes more progress in": "Share of the bootstrap samples in which B makes more progress. A tie counts half.",
-}
 RUNS_INTRO = (
     "The same configuration on two batches. Their tokens differ, so the page does not compare token by token. It "
     "compares the distribution of the tokens, the size of |Δ|, and the metrics."
@@ -124,13 +114,6 @@ def signed(value: float) -> str:
 def interval(ends: Interval, *, sign: bool = False) -> str:
     write = _signed if sign else short
     return f"{write(ends.value)} [{write(ends.low)},\u00a0{write(ends.high)}]"
-
-
-def between(gradients: GradientComparison) -> dict[str, str]:
-    """Return label → text, in the order of BETWEEN, for the one batch size of `gradients`."""
-    (b_is_better,) = gradients.b_is_better
-    shown = (short(gradients.between.value), short(gradients.expected.value), percent(b_is_better))
-    return dict(zip(BETWEEN, shown, strict=True))
 
 
 def gradient_rows(gradients: GradientComparison) -> list[ExplainedRow]:

@@ -58,15 +58,7 @@ def several(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-OPENED = "Step {step}"
-OPEN_IN = "Open this step in"
-RESPONSES = "The responses with the mean ratio furthest from 1."
-SIZES = {
-    "Reward": "Mean reward of the sampled responses.",
-    "Mean |Δ|": "Mean absolute difference of the two log-probs.",
-    "k3": "Mean of eᵈ − 1 − d, which estimates the KL divergence.",
-    "Tokens": "Response tokens of the step.",
-}
+OPEN_IN = "Open step {step} in"
 
 ANSWERS = "The same prompts during the training run"
 ANSWERS_ARE = (

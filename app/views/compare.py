@@ -106,10 +106,7 @@ def _live(
         return
     left, right = st.columns(2, gap="medium")
     with left:
-        (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
-        figure = comparison.weights_against(batch, result_a, result_b)
-        picture(say.WEIGHTS_AGAINST, figure, key="weights_against", caption=say.WEIGHTS, source=selection.source)
-        _others(report_a, report_b)
+        _others(*(corrections.corrected(batch, config)[1] for config in (a, b)))
     with right:
         _gradients(gradients)
 
@@ -142,9 +139,6 @@ def _gradients(gradients: Gradients) -> None:
     if isinstance(gradients, str):
         st.info(plain(gradients))
         return
-    with st.container(horizontal=True, key="gradient_numbers"):
-        for label, text in say.between(gradients).items():
-            st.metric(label, text, help=plain(say.BETWEEN[label]), width="content")
     st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(gradients)))
     st.caption(say.GRADIENT)
 

@@ -12,9 +12,8 @@ from components.live_part import Picture
 from components.picture import picture
 from components.watched import WatchedContent, watch
 from controls.choosing import buttons, number, pick, pick_label, pick_several
-from controls.pickers import picked_record
 from controls.sharing import view_links
-from data import corrections, recorded, studies
+from data import recorded, studies
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
 from data.recorded import LATEST, Selection
 from streamlit.delta_generator import DeltaGenerator
@@ -24,21 +23,17 @@ from text import training as say
 from text.formatting import clipped, duration, paragraph, plain, swatches, table
 from text.formatting import number as written
 
-from rlcorr import CorrectionConfig
 from rlcorr.command import launch
 from rlcorr.command.printing import bracketed
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
 from rlcorr.figures.study import differences, endpoint_dots, preset_colours, reward_over_progress, study_curves
 from rlcorr.figures.training import MOST_RUNS, PANELS, nearest, over_steps, run_colours
-from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Study, delayed_control
 
 VIEWS = ("mismatch", "bench", "gradient", "tokens")
-SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
 ACROSS = 3
-LONGEST = 400  # characters of a prompt or a response in a table
 ERROR, HIDDEN = "live_error", "live_dismissed"
 """Keys of the session: why a run could not be started or stopped, and the process of an ended run that was hidden."""
 ROWS = (
@@ -68,7 +63,7 @@ def show(selection: Selection) -> None:
 
 
 def _runs(selection: Selection) -> None:
-    """Show a sentence about the course of reward and mismatch, the curves, and one step in short."""
+    """Show a sentence about the course of reward and mismatch, the curves, and links to the step."""
     rows = recorded.metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
     st.markdown(f"##### {plain(say.course(len(rows), ends))}")
@@ -87,7 +82,7 @@ def _runs(selection: Selection) -> None:
     if not selection.steps:
         st.info(phrases.NO_STEPS)
     elif selection.step is not None:
-        _step(selection)
+        _open_in(selection.step)
     if manifest:
         _provenance(selection, manifest)
 
@@ -125,29 +120,11 @@ def _clicked(key: str, steps: tuple[int, ...]) -> None:
         state.change(step=str(nearest(steps, st.session_state[key]["click"]["x"])))
 
 
-def _step(selection: Selection) -> None:
-    """Show the step in short, and links to the views that show all of it."""
-    record = picked_record(selection)
-    if record is None:
-        return
-    step = record.step
-    st.markdown(f"##### {say.OPENED.format(step=step)}")
+def _open_in(step: int) -> None:
+    """Show links to the views that show the step."""
     with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
-        st.caption(say.OPEN_IN, width="content")
+        st.caption(say.OPEN_IN.format(step=step), width="content")
         view_links(VIEWS, key="open_step")
-    row = next((row for row in recorded.metric_rows(selection.run) if row["step"] == step), {})
-    with st.container(horizontal=True, key="sizes"):
-        for label, key in SIZES.items():
-            value = recorded.series([row], key)[0]
-            if value is not None:
-                st.metric(label, written(value), help=say.SIZES[label], width=112)
-    st.caption(say.RESPONSES)
-    result, _ = corrections.corrected(record.batch, CorrectionConfig())
-    rows = [
-        [clipped(prompt, LONGEST), clipped(response, LONGEST), written(reward), f"{mean_ratio:.4f}"]
-        for prompt, response, reward, mean_ratio in recorded.largest_mismatch(record, result, 6)
-    ]
-    st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 
 
 def _provenance(selection: Selection, manifest: runs.RunManifest) -> None:

@@ -99,7 +99,6 @@ def test_every_metric_is_the_librarys(root: Path) -> None:
             cells = row(at, key.removeprefix("rollout_corr/"))
             assert cells[:2] == [four_digits(values[key]) if key in values else "–" for values in (a, b)], key
     assert "step 0 of alpha has no score sketch" in said(at)
-    assert "Cosine, A with B" not in shown(at)
 
 
 def test_gradients_are_the_librarys(committed: None) -> None:
@@ -108,9 +107,6 @@ def test_gradients_are_the_librarys(committed: None) -> None:
     a, b = preset("decoupled_token_is"), preset("decoupled_k3_rs")
     gradients = compare_gradients(batch, sketch, a, b, batch_sizes=[8192])
     at = open_app(VIEW, run=run.name, preset_b="decoupled_k3_rs", answers="8192")
-    numbers = shown(at)
-    assert numbers["Cosine, A with B"] == two_digits(gradients.between.value)
-    assert numbers["B makes more progress in"] == f"{100 * gradients.b_is_better[0]:.2f} %"
     assert row(at, "Noise")[2] == difference(gradients.noise[0])
     assert row(at, "Progress (η)")[2] == difference(gradients.progress[0])
     assert row(at, "Bias")[2] == difference(gradients.bias)

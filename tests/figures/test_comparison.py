@@ -1,8 +1,6 @@
 """Pictures of two corrections or two batches, against the same loops as their numbers."""
 
-import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +12,8 @@ from two_corrections import (
     LOG_RATIO,
     MASK,
     OLD,
-    PAIRS,
     ROWS,
     RULE,
-    by_loops,
     counted,
 )
 
@@ -42,26 +38,6 @@ def test_the_map_shows_a_difference_where_tokens_share_a_cell() -> None:
     cells = trace(figures.mask_map(wide, one_less, all_kept, (RULE, RULE)), "shared").z  # three tokens per cell
     assert np.argwhere(cells == comparison.SHARED.index("only B")).tolist() == [[0, 1]]
     assert (cells == comparison.SHARED.index("both")).sum() == 199
-
-
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_weights_against_counts_the_tokens_of_both(a: CorrectionConfig, b: CorrectionConfig) -> None:
-    figure: Any = figures.weights_against(BATCH, *results(a, b))
-    weights = [
-        (of_a, of_b)
-        for row_a, row_b in zip(by_loops(a), by_loops(b), strict=True)
-        for of_a, of_b in zip(row_a, row_b, strict=True)
-        if of_a and of_b
-    ]
-    cells = trace(figure, "tokens")
-    assert cells.customdata.sum() == len(weights)
-    above = cells.customdata[np.indices(cells.customdata.shape)[0] > np.indices(cells.customdata.shape)[1]].sum()
-    width = 2 * cells.y[-1] / (len(cells.y) - 1)
-    surely, maybe = (sum(math.log(y / x) > margin for x, y in weights) for margin in (width, 1e-6))
-    assert surely <= above <= maybe
-    notes = [note.text for note in figure.layout.annotations]
-    left_out = int(MASK.sum()) - len(weights)
-    assert notes == ([f"{left_out:,} tokens not in both"] if left_out else [])
 
 
 def test_tails_are_shares_of_each_batch() -> None:
