@@ -119,6 +119,7 @@ FIELDS: dict[str, Field] = {
     "step_b": Field(LATEST, reading.step("run_b"), views=(TWO_RUNS,)),
     "answers": Field(reading.USUAL_BATCH, reading.answers, views=("gradient", "compare")),
     "kl_loss": _one(kl_example.LOSSES, "loss", kl_text.LOSS, "kl"),
+    "kl_target": _one(kl_text.TARGETS, "target", "reference", "kl"),
     "kl_distance": Field(kl_text.DISTANCE, reading.listed("kl_distance", kl_example.DISTANCES, 3.0), _short, ("kl",)),
     "kl_position": Field(0.0, reading.listed("kl_position", range(kl_text.MOST_POSITIONS + 1), 0.0), _short, ("kl",)),
     "turns": _switch("bench"),

@@ -12,7 +12,7 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
-from rlcorr.gradients.kl_losses import KLGradientReport, kl_report
+from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
 from rlcorr.presets import RANKED, preset
@@ -104,15 +104,15 @@ def all_presets(measured: Sketched) -> report.Ranking:
     return report.compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
 
 
-def reference_tokens(measured: Sketched) -> NextTokens:
+def next_tokens(measured: Sketched) -> NextTokens:
     """Return the positions with all next tokens, of a step that has them."""
     assert measured.sketch.next_tokens is not None
     return measured.sketch.next_tokens
 
 
-@cached(32, lambda measured, loss: (measured.identity, loss))
-def kl_loss(measured: Sketched, loss: str) -> KLGradientReport:
-    return kl_report(reference_tokens(measured), loss)
+@cached(32, lambda measured, loss, target: (measured.identity, loss, target))
+def kl_loss(measured: Sketched, loss: str, target: Target) -> KLGradientReport:
+    return kl_report(next_tokens(measured), loss, target)
 
 
 def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:

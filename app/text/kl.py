@@ -3,9 +3,13 @@
 import math
 
 from rlcorr.gradients.bootstrap import Interval
+from rlcorr.gradients.kl_losses import Target
 from text.gradient import short
 
 LOSS, DISTANCE = "k3", 3.0
+TARGETS: dict[str, Target] = {"reference": "ref", "sampler": "rollout"}
+"""Name on the page → name in the library: the recorded policy that stands for the reference."""
+TARGET = "The recorded reference is"
 MOST_POSITIONS = 16
 """A recorded step has the probabilities of all next tokens at so many positions, or none."""
 PICK = "The loss"
@@ -43,7 +47,7 @@ MEASURED = (
     "At the recorded positions the probabilities of all next tokens are known, so the mean over tokens is exact; the "
     "95 % intervals are over the positions. The example has five tokens, and nothing is sampled."
 )
-NOT_RECORDED = "This run has no probabilities of a reference model at that step, so only the example is shown."
+NOT_RECORDED = "This run has no probabilities of that {target} at that step, so only the example is shown."
 COLOURS = (
     "Green: the gradient of KL(policy‖reference), the true one. Violet: of KL(reference‖policy). Orange: of the loss."
 )

@@ -35,20 +35,24 @@ class Shown:
     distance: float
     position: float
     measured: sketches.Sketched | None
-    """A step with the probabilities of a reference model, if the run has one."""
+    """A step with the probabilities of the target, if the run has one."""
+    target: str = "reference"
 
 
 def show(selection: Selection) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
-        buttons("kl_loss", say.PICK, LOSSES, hide_label=True)
+        buttons("kl_loss", say.PICK, LOSSES)
+        buttons("kl_target", say.TARGET, list(say.TARGETS))
         st.html(swatches(dict(zip(say.NAMES, [*figures.COLOURS.values(), WARM], strict=True))), width="content")
-    shown = Shown(state.get("kl_loss"), *map(state.get, SLIDERS), measured_at(selection.run, selection.step))
+    target = state.get("kl_target")
+    measured = measured_at(selection.run, selection.step, target)
+    shown = Shown(state.get("kl_loss"), *map(state.get, SLIDERS), measured, target)
     live_part(sliders(shown), content(shown), source=say.SOURCE.format(source=selection.source), resets={})
-    st.caption(say.NOT_RECORDED if shown.measured is None else say.MEASURED)
+    st.caption(say.NOT_RECORDED.format(target=target) if measured is None else say.MEASURED)
 
 
-def measured_at(run: Path, step: int | None) -> sketches.Sketched | None:
-    """Return the step, if it has the probabilities of all next tokens under a reference model."""
+def measured_at(run: Path, step: int | None, target: str = "reference") -> sketches.Sketched | None:
+    """Return the step, if it has the probabilities of all next tokens under this policy."""
     if step is None:
         return None
     try:
@@ -56,14 +60,15 @@ def measured_at(run: Path, step: int | None) -> sketches.Sketched | None:
     except UsageError:  # the page says that nothing was recorded
         return None
     tokens = measured.sketch.next_tokens
-    return None if tokens is None or tokens.ref_log_probs is None else measured
+    recorded = {} if tokens is None else {"reference": tokens.ref_log_probs, "sampler": tokens.rollout_log_probs}
+    return None if recorded.get(target) is None else measured
 
 
 def sliders(shown: Shown) -> list[Slider]:
     """Return the sliders of `ranges`, with their strips."""
     made = []
     for key, (label, values) in ranges(shown).items():
-        version = repr((key, shown.loss, shown.distance, shown.position, shown.measured and shown.measured.identity))
+        version = repr((key, replace(shown, measured=None), shown.measured and shown.measured.identity))
         address = offer("strips", key, lambda key=key, values=values: pack(strip(shown, key, values)), version=version)
         made.append(Slider(key, label, values, state.get(key), state.generation(key), address))
     return made
@@ -73,7 +78,7 @@ def ranges(shown: Shown) -> dict[str, tuple[str, tuple[float, ...]]]:
     """Return label and values of the distance and, if there are recorded positions, of the position."""
     labels = {"kl_distance": (say.DISTANCE_SLIDER, DISTANCES)}
     if shown.measured is not None:
-        count = len(sketches.reference_tokens(shown.measured).log_probs)
+        count = len(sketches.next_tokens(shown.measured).log_probs)
         labels["kl_position"] = say.POSITION_SLIDER.format(count=count), tuple(map(float, range(count + 1)))
     return labels
 
@@ -113,8 +118,8 @@ def _gradients(shown: Shown) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients at the recorded position, or in the example if there is none."""
     if shown.measured is None:
         return example(shown.loss, shown.distance).gradients
-    tokens, index = sketches.reference_tokens(shown.measured), int(shown.position) - 1
-    policy, reference, loss = kl_gradients(tokens, shown.loss)
+    tokens, index = sketches.next_tokens(shown.measured), int(shown.position) - 1
+    policy, reference, loss = kl_gradients(tokens, shown.loss, say.TARGETS[shown.target])
     if index < 0:
         return policy.mean(0), reference.mean(0), loss.mean(0)
     return policy[index], reference[index], loss[index]
@@ -136,7 +141,7 @@ def _numbers(shown: Shown) -> dict[str, Number]:
     """Return the numbers of the recorded positions, with intervals over them if all are shown."""
     if shown.measured is None:
         return {}
-    report, (angle, length) = sketches.kl_loss(shown.measured, shown.loss), _turn(shown)
+    report, (angle, length) = sketches.kl_loss(shown.measured, shown.loss, say.TARGETS[shown.target]), _turn(shown)
     of_all = shown.position == 0
     texts = {
         "Angle": ("–", "") if angle is None else (f"{angle:.0f}°", say.degrees(report.cosine) if of_all else ""),

@@ -95,6 +95,14 @@ def test_a_run_without_recorded_positions_has_the_example(root: str) -> None:
     assert re.search(r"k3 pulls 22° away from the true gradient, 1\.04 times as hard", said(at))
 
 
+def test_the_sampler_can_stand_for_the_reference(committed: None) -> None:
+    tokens = read_gradients(runs.ROOT / RECORDED, last_sketch(runs.ROOT / RECORDED))[1].next_tokens
+    assert tokens is not None
+    length = kl_report(tokens, "k3", "rollout").length.value
+    shown = headlines(open_app("kl", run=RECORDED, kl_target="sampler"))
+    assert float(shown["Length"][0]) == pytest.approx(length, rel=0.01)
+
+
 def test_the_address_says_what_it_cannot_show(committed: None) -> None:
     assert "unknown loss 'k9'" in said(open_app("kl", kl_loss="k9"))
     assert "kl_distance=9 is out of range" in said(open_app("kl", kl_distance="9"))
