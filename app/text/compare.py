@@ -28,10 +28,8 @@ SAME_PROGRESS = "A step of A or of B on {size:,} answers makes the same progress
 
 AGREEMENT = {
     "Differ on": "Share of the response tokens that only one of the two trains on.",
-    "Jaccard": "Tokens that both train on, divided by tokens that at least one trains on. 1: the same tokens.",
     "Only A": "Tokens that A trains on and B does not.",
     "Only B": "Tokens that B trains on and A does not.",
-    "Neither": "Tokens that neither trains on.",
 }
 TOKENS = "Tokens trained on"
 MASKS = (
@@ -46,7 +44,6 @@ HEADLINES = {
 }  # fmt: skip
 """Metric → its name on the page. The others are named as the trainer logs them."""
 METRICS = "Point at a name for its definition. A dash: not measured under that configuration."
-DIFFERENT, EQUAL = "Other metrics that differ", "Other metrics that are equal"
 WEIGHTS_IN = "Weights in {name}"
 
 GRADIENT_TITLE = "Gradients"
@@ -77,8 +74,8 @@ ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
 
 def agreement(masks: Agreement) -> dict[str, str]:
     """Return label → text, in the order of AGREEMENT."""
-    counts = (f"{count:,}" for count in (masks.only_a, masks.only_b, masks.neither))
-    return dict(zip(AGREEMENT, (percent(masks.differing), number(masks.jaccard), *counts), strict=True))
+    shown = (percent(masks.differing), f"{masks.only_a:,}", f"{masks.only_b:,}")
+    return dict(zip(AGREEMENT, shown, strict=True))
 
 
 def advice(progress: Interval, size: int) -> str:

@@ -29,7 +29,7 @@ LITTLE_COVERED = (
 )
 
 BATCH_SIZE = "Answers in a batch (B)"
-BATCH_SIZE_IS = "A larger batch has less noise in its gradient, but not less bias."
+BATCH_SIZE_IS = "Larger batches cut the noise, not the bias."
 WRONG_BATCH_SIZE = "answers={raw!r} is not offered; using {usual}. Offered: {allowed}."
 
 NUMBERS = {

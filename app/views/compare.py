@@ -104,11 +104,7 @@ def _live(
     if refused:
         st.error(plain(refused))
         return
-    left, right = st.columns(2, gap="medium")
-    with left:
-        _others(*(corrections.corrected(batch, config)[1] for config in (a, b)))
-    with right:
-        _gradients(gradients)
+    _gradients(gradients)
 
 
 def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gradients: Gradients) -> tuple[str, str]:
@@ -122,16 +118,6 @@ def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gra
     first = say_study.contradiction(ended, kind_a, kind_b, a_over_b, ("A", "B"))
     trained = with_study_link(say_study.of_two(ended, kind_a, kind_b), ended.name)
     return (first, f"{trained} {advice}") if first else (advice, trained)
-
-
-def _others(a: dict[str, float], b: dict[str, float]) -> None:
-    """Show the metrics that are not headlines: those that differ, and those that are equal."""
-    others = [pair for pair in metric_pairs(a, b) if pair.key not in say.HEADLINES]
-    for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
-        listed = [pair for pair in others if (pair.a == pair.b) == wanted]
-        if listed:
-            with st.expander(f"{title} ({len(listed)})"):
-                st.html(say.pairs_table(HEADER, say.metric_rows(listed)))
 
 
 def _gradients(gradients: Gradients) -> None:
@@ -223,8 +209,7 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
         live = st.container()
         config, make, strip_of = settings(), partial(two_batches, batches), partial(two_batches_strip, batches)
         with live:
-            if strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"]):
-                _others(*(corrections.corrected(batch, config)[1] for batch in batches))
+            strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"])
     except UsageError as error:
         st.error(plain(str(error)))
 

@@ -180,7 +180,7 @@ def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Pictu
     choice = sweep.ranking.choices[shown.size_index]
     none = sweep.ranking.reports[choice.best].progress[shown.size_index].value - choice.over_nothing.value
     label = {"text": say.NO_CORRECTION, "xref": "paper", "x": 1, "xanchor": "right", "y": none, "yanchor": "bottom"}
-    curve.update_layout(annotations=[label | {"showarrow": False, "font": {"size": 11}}], showlegend=False)
+    curve.update_layout(annotations=[label | {"showarrow": False, "font": {"size": 12}}], showlegend=False)
     curve.update_layout({"yaxis.rangemode": "normal", "margin.t": 8})
     return {"gradient_curves": Picture(curve, say.CURVE_TITLE, caption)}
 
@@ -228,8 +228,8 @@ def ranking_of(shown: Shown, at: Interval | None = None) -> Picture:
     chosen = _chosen(shown, of_all)
     rows, trained = {name: one for name, one in of_all.progress.items() if name in chosen}, {}
     if of_all.ended is not None:
-        kinds = {name: kind_of_preset(name) for name in rows}
-        trained = {n: say_study.ended_at(of_all.ended, k) for n, k in kinds.items() if k in of_all.ended.by_kind}
+        kinds = [(name, kind_of_preset(name)) for name in rows]
+        trained = {n: say_study.ended_at(of_all.ended, k) for n, k in kinds if k and k in of_all.ended.by_kind}
     bars = gradients.ranking_bars(
         rows, row_titles(), marked=shown.preset, trained=trained, against=of_all.against, shown=at
     )

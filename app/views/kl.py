@@ -24,8 +24,6 @@ from rlcorr.figures.canvas import WARM, Figure
 from rlcorr.gradients.kl_losses import kl_gradients
 from rlcorr.strips.packing import Package, PictureStrip, pack
 
-SLIDERS = ("kl_distance", "kl_position")
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -46,7 +44,7 @@ def show(selection: Selection) -> None:
         st.html(swatches(dict(zip(say.NAMES, [*figures.COLOURS.values(), WARM], strict=True))), width="content")
     target = state.get("kl_target")
     measured = measured_at(selection.run, selection.step, target)
-    shown = Shown(state.get("kl_loss"), *map(state.get, SLIDERS), measured, target)
+    shown = Shown(state.get("kl_loss"), state.get("kl_distance"), state.get("kl_position"), measured, target)
     live_part(sliders(shown), content(shown), source=say.SOURCE.format(source=selection.source), resets={})
     st.caption(say.NOT_RECORDED.format(target=target) if measured is None else say.MEASURED)
 

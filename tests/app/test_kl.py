@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import anyio
 import numpy as np
@@ -85,7 +86,7 @@ def test_a_slider_shows_what_the_page_shows(committed: None) -> None:
         assert moved
 
 
-def test_a_run_without_recorded_positions_has_the_example(root: str) -> None:
+def test_a_run_without_recorded_positions_has_the_example(root: Path) -> None:
     make_run(root, "alpha", steps=1)
     at = open_app("kl", kl_distance="1")
     assert "only the example is shown" in said(at)
