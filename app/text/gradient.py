@@ -68,10 +68,8 @@ NO_BOUND = "This configuration has no threshold to move."
 RANKING = "Presets by the progress of one step"
 RANKED = "With 95 % bars."
 MARKED = "Orange: your preset with its own numbers; the line and its band: with the present thresholds."
-TRAINED = (
-    "At the right: where training runs with such a correction ended (study {name}). Red and last: below no correction, "
-    "although their step is better."
-)
+TRAINED = "At the right: where training runs with such a correction ended (study {name})."
+RED = "Red and last: they ended below no correction, although their step is better."
 NOISE_REFERENCE = (
     "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "
     "it. Record more answers with --prompts-per-step."

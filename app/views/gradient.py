@@ -101,7 +101,7 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
         )
     )
     content, refused = strips.content_of(partial(gradient, shown), config)
-    said = "" if refused else study_said(shown, config, with_study_link)
+    said = "" if refused else f"{study_said(shown, config, with_study_link)} {best_preset(shown, ranked(shown))}"
     live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST))
     if refused:
         st.warning(plain(refused))
@@ -125,7 +125,9 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
             curves = curves_over(shown, sweep, b)
         except UsageError as error:
             refused = str(error)
-    row = curves | {"ranking": ranking_of(shown, report.progress[shown.size_index])}
+    # What is said above the bars on the site is part of `study_said` here, so that both pictures begin at one height.
+    bars = replace(ranking_of(shown, report.progress[shown.size_index]), above="")
+    row = curves | {"ranking": bars}
     texts = {ANSWER: answer(shown, config, report, sweep)}
     return LiveContent(numbers(report, shown.size_index), [row], refused, texts=texts)
 
@@ -233,7 +235,8 @@ def ranking_of(shown: Shown, at: Interval | None = None) -> Picture:
     bars = gradients.ranking_bars(
         rows, row_titles(), marked=shown.preset, trained=trained, against=of_all.against, shown=at
     )
-    caption = [say.RANKED, say.MARKED if at else "", say.TRAINED.format(name=of_all.ended.name) if of_all.ended else ""]
+    trained_in = say.TRAINED.format(name=of_all.ended.name) if of_all.ended else ""
+    caption = [say.RANKED, say.MARKED if at else "", trained_in, say.RED if of_all.against else ""]
     return Picture(bars, say.RANKING, " ".join(filter(None, caption)), best_preset(shown, of_all))
 
 

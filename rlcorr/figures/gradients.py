@@ -109,7 +109,7 @@ def ranking_bars(
             note["font"] = {"size": 12, "color": RED}
     notes.append(at_right | {"yref": "paper", "y": 1, "yanchor": "bottom", "text": "in training"})
     room = 14 + LETTER * max(map(len, ("in training", *trained.values())))
-    return made.update_layout({"annotations": notes, "margin.r": room, "height": 60 + 30 * len(progress)})
+    return made.update_layout({"annotations": notes, "margin.r": room, "height": 56 + 22 * len(progress)})
 
 
 def shown_line(progress: Interval) -> list[Part]:

@@ -143,8 +143,7 @@ def test_advice_that_training_contradicts_is_never_first(committed: None) -> Non
     assert len(drawn["data"][0]["y"]) == 10
     eta = {name: one.progress[0].value for name, one in zip(RANKED, ranking.reports, strict=True)}
     best = max(eta.keys() - rejecting, key=eta.__getitem__)
-    (ranked,) = [shown for row in part["rows"] for shown in row if shown["key"] == "ranking"]
-    assert f"Of the others, <strong>{title(PRESETS[best])} · " in ranked["above"]
+    assert f"Of the others, <strong>{title(PRESETS[best])} · " in part["said"]
 
 
 def test_a_best_preset_or_threshold_that_the_answers_do_not_tell_is_not_named(exact: tuple[TokenBatch, Sketch]) -> None:
