@@ -218,11 +218,13 @@ def _decisions(shown: Study, result: studies.StudyTable) -> None:
     for key, one in endpoint_pictures(shown, result).items():
         shows(one.title, one.figure, key=key, caption=one.caption)
     st.markdown("  \n".join(lines))
-    for against, compared in {"nothing": result.against_nothing, "chance": result.against_chance}.items():
-        if compared:
-            title, caption = say.AGAINST[against]
-            figure = differences(compared, {pair.arm: titled(pair.arm) for pair in compared})
-            shows(title, figure, key=f"study_{against}", caption=caption.format(count=len(compared)))
+    against = {"nothing": result.against_nothing, "chance": result.against_chance}
+    compared = {key: pairs for key, pairs in against.items() if pairs}
+    for column, (key, pairs) in zip(st.columns(len(compared) or 1, gap="medium"), compared.items(), strict=False):
+        title, caption = say.AGAINST[key]
+        figure = differences(pairs, {pair.arm: titled(pair.arm) for pair in pairs})
+        with column:
+            shows(title, figure, key=f"study_{key}", caption=caption.format(count=len(pairs)))
     st.html(say.outcome_table(result.outcomes, titled))
     seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
     facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
