@@ -13,7 +13,7 @@ from data import recorded
 from text import phrases
 from text import training as training_text
 from text.formatting import plain
-from views import bench, compare, gradient, lab, learn, mismatch, start, tokens, training, yours
+from views import bench, compare, gradient, kl, lab, learn, mismatch, start, tokens, training, yours
 
 from rlcorr.records import runs
 
@@ -33,7 +33,8 @@ def forget_imports() -> None:
 
 # Views below the pickers, except for Compare. Start and Learn need no run, so they are above them.
 OF_A_RUN = {
-    "mismatch": mismatch, "bench": bench, "gradient": gradient, "tokens": tokens, "training": training, "yours": yours,
+    "mismatch": mismatch, "bench": bench, "gradient": gradient, "kl": kl, "tokens": tokens,
+    "training": training, "yours": yours,
 }  # fmt: skip
 
 forget_imports()

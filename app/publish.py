@@ -13,9 +13,11 @@ from components.sources import script, style
 from data import lessons, names, recorded, studies
 from data.bounds import bounds_of
 from data.configuration import DEFAULT_PRESET, SECOND_PRESET, choices_of
+from data.kl_example import LOSSES
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from static_site import view_files
 from static_site.parts import share
+from text import kl as kl_text
 from text import lab as lab_text
 from text import pages, phrases, start
 from text import published as published_text
@@ -62,6 +64,9 @@ def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets:
     share([path for view in with_many_files for path in sorted(folder.glob(f"{view}/**/*.bin"))], folder / "shared.bin")
     for name, bench in view_files.shared_names(preset_names, on_batch=True).items():
         _write(folder / "preset" / f"{name}.bin", pack(view_files.preset_package(name, bench), SMALLEST))
+    run = corrected[recorded.default_run(corrected, "kl")]
+    for name, package in view_files.kl_packages(run, last_sketch(run) if runs.list_sketches(run) else None).items():
+        _write(folder / "kl" / f"{name}.bin", pack(package, SMALLEST))
     _write(folder / "lab.json", json.dumps(lab_data(lab_text.FIELDS)).encode())
     facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
     _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
@@ -89,7 +94,7 @@ def _facts(
             "bound": bounds_of(PRESETS[start.PLAYED_PRESET].config)[0].key,
         },
         "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
-        "words": published_text.WORDS,
+        "words": published_text.WORDS, "losses": LOSSES, "loss": kl_text.LOSS,
     }  # fmt: skip
 
 
@@ -185,7 +190,8 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     }
     return _page(
         "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
-        study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), start=start, drawing=drawing,
+        study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), kl=kl_text, start=start,
+        drawing=drawing,
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
 

@@ -20,12 +20,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
-from data import configuration, reading
+from data import configuration, kl_example, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
 from data.recorded import ANOTHER, LATEST, NEWEST
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import compare as compare_text
-from text import gradient as gradient_text
+from text import kl as kl_text
 from text import lab as lab_text
 from text import learn as learn_text
 from text import mismatch as mismatch_text
@@ -118,7 +118,10 @@ FIELDS: dict[str, Field] = {
     "run_b": Field(ANOTHER, reading.run("run_b"), views=(TWO_RUNS,)),
     "step_b": Field(LATEST, reading.step("run_b"), views=(TWO_RUNS,)),
     "answers": Field(reading.USUAL_BATCH, reading.answers, views=("gradient", "compare")),
-    "toy": _switch("gradient"),
+    "kl_loss": _one(kl_example.LOSSES, "loss", kl_text.LOSS, "kl"),
+    "kl_target": _one(kl_text.TARGETS, "target", "reference", "kl"),
+    "kl_distance": Field(kl_text.DISTANCE, reading.listed("kl_distance", kl_example.DISTANCES, 3.0), _short, ("kl",)),
+    "kl_position": Field(0.0, reading.listed("kl_position", range(kl_text.MOST_POSITIONS + 1), 0.0), _short, ("kl",)),
     "turns": _switch("bench"),
     "token": Field(None, reading.token, lambda at: f"{at[0]}.{at[1]}", ("tokens",)),
     "system": Field(next(iter(SYSTEMS)), reading.system(SYSTEMS), views=("bench", "yours")),
@@ -142,7 +145,6 @@ FIELDS: dict[str, Field] = {
     # The rest is not in the address.
     "tokens_order": Field(next(iter(tokens_text.ORDERS)), clears=("tokens_page",)),
     "tokens_page": Field(1),
-    "kl_target": Field(next(iter(gradient_text.TARGETS))),
     "use_it": Field(False),
     "paste": Field(False),
     "pasted": Field(""),

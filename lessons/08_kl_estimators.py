@@ -483,9 +483,9 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 #
 # After `make app`, open
 #
-# - [the gradient view of bf16](http://localhost:8501/gradient?run=bf16&step=400);
-# - [that of control_fp32](http://localhost:8501/gradient?run=control_fp32&step=40), with an exact engine;
-# - [that of top_p](http://localhost:8501/gradient?run=top_p&step=40), whose tokens the policy itself has not sampled.
+# - [the KL losses of bf16](http://localhost:8501/kl?run=bf16&step=400);
+# - [that of control_fp32](http://localhost:8501/kl?run=control_fp32&step=40), with an exact engine;
+# - [that of top_p](http://localhost:8501/kl?run=top_p&step=40), whose tokens the policy itself has not sampled.
 #
 # ## Pitfalls
 #

@@ -554,8 +554,8 @@ check(price_solution, STRENGTH)
 #
 # Start it with `make app`, then open
 #
-# - [k2 against k3 on recorded places](http://localhost:8501/gradient?run=kv_fp8_e5m2&step=latest&preset=prime_rl_dppo):
-#   at the end of the page, choose "the engine's policy" as the target;
+# - [k2 against k3 on recorded places](http://localhost:8501/kl?run=kv_fp8_e5m2&step=latest&kl_target=sampler):
+#   the gradients towards the engine's policy;
 # - [what prime-rl's mask does on `stale_4`](http://localhost:8501/bench?run=stale_4&step=latest&preset=prime_rl_dppo),
 #   the other half of its method.
 #

@@ -8,7 +8,7 @@ import streamlit as st
 from components.watched import WatchedContent, watch
 from data import recorded
 from data.configuration import FIRST, SECOND
-from data.names import BETWEEN, preset_title, run_labels, run_title
+from data.names import BETWEEN, run_labels, run_title, shown_title
 from data.recorded import ANOTHER, LATEST, NEWEST, Selection
 from text import compare as say
 from text import phrases
@@ -49,8 +49,9 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
     view = state.get("view")
     is_pair = view == "compare" and second is None
     presets = [state.get("preset")] * (view in WITH_PRESET) + [state.get("preset_b")] * is_pair
+    titles = [shown_title(state.values(), slot) for slot in (FIRST, SECOND)[: len(presets)]]
     line, at_right = st.columns([2, 1], vertical_alignment="center", gap="small")
-    with line.expander(_words(first, second, presets), key="open"):
+    with line.expander(_words(first, second, titles), key="open"):
         columns = st.columns([3, 2, 3])
         with columns[0]:
             _run_box("run", "Run", [NEWEST, *all_runs])
@@ -69,10 +70,10 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
         _state_of(first)
 
 
-def _words(first: Selection, second: Selection | None, presets: list[str]) -> str:
+def _words(first: Selection, second: Selection | None, titles: list[str]) -> str:
     """Return what is open, for the line that unfolds the pickers."""
     shown = [_run_and_step(first), *([_run_and_step(second)] if second else [])]
-    return plain(BETWEEN.join(_lettered(shown) + _lettered([preset_title(name) for name in presets])))
+    return plain(BETWEEN.join(_lettered(shown) + _lettered(titles)))
 
 
 def _lettered(words: list[str]) -> list[str]:

@@ -1,11 +1,14 @@
 """Names of runs, presets and arms of studies for people; slugs follow, because links and commands use these."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from data import recorded, uploads
 from data.caching import cached
+from data.configuration import Values, bound_values, bounds, configuration, preset_of
 from rlcorr import PRESETS
+from rlcorr.errors import UsageError
 from rlcorr.presets.titles import title
 from rlcorr.records import runs
 from rlcorr.records.recipes import read_entries
@@ -27,6 +30,24 @@ def run_title(slug: str) -> str:
 
 def preset_title(name: str) -> str:
     return title(PRESETS[name])
+
+
+def shown_title(values: Values, slot: str) -> str:
+    """Return what the shown configuration does, in words. If it is not its preset any more, it has another name."""
+    preset = PRESETS[preset_of(values, slot)]
+    try:
+        config, present = configuration(values, slot), bound_values(values, slot)
+    except UsageError:  # the choices contradict each other, and the page shows the preset
+        return title(preset)
+    name = title(replace(preset, config=config))
+    moved = [
+        f"{b.label.removeprefix('B: ').split(' (')[0].lower()} {present[b.key]:g}"
+        for b in bounds(values, slot)
+        if present[b.key] != b.value and b.id.rule_index is not None
+    ]
+    if not moved and config != preset.config and name == title(preset):
+        return f"{name} (changed)"
+    return f"{name} ({', '.join(moved)})" if moved else name
 
 
 def preset_label(name: str) -> str:

@@ -297,6 +297,16 @@ def start_bound(text: str, _: Values) -> float:
     return number("start_bound", text, START.value, START.low, START.high)
 
 
+def listed(key: str, allowed: Collection[float], usual: float) -> Read:
+    """Read a number: the nearest of these."""
+
+    def read(text: str, _: Values) -> float:
+        value = number(key, text, usual, min(allowed), max(allowed))
+        return min(allowed, key=lambda one: abs(one - value))
+
+    return read
+
+
 def number(key: str, text: str, usual: float, low: float, high: float) -> float:
     """Read a number within its limits."""
     allowed = f"{low:g} to {high:g}"

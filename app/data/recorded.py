@@ -12,8 +12,6 @@ from pathlib import Path
 
 from data import uploads
 from data.caching import cached
-from rlcorr import CorrectionResult
-from rlcorr.ratios import over_sequence, ratio
 from rlcorr.records import held_out, runs
 from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
@@ -69,16 +67,16 @@ def has_steps(run: Path) -> bool:
 def default_run(paths: dict[str, Path], view: str = "start") -> str:
     """Return the slug of the run that a view shows if nobody has picked one.
 
-    It is the newest local run that has a step; without one, an example or the first recorded run. Gradient considers
-    only runs with a sketch of the gradient, if there are any.
+    It is the newest local run that has a step; without one, an example or the first recorded run. Gradient and KL
+    losses consider only runs with a sketch of the gradient, if there are any.
     """
-    if view == "gradient":
+    if view in ("gradient", "kl"):
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
     if local:
         return local[0]
     # On Compare, rules that reject answers keep nothing of the example of the other views.
-    example = SKETCHED_EXAMPLE if view in ("gradient", "compare") else EXAMPLE
+    example = SKETCHED_EXAMPLE if view in ("gradient", "kl", "compare") else EXAMPLE
     return example if example in paths else next(iter(paths))
 
 
@@ -202,14 +200,3 @@ def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:
 def verified(run: Path) -> Report:
     """Check every file of the run; the result is cached until one of them changes."""
     return verify(run)
-
-
-def largest_mismatch(
-    record: runs.StepRecord, result: CorrectionResult, count: int
-) -> list[tuple[str, str, float, float]]:
-    """Return the prompt, text, reward and mean ratio of the responses with the largest size of the mean log-ratio."""
-    d = over_sequence(result.log_ratio, record.batch.response_mask, "mean")
-    rewards = record.batch.tensors()["rewards"].tolist()
-    means = ratio(d).tolist()
-    rows = d.abs().argsort(descending=True, stable=True)[:count].tolist()
-    return [(record.prompts[i], record.responses[i], rewards[i], means[i]) for i in rows]

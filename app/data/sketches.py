@@ -14,13 +14,11 @@ from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
 from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
 from rlcorr.gradients.sketch import NextTokens, Sketch
-from rlcorr.gradients.sweep import GradientSweep, ToySweep, gradient_sweep, spread_of, toy_sweep
-from rlcorr.gradients.toy import small_world
+from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
 from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients
 
-KL_LOSSES = ("k1", "abs", "k2", "k3", "k1+", "k3+")
 BATCH_SIZES = tuple(2**power for power in range(4, 17))
 """Answers in a batch. Everything is measured for all sizes at once, which costs little more than for one."""
 Identity = tuple[corrections.Identity, recorded.Stamp]
@@ -34,8 +32,6 @@ class Sketched:
     """The key for caches: the step, and the state of the sketch's file."""
     batch: TokenBatch
     sketch: Sketch
-    gap: float
-    """The size of the recorded log-ratios; the toy uses the same."""
 
 
 def _identity(run: Path, step: int) -> Identity:
@@ -60,7 +56,7 @@ def sketched(run: Path, step: int) -> Sketched:
         batch, sketch = read_gradients(run, step)
     except UsageError as error:
         raise UsageError(str(error).replace(run.name, uploads.shown_name(run.name))) from error
-    return Sketched(_identity(run, step), batch, sketch, spread_of(recorded.step(run, step).batch))
+    return Sketched(_identity(run, step), batch, sketch)
 
 
 def reported(measured: Sketched, config: CorrectionConfig) -> report.GradientReport:
@@ -74,22 +70,13 @@ def reported(measured: Sketched, config: CorrectionConfig) -> report.GradientRep
 @cached(16, _over_bound)
 def measured_at(
     measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds: tuple[float, ...]
-) -> list[tuple[report.GradientReport, report.Decomposition]]:
-    """Return `reported` and `decomposed` at each threshold of this bound, whatever its present value."""
-    samples, parts, reports = _samples(measured), {}, []
+) -> list[report.GradientReport]:
+    """Return `reported` at each threshold of this bound, whatever its present value."""
+    samples, reports = _samples(measured), []
     for threshold in thresholds:
-        of_threshold = report.stages(at_threshold(config, threshold, bound))
-        # Keep this threshold's stages only: most are the same at the next one, and all together are too large.
-        parts = {stage: parts.get(stage) or _contribution_anew(measured, stage) for stage in of_threshold}
-        whole, in_order = parts[of_threshold[-1]], [parts[stage] for stage in of_threshold]
-        of_whole = report.report_of(report.samples_of(whole, samples, BATCH_SIZES))
-        reports.append((of_whole, report.decomposition(in_order, samples)))
+        whole = _contribution_anew(measured, at_threshold(config, threshold, bound))
+        reports.append(report.report_of(report.samples_of(whole, samples, BATCH_SIZES)))
     return reports
-
-
-def decomposed(measured: Sketched, config: CorrectionConfig) -> report.Decomposition:
-    """Return the parts of the bias. The first two stages do not depend on a bound, so they are cached."""
-    return report.decomposition([_contribution(measured, stage) for stage in report.stages(config)], _samples(measured))
 
 
 def compared(
@@ -117,14 +104,15 @@ def all_presets(measured: Sketched) -> report.Ranking:
     return report.compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
 
 
-@cached(32, lambda measured, next_tokens, target: (measured.identity, target))
-def kl_losses(measured: Sketched, next_tokens: NextTokens, target: Target) -> dict[str, KLGradientReport]:
-    return {name: kl_report(next_tokens, name, target) for name in KL_LOSSES}
+def next_tokens(measured: Sketched) -> NextTokens:
+    """Return the positions with all next tokens, of a step that has them."""
+    assert measured.sketch.next_tokens is not None
+    return measured.sketch.next_tokens
 
 
-@cached(64, _over_bound, "Enumerating the toy …")
-def toy(measured: Sketched, config: CorrectionConfig, bound: BoundId, thresholds: list[float], size: int) -> ToySweep:
-    return toy_sweep(small_world(measured.gap), config, thresholds, size, bound)
+@cached(32, lambda measured, loss, target: (measured.identity, loss, target))
+def kl_loss(measured: Sketched, loss: str, target: Target) -> KLGradientReport:
+    return kl_report(next_tokens(measured), loss, target)
 
 
 def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:
@@ -132,7 +120,7 @@ def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contribu
     return contribution
 
 
-_contribution = cached(128, _of_config)(_contribution_anew)
+_contribution = cached(32, _of_config)(_contribution_anew)
 
 
 @cached(8, lambda measured: measured.identity)

@@ -5,6 +5,7 @@ Callers must not change what they get.
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from data import recorded
@@ -27,6 +28,9 @@ STUDIES = {
 }
 """Mismatch and model of a run → studies of such a mismatch, those that fit best first."""
 
+CONTROLS = {"stale_8": "stale_0", "decide_stale": "stale_0", "decide_cache": "stale_0", "kv_fp8_e5m2": "kv_bf16"}
+"""Study → the study of the same task, options and learning rate without the mismatch."""
+
 
 @dataclass(frozen=True)
 class StudyTable:
@@ -40,6 +44,11 @@ class StudyTable:
     against_chance: list[study_comparisons.Comparison]
     predictions: dict[tuple[str, int], tuple[dict[str, Interval], Interval]]
     """(training run, step) → η of every correction there, and its rank correlation with the reward."""
+    endpoint: dict[str, Interval]
+    """Arm → the endpoint that was planned, with the control as many steps later as the other arms; empty without a
+    plan."""
+    planned: list[study_comparisons.Comparison]
+    """The comparisons of this endpoint that were planned, and those with no correction that were not."""
 
 
 @cached(8, lambda: (study.FOLDER, recorded.stamp(study.FOLDER / "index.toml")))
@@ -62,18 +71,42 @@ def table(name: str) -> StudyTable:
     rows, facts = study.read_study(name)
     seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
     source = f"study {name} · seeds {seeds} · {recorded.digest(study.study_path(name))}"
-    by_chance = study.find_study(name).by_chance
+    entry, endpoint, planned = study.find_study(name), {}, []
+    if plan := entry.endpoint:
+        # The rewards of the control are compared later, but not its last weights, which are as old as the others'.
+        later = study.delayed_control(entry, rows) if plan.steps else []
+        endpoint = study_comparisons.endpoint_means([*rows, *later], plan)
+        named = {frozenset(pair) for pair in plan.primary}
+        planned = [
+            pair
+            for pair in study_comparisons.compare_endpoints(rows, plan)
+            if (pair.arm, pair.against) in plan.primary
+            or (pair.against in study_comparisons.NO_CORRECTION and {pair.arm, pair.against} not in named)
+        ]
     return StudyTable(
         rows, facts, source, study.outcomes(rows), study_comparisons.against_nothing(rows),
-        study_comparisons.against_chance(rows, by_chance), _predictions(rows, facts.get("progress", {})),
+        study_comparisons.against_chance(rows, entry.by_chance), _predictions(rows, facts.get("progress", {})),
+        endpoint, planned,
     )  # fmt: skip
 
 
 def few(result: StudyTable) -> list[str]:
-    """Return the presets to draw first: the best three, the last, and no correction. More lines are hard to see."""
+    """Return the presets to draw first: the best, the last, no correction, and one that is proven to differ from it."""
     order = [outcome.preset for outcome in result.outcomes]
-    shown = {*order[:3], order[-1], *study_comparisons.NO_CORRECTION}
+    proven = [pair.arm for pair in result.against_nothing if pair.difference.tells]
+    shown = {*order[:3], order[-1], *study_comparisons.NO_CORRECTION, *proven[:1]}
     return [arm for arm in order if arm in shown]
+
+
+def reward_levels(name: str, result: StudyTable) -> dict[str, float]:
+    """Return the rewards to compare with: of the first step, and of the end without the mismatch if it was trained."""
+    # No correction has changed anything at the first step yet.
+    levels = {"start": fmean(row["reward"] for row in result.rows if row["step"] == 1)}
+    fresh = [one.reward.mean for one in result.outcomes if one.preset.startswith(study_ends.FRESH)]
+    if not fresh and name in CONTROLS and study.study_path(CONTROLS[name]).is_file():
+        control = table(CONTROLS[name]).outcomes
+        fresh = [one.reward.mean for one in control if one.preset in study_comparisons.NO_CORRECTION]
+    return levels | {"no mismatch": fresh[0]} if fresh else levels
 
 
 def _predictions(
@@ -90,14 +123,20 @@ def _predictions(
 
 def ends(run: Path, *kinds: str) -> StudyEnds | None:
     """Return the end of the first study of the run's mismatch that has all these kinds of corrections."""
+    return next((ended for ended in _ends_of(run) if {NOTHING, *kinds} <= ended.by_kind.keys()), None)
+
+
+def widest_ends(run: Path) -> StudyEnds | None:
+    """Return the end of the study of the run's mismatch that has the most kinds of corrections."""
+    return max(_ends_of(run), key=lambda ended: len(ended.by_kind), default=None)
+
+
+def _ends_of(run: Path) -> list[StudyEnds]:
+    """Return the ends of the studies of the run's mismatch, those that fit best first."""
     mismatch = _mismatch(run)
     finished = all_studies() if mismatch else {}
-    for name in STUDIES[mismatch] if mismatch else ():
-        if name in finished and study.study_path(name).is_file():
-            ended = _ends(name)
-            if {NOTHING, *kinds} <= ended.by_kind.keys():
-                return ended
-    return None
+    names = STUDIES[mismatch] if mismatch else ()
+    return [_ends(name) for name in names if name in finished and study.study_path(name).is_file()]
 
 
 def _mismatch(run: Path) -> tuple[str, str] | None:

@@ -62,7 +62,7 @@ def with_part(
                 del trace["y"]
             elif trace["type"] == "heatmap" and moves["cells"]:
                 del trace["z"]
-    small = _small_strip(strip)
+    small = small_strip(strip)
     return Package(small.arrays, {**small.about, "part": data})
 
 
@@ -71,7 +71,7 @@ def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> 
 
     The keys of the pictures end with the bound's key, so that a strip moves no line in curves over another bound.
     """
-    data, small = part([], content, source, {}), _small_strip(strip)
+    data, small = part([], content, source, {}), small_strip(strip)
     replaced = [picture for row in data["rows"] for picture in row]
     keys = {picture["key"] for picture in replaced}
     for picture in replaced:
@@ -81,7 +81,7 @@ def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> 
     return Package(small.arrays, {**small.about, **shown})
 
 
-def _small_strip(strip: Package) -> Package:
+def small_strip(strip: Package) -> Package:
     """Return a strip with rounded lines; a slider of the site has so few values that one byte holds their indices."""
     arrays = {
         name: array.astype(np.uint8) if array.dtype == np.uint16 and array.max(initial=0) < 256 else array

@@ -1,4 +1,4 @@
-"""The files of the views: bench, first page, Mismatch, gradient, ranking and study, and of what a preset always has."""
+"""The files of the views: bench, first page, Mismatch, gradient, ranking, KL losses and study, and of each preset."""
 
 import itertools
 import json
@@ -6,17 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Slider
 from components.markdown import inline, plain_text
 from controls import strips
 from data import corrections, recorded, sketches, studies
 from data.bounds import Bound, bounds_of, slider_values_of, useful_slider_values
+from data.kl_example import LOSSES
 from data.names import arm_title
 from data.reading import USUAL_BATCH
 from data.studies import StudyTable
 from text import gradient as gradient_text
+from text import kl as kl_text
 from text import mismatch as mismatch_text
 from text import published
 from text import start as start_text
@@ -25,7 +26,9 @@ from text import training as training_text
 from text.formatting import number
 from views import bench as bench_page
 from views import gradient as gradient_page
+from views import kl as kl_page
 from views import start as start_page
+from views.training import endpoint_pictures
 
 from rlcorr import PRESETS, CorrectionConfig, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS
@@ -36,10 +39,7 @@ from rlcorr.figures import gradients, mismatch
 from rlcorr.figures.study import differences, study_curves
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sweep import GradientSweep
-from rlcorr.presets import RANKED
-from rlcorr.records.study import study_path
-from rlcorr.records.study_comparisons import NO_CORRECTION
-from rlcorr.records.study_ends import FRESH, StudyEnds, kind_of
+from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.packing import Package, PictureStrip
 from rlcorr.systems.export import SYSTEMS, exports
 from static_site import parts
@@ -55,8 +55,6 @@ WHOLE = ""
 BEST, OUTCOMES = "best", "outcomes"
 DIGITS = 9
 """Digits of a measured threshold: enough for ratios that are closer to 1 than a millionth."""
-CONTROLS = {"stale_8": "stale_0", "decide_stale": "stale_0", "decide_cache": "stale_0", "kv_fp8_e5m2": "kv_bf16"}
-"""Study → the study of the same task, options and learning rate without the mismatch."""
 
 
 def shared_names(presets: Iterable[str], *, on_batch: bool = False) -> dict[str, str]:
@@ -196,7 +194,7 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     has a slider, or if the gradient's view does.
     """
     config = PRESETS[preset].config
-    shown = gradient_page.Shown(sketches.sketched(run, step), preset, USUAL_BATCH)
+    shown = gradient_page.Shown(run, sketches.sketched(run, step), preset, USUAL_BATCH)
     content, source = gradient_page.gradient(shown, config), recorded.source(run, step)
     measured = [(b, sweep, _reports(shown, config, b, sweep)) for b, sweep in _sweeps(shown, config)]
     sliders = [
@@ -207,13 +205,13 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     for b, sweep, reports in measured:
         cursors = gradients.progress_cursors(sweep, USUAL_BATCH, [*reports])
         numbers = [gradient_page.numbers(report, shown.size_index) for report in reports.values()]
-        texts = {ANSWER: [gradient_page.answer(shown, report, sweep) for report in reports.values()]}
+        texts = {ANSWER: [gradient_page.answer(shown, config, report, sweep) for report in reports.values()]}
         strip = strips.package({}, numbers, texts, {"gradient_curves": PictureStrip(shapes=cursors)})
         curves = [gradient_page.curves_over(shown, sweep, b)]
         if packages:
             packages[b.key] = parts.with_rows(strip, LiveContent({}, curves), source, b.key)
         else:
-            content = replace(content, rows=curves, refused="", said=_study(run, shown, config))
+            content = replace(content, rows=curves, refused="", said=gradient_page.study_said(shown, config, _on_site))
             packages[WHOLE] = parts.with_part(strip, content, sliders, source)
     return packages
 
@@ -240,23 +238,13 @@ def _reports(
     return {value: reports[value] for value in values}
 
 
-def _study(run: Path, shown: gradient_page.Shown, config: CorrectionConfig) -> str:
-    """Return how training runs with this kind of correction ended under such a mismatch, if a study has both."""
-    if (kind := kind_of(config)) and (ended := studies.ends(run, kind)):
-        return _on_site(say_study.of_kind(ended, kind, gradient_page.over_nothing(shown, config)), ended)
-    return ""
-
-
 def ranking_package(run: Path, step: int) -> Package:
     """Return the ranking of all presets by their progress, for every batch size."""
-    measured = sketches.sketched(run, step)
-    ranking, names = sketches.all_presets(measured), list(RANKED)
-    contents = []
-    for size, choice in zip(sketches.BATCH_SIZES, ranking.choices, strict=True):
-        bars = gradients.ranking_bars(names, ranking, size, titles=gradient_page.row_titles())
-        best = inline(gradient_page.best_preset_sentence(measured, choice))
-        picture = Picture(bars, gradient_text.RANKING, gradient_text.RANKED)
-        contents.append(LiveContent({}, [{"ranking": picture}], tables={BEST: best}))
+    measured, contents = sketches.sketched(run, step), []
+    for size in sketches.BATCH_SIZES:
+        picture = gradient_page.ranking_of(gradient_page.Shown(run, measured, "", size))
+        best = inline(picture.above)
+        contents.append(LiveContent({}, [{"ranking": replace(picture, above="")}], tables={BEST: best}))
     slider = Slider(
         "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0,
         text=BEST, help=gradient_text.BATCH_SIZE_IS,
@@ -266,6 +254,20 @@ def ranking_package(run: Path, step: int) -> Package:
     (picture,) = package.about["pictures"].values()
     picture["figures"] = [json.dumps(parts.rounded(json.loads(figure))) for figure in picture["figures"]]
     return package
+
+
+def kl_packages(run: Path, step: int | None) -> dict[str, Package]:
+    """Return the page KL losses: for each loss a file with its live part, and one with the strip of the position."""
+    packages = {}
+    for loss in LOSSES:
+        shown = kl_page.Shown(loss, kl_text.DISTANCE, 0.0, kl_page.measured_at(run, step))
+        ranges, at = kl_page.ranges(shown), {"kl_distance": shown.distance, "kl_position": shown.position}
+        sliders = [Slider(key, *labelled, at[key], generation=0) for key, labelled in ranges.items()]
+        of_distance, *others = (kl_page.strip(shown, slider.key, tuple(slider.values)) for slider in sliders)
+        source = kl_text.SOURCE.format(source=recorded.source(run, step))
+        packages[loss] = parts.with_part(of_distance, kl_page.content(shown), sliders, source, resets={})
+        packages |= {f"{loss}.position": parts.small_strip(strip) for strip in others}
+    return packages
 
 
 # --- studies ---
@@ -282,21 +284,20 @@ def study_package(name: str) -> Package:
             compared[against] = Picture(figure, title, caption.format(count=len(of_arms)))
     table = training_text.outcome_table(result.outcomes, title_of)
     table = table.replace("<div class='rl-table'", "<div tabindex='0' class='rl-table'", 1)  # it scrolls on phones
-    rows = [row for row in (_study_curves(name, result), compared) if row]
+    planned = endpoint_pictures(study, result)
+    rows = [row for row in (planned, _study_curves(name, result), compared) if row]
     content = LiveContent({}, rows, notes=[Note(training_text.OUTCOMES, OUTCOMES)], tables={OUTCOMES: table})
-    heading, sentences = training_text.study_said(study, result.rows, result.against_nothing, title_of)
+    heading, sentences = say_study.study_said(
+        study, result.planned, result.against_nothing, title_of, len(result.outcomes)
+    )
     about = {"part": parts.part([], content, result.source, {}), "heading": inline(heading)}
     return Package({}, about | {"sentences": [f"{study.story} {study.look}", *map(plain_text, sentences)]})
 
 
 def _study_curves(name: str, result: StudyTable) -> dict[str, Picture]:
     """Return the curves of the reward with lines at the start and at the end without a mismatch, and those of k3."""
-    # No correction has changed anything at the first step yet.
-    start = fmean(row["reward"] for row in result.rows if row["step"] == 1)
-    caption, levels = published.REWARD, {"start": start}
-    if (fresh := _without_mismatch(name, result)) is not None:
-        levels["no mismatch"] = fresh
-        caption += published.FRESH
+    levels = studies.reward_levels(name, result)
+    caption = published.REWARD + (published.FRESH if len(levels) > 1 else "")
     texts = training_text.STUDY_CURVES | {"reward": (training_text.STUDY_CURVES["reward"][0], f"{caption}.")}
     pictures = {}
     for metric, of_metric in texts.items():
@@ -304,16 +305,6 @@ def _study_curves(name: str, result: StudyTable) -> dict[str, Picture]:
         figure = study_curves(result.rows, studies.few(result), metric, **drawn)
         pictures[f"study_{metric}"] = Picture(figure, *of_metric)
     return pictures
-
-
-def _without_mismatch(name: str, result: StudyTable) -> float | None:
-    """Return the reward at the end without the mismatch: of the arm that has none, or of the control's study."""
-    rewards = {outcome.preset: outcome.reward.mean for outcome in result.outcomes}
-    fresh = [reward for arm, reward in rewards.items() if arm.startswith(FRESH)]
-    if not fresh and name in CONTROLS and study_path(CONTROLS[name]).is_file():
-        control = studies.table(CONTROLS[name]).outcomes
-        fresh = [outcome.reward.mean for outcome in control if outcome.preset in NO_CORRECTION]
-    return fresh[0] if fresh else None
 
 
 def ends_package(run: Path, presets: Iterable[str]) -> Package | None:
@@ -325,10 +316,10 @@ def ends_package(run: Path, presets: Iterable[str]) -> Package | None:
     pairs = {}
     for a, b in itertools.product(dict.fromkeys(kinds.values()), repeat=2):
         if ended := studies.ends(run, a, b):
-            pairs[f"{a}|{b}"] = inline(_on_site(say_study.of_two(ended, a, b, None), ended))
+            pairs[f"{a}|{b}"] = inline(_on_site(say_study.of_two(ended, a, b), ended.name))
     return Package({}, {"kinds": kinds, "pairs": pairs}) if any(pairs.values()) else None
 
 
-def _on_site(sentence: str, ended: StudyEnds) -> str:
+def _on_site(sentence: str, name: str) -> str:
     """Return a sentence about a study with a link to it instead of the name of the app's page."""
-    return sentence.replace(say_study.STUDY.format(name=ended.name), published.STUDY_LINK.format(name=ended.name))
+    return sentence.replace(say_study.STUDY.format(name=name), published.STUDY_LINK.format(name=name))

@@ -19,30 +19,22 @@ CONFIGURATIONS, RUNS = MODES = ("two configurations", "two runs")
 MODE = "Compare"
 SWAP = "Swap A and B"
 
-SAME_TOKENS = "A and B train on the same tokens."
-OTHER_TOKENS = "A and B differ on {share} of the tokens."
-MORE = "With {size:,} answers in a batch, {better} makes more progress: its η is {difference} above that of {other}."
+UNKNOWN = "Which is better, the data of this step do not tell."
+MORE = "A step of {better} on {size:,} answers makes more progress: η is {difference} above that of {other}."
 NOT_SIGNIFICANT = (
-    "With {size:,} answers in a batch, A and B do not differ significantly in progress: η of B minus η of A is "
-    "{difference}."
+    "A step on {size:,} answers does not tell A from B: their progress (η) differs by {difference}, B minus A."
 )
-SAME_PROGRESS = "With {size:,} answers in a batch, A and B make the same progress (η)."
+SAME_PROGRESS = "A step of A or of B on {size:,} answers makes the same progress (η)."
 
 AGREEMENT = {
     "Differ on": "Share of the response tokens that only one of the two trains on.",
-    "Jaccard": "Tokens that both train on, divided by tokens that at least one trains on. 1: the same tokens.",
     "Only A": "Tokens that A trains on and B does not.",
     "Only B": "Tokens that B trains on and A does not.",
-    "Neither": "Tokens that neither trains on.",
 }
-TOKENS, WEIGHTS_AGAINST = "Tokens trained on", "Weights of B against weights of A"
+TOKENS = "Tokens trained on"
 MASKS = (
     "Rows are sequences, columns are tokens. A token is trained on if no rule rejects it and its weight is above 0 "
     "(masking sets weights to 0). If several tokens share a cell, it shows a difference first."
-)
-WEIGHTS = (
-    "Tokens that both train on. Horizontal: weight in A. Vertical: weight in B. Purple: the weight in A is larger. "
-    "Ochre: the weight in B is larger. The outermost cells contain everything outside the axes."
 )
 HEADLINES = {
     "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Sequences touched",
@@ -52,7 +44,6 @@ HEADLINES = {
 }  # fmt: skip
 """Metric → its name on the page. The others are named as the trainer logs them."""
 METRICS = "Point at a name for its definition. A dash: not measured under that configuration."
-DIFFERENT, EQUAL = "Other metrics that differ", "Other metrics that are equal"
 WEIGHTS_IN = "Weights in {name}"
 
 GRADIENT_TITLE = "Gradients"
@@ -61,18 +52,6 @@ GRADIENT = (
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
     "do not differ significantly."
 )
-GRADIENT_BARS_TITLE, GRADIENT_DIFFERENCES_TITLE = "Progress, bias, noise", "B − A"
-GRADIENT_BARS = "A and B, with 95 % bars. Bias and noise are in units of the on-policy gradient. Progress is a share."
-GRADIENT_DIFFERENCES = (
-    "B − A of these numbers and of the cosine. If a bar contains 0, A and B do not differ significantly. If it is to "
-    "the left of 0, B is smaller."
-)
-BETWEEN = {
-    "Cosine, A with B": "Cosine between the gradients of A and B on this batch. 1: they have the same direction.",
-    "Expected cosine": "The same for the expected gradients, without the noise that both share. A dash: one of them "
-    "cannot be distinguished from noise.",
-    "B makes more progress in": "Share of the bootstrap samples in which B makes more progress. A tie counts half.",
-}
 RUNS_INTRO = (
     "The same configuration on two batches. Their tokens differ, so the page does not compare token by token. It "
     "compares the distribution of the tokens, the size of |Δ|, and the metrics."
@@ -95,13 +74,8 @@ ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
 
 def agreement(masks: Agreement) -> dict[str, str]:
     """Return label → text, in the order of AGREEMENT."""
-    counts = (f"{count:,}" for count in (masks.only_a, masks.only_b, masks.neither))
-    return dict(zip(AGREEMENT, (percent(masks.differing), number(masks.jaccard), *counts), strict=True))
-
-
-def answer(masks: Agreement) -> str:
-    """Return a sentence, in plain text, about the tokens on which A and B differ."""
-    return OTHER_TOKENS.format(share=percent(masks.differing)) if masks.differing else SAME_TOKENS
+    shown = (percent(masks.differing), f"{masks.only_a:,}", f"{masks.only_b:,}")
+    return dict(zip(AGREEMENT, shown, strict=True))
 
 
 def advice(progress: Interval, size: int) -> str:
@@ -137,13 +111,6 @@ def signed(value: float) -> str:
 def interval(ends: Interval, *, sign: bool = False) -> str:
     write = _signed if sign else short
     return f"{write(ends.value)} [{write(ends.low)},\u00a0{write(ends.high)}]"
-
-
-def between(gradients: GradientComparison) -> dict[str, str]:
-    """Return label → text, in the order of BETWEEN, for the one batch size of `gradients`."""
-    (b_is_better,) = gradients.b_is_better
-    shown = (short(gradients.between.value), short(gradients.expected.value), percent(b_is_better))
-    return dict(zip(BETWEEN, shown, strict=True))
 
 
 def gradient_rows(gradients: GradientComparison) -> list[ExplainedRow]:

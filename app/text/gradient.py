@@ -1,11 +1,7 @@
 """Sentences of the Gradient view."""
 
-from collections.abc import Sequence
-
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.kl_losses import Target
-from rlcorr.gradients.report import Choice
 from rlcorr.gradients.sketch import SampledSketch, SampledUnits, Sketch
 from rlcorr.types import TokenBatch
 from text.formatting import percent
@@ -27,19 +23,13 @@ SAMPLED = (
     "{count:,} sampled answers. The 95 % intervals are over the answers and over the random projections of their "
     "scores. Differences are measured on the same answers"
 )
-OF_THESE_PROMPTS = (
-    "The numbers are for a training run on these prompts. The differences between the prompts make {share} % [{low}, "
-    "{high}] of the squared length of their gradient. With many more such prompts the gradient would lack this part, "
-    "and {example:,} answers in a batch would be worth as much as {worth:,.0f} [{least:,.0f}, {most:,.0f}] here."
-)
-EXAMPLE = 4096
 LITTLE_COVERED = (
     "The measured answers have only {old} of the probability in the trainer and {rollout} in the sampler. Every number "
     "here lacks the part of the other answers."
 )
 
 BATCH_SIZE = "Answers in a batch (B)"
-BATCH_SIZE_IS = "A larger batch has less noise in its gradient, but not less bias."
+BATCH_SIZE_IS = "Larger batches cut the noise, not the bias."
 WRONG_BATCH_SIZE = "answers={raw!r} is not offered; using {usual}. Offered: {allowed}."
 
 NUMBERS = {
@@ -54,6 +44,7 @@ NUMBERS = {
     "Step length": "The correction multiplies the step along the on-policy gradient by this factor.",
     "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of the sequences.",
 }
+NO_CORRECTION = "no correction"
 CURVE_TITLE = "Progress of this step at each threshold"
 CURVE = (
     "Progress over the first threshold, with a 95 % band. Dotted: the present value; you can drag this line. Grey "
@@ -63,110 +54,55 @@ CURVE_BEST = (
     "Dashed: the threshold with the most progress. Grey background: the best threshold is here in 95 % of the "
     "bootstrap samples."
 )
-MADE = (
-    "With {size:,} answers in a batch, one step gains {value} % of what an exact, noise-free step gains (95 %: {low} "
-    "to {high} %)."
-)
-MOST = " The best threshold is between {low} and {high}."
+MADE = "A step on {size:,} answers makes {value} % of the progress of a perfect step ({low} to {high} %)."
+HERE = "This one makes {value} % ({low} to {high} %)."
+CAP, THRESHOLD = "A cap", "A threshold"
+BEST = "{what} between {low} and {high} gives the best step, and still only {share} % of a perfect one."
 CANNOT_TELL = (
     "These {count:,} {kind} cannot tell which {what} is best, or whether any is better than no correction. {needed}"
 )
 CANNOT_TELL_WHICH = "These {count:,} {kind} cannot tell which {what} is best. They tell that some are better than none."
 UNKNOWN = "unknown from these data"
 NEEDED = "That would take {needed}."
-BEST_THRESHOLDS_TITLE = "Best threshold for each batch size"
-BEST_THRESHOLDS = (
-    "The threshold with the most progress, and its 95 % interval from bootstrap samples. Dotted: the present batch "
-    "size. If the band covers the whole height, these data cannot tell which threshold is best."
-)
 NO_BOUND = "This configuration has no threshold to move."
-TOY_FOLDED = "The same on a toy where everything is exact"
-TOY_TITLE = "The toy, exactly"
-TOY = (
-    "The same correction on all 364 responses over four tokens, with log-ratios as wide as here ({gap:.2g}), in "
-    "batches of {size:,}. Nothing is sampled, so there are no bands."
-)
-TOY_SOURCE = "toy, with log-ratios as wide as in {source}"
-RANKING = "All presets by their progress"
-RANKED = (
-    "Every preset by its progress, with 95 % bars. Bars with the same background and shade are statistically tied with "
-    "the first of them, by the difference on the same samples."
-)
-MARKED = "Orange bar: the preset with its own numbers. Orange line and band: with the present thresholds."
-PLANE_TITLE = "Bias and noise of all presets"
-PLANE = (
-    "Each point is a preset; point at it for its name. Horizontal: noise with {size:,} answers in a batch. Vertical: "
-    "bias. Both are in units of the on-policy gradient. A larger batch moves all points to the left by the same "
-    "distance, but none down. Orange cross: the correction with the present thresholds, and its 95 % intervals."
-)
-PARTS_TITLE = "Where the bias comes from"
-PARTS = ("weights", "truncation", "rejection", "denominator")
-DECOMPOSED = (
-    "How far each part of the correction moves the gradient, measured on the same responses. weights: from exact "
-    "product weights to this level of weights, or to none. truncation: the thresholds of the weights. rejection: the "
-    "rules. denominator: dividing by the kept tokens, and normalised weights."
-)
-KL_TITLE = "##### k2 or k3? The value of a KL estimator is not its gradient"
-KL_ADVICE = (
-    "As a loss, use k2 or k3+. k3+ has the value of k3 and the gradient of k2. Use plain k3 for measuring only: as a "
-    "loss it follows the gradient of the other KL."
-)
-KL_TARGET, KL_DIRECTION = "KL to", "Direction"
-KL = (
-    "KL penalties as losses, at {count} recorded positions for which the probabilities of all next tokens are known. "
-    "So the expectation over tokens is exact. k2 follows ∇KL(π_θ‖target), k3 follows the other KL, and the expected "
-    "gradient of k1 is 0. The number above the bars is the length of the gradient divided by that of ∇KL(π_θ‖target)."
-)
-KL_NUMBERS = {
-    "cosine": "Cosine between the loss's expected gradient and ∇KL(π_θ‖target).",
-    "length": "Length of the loss's expected gradient, divided by that of ∇KL(π_θ‖target).",
-    "noise of a token": "Standard deviation of the gradient of one sampled token, in units of ∇KL(π_θ‖target).",
-}
-TARGETS: dict[str, Target] = {"the reference model": "ref", "the sampler's policy": "rollout"}
-NO_DISTRIBUTION = (
-    "This run has no recorded distribution of {target} at that step, so there is no exact gradient to compare with."
-)
+RANKING = "Presets by the progress of one step"
+RANKED = "With 95 % bars."
+MARKED = "Orange: your preset with its own numbers; the line and its band: with the present thresholds."
+TRAINED = "At the right: where training runs with such a correction ended (study {name})."
+RED = "Red and last: they ended below no correction, although their step is better."
 NOISE_REFERENCE = (
     "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "
     "it. Record more answers with --prompts-per-step."
 )
 GO = "Show step {step}"
 
-BEST_PRESET = (
-    "With {size:,} answers in a batch, **{best}** makes the most progress. It is the best of the {count} presets in "
-    "{support} of the bootstrap samples. {tied}"
-)
-NONE_TIED = "Every other preset differs significantly from it."
-ONE_TIED = "One other preset does not differ significantly from it."
-SOME_TIED = "{count} other presets do not differ significantly from it."
-NEXT_PRESET, NO_CORRECTION = "the next preset, {name}", "no correction"
-SIGNIFICANT = "Its progress is {difference} above that of {other}."
-EQUAL = "Its progress is the same as that of {other}."
-NOT_SIGNIFICANT = (
-    "Its progress does not differ significantly from that of {other} ({difference}). That would take {needed}; there "
-    "are {count:,}."
-)
+TIES, AHEAD = "It ties with the next one, {other}.", "The next one, {other}, is {difference} behind."
+SEPARATE = "To separate them, record {needed} {kind} (this step has {count:,})."
 
 
-def gains(progress: Interval, size: int) -> str:
+def made(progress: Interval, size: int) -> str:
     """Return, in plain text, what one step with `size` answers in a batch gains."""
-    value, low, high = map(_share, (progress.value, progress.low, progress.high))
-    return MADE.format(size=size, value=value, low=low, high=high)
+    return MADE.format(size=size, **_shares(progress))
 
 
-def best_between(best: Interval, *, of_ratio: bool) -> str:
-    """Return a sentence about the range of the best threshold."""
+def here(progress: Interval) -> str:
+    """Return, in plain text, what one step with the present thresholds gains."""
+    return HERE.format(**_shares(progress))
+
+
+def best_between(what: str, best: Interval, progress: Interval, *, of_ratio: bool) -> str:
+    """Return a sentence about the range of the best threshold, a cap or another one, and about its progress."""
     low, high = (threshold(end, of_ratio=of_ratio) for end in (best.low, best.high))
-    return MOST.format(low=low, high=high)
+    return BEST.format(what=what, low=low, high=high, share=_share(progress.value))
 
 
 def threshold(value: float, *, of_ratio: bool) -> str:
     """Format a threshold with two significant digits; the threshold of a ratio near 1 with two of its distance from 1.
 
-    >>> [threshold(x, of_ratio=True) for x in (0.023456, 0.9991234, 1.002345, 2.5534, 12345.0)]
-    ['0.023', '0.99912', '1.0023', '2.6', '12000']
+    >>> [threshold(x, of_ratio=True) for x in (0.023456, 0.9991234, 1.002345, 1.97, 12345.0)]
+    ['0.023', '0.99912', '1.0023', '2', '12000']
     """
-    if of_ratio and 0.5 < value < 10:
+    if of_ratio and 0.5 < value < 1.5:
         return f"{1 + float(f'{value - 1:.2g}'):.12g}"
     return f"{float(f'{value:.2g}'):g}"
 
@@ -213,53 +149,41 @@ def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
     return INTRO.format(what=answers + (OF_SOME_PROMPTS if sketch.finite_population_factor else OF_ALL_PROMPTS))
 
 
-def of_these_prompts(noise: Interval) -> str:
-    """Return a sentence about how the numbers would change with more prompts.
-
-    `noise` is the share of the squared length of the gradient that comes from the differences between the prompts.
-    """
-    share, low, high = (f"{100 * x:.0f}" for x in (noise.value, noise.low, noise.high))
-    worth, most, least = ((1 - x) * EXAMPLE for x in (noise.value, noise.low, noise.high))
-    return OF_THESE_PROMPTS.format(
-        example=EXAMPLE, share=share, low=low, high=high, worth=worth, least=least, most=most
-    )
-
-
 def little_covered(coverage: dict[str, float]) -> str:
     """Return a warning if the measured answers cover little of the probability; else an empty text."""
     return LITTLE_COVERED.format(**_percents(coverage)) if min(coverage.values()) < ENOUGH_COVERED else ""
 
 
-def best_preset(choice: Choice, names: Sequence[str]) -> str:
-    """Return, in Markdown, which preset makes the most progress, and how certain this is."""
-    size, count, tied = choice.batch_size, len(names), len(choice.groups[0]) - 1
-    others = (NONE_TIED, ONE_TIED)[tied] if tied < 2 else SOME_TIED.format(count=tied)
-    support = f"{100 * choice.support[choice.best]:.0f} %"
-    return BEST_PRESET.format(size=size, best=names[choice.best], count=count, support=support, tied=others)
+def best_preset(name: str, progress: Interval, *, others: bool) -> str:
+    """Return, in Markdown, which preset makes the most progress; of the others, if training contradicts some."""
+    best = f"**{name}** makes the most progress: η is {short(progress.value)} ({ends(progress)})."
+    return f"Of the others, {best}" if others else best
 
 
 def lead(paired: Interval, other: str, units: SampledUnits, needed: int | None) -> str:
-    """Return by how much the best is ahead of another, or how many more samples would show a difference.
+    """Return whether the best is ahead of the next one, or how many samples would show a difference.
 
     Args:
         paired: The difference of their progress, on the same samples.
-        other: The name of the other.
+        other: The name of the next one.
         units: The units that were sampled.
         needed: How many of them would make the difference significant; None if the difference is 0 or unknown.
     """
-    difference = f"{short(paired.value)} [{short(paired.low)}, {short(paired.high)}]"
     if paired.tells:
-        return SIGNIFICANT.format(difference=difference, other=other)
-    if needed is None:
-        return EQUAL.format(other=other)
-    more = f"{_rounded(needed, units.count)} {units.kind}"
-    return NOT_SIGNIFICANT.format(difference=difference, other=other, needed=more, count=units.count)
+        return AHEAD.format(other=other, difference=f"{short(paired.value)} ({ends(paired)})")
+    asked = "" if needed is None else _rounded(needed, units.count)
+    more = SEPARATE.format(needed=asked, kind=units.kind, count=units.count) if asked else ""
+    return f"{TIES.format(other=other)} {more}".strip()
 
 
 def _rounded(needed: int, units: int) -> str:
     if needed < 1.1 * units:
         return "a few more"
     return f"about {float(f'{needed:.2g}'):,.0f}" if needed < 10**6 else "more than a million"
+
+
+def _shares(progress: Interval) -> dict[str, str]:
+    return {name: _share(getattr(progress, name)) for name in ("value", "low", "high")}
 
 
 def _share(x: float) -> str:

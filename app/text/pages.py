@@ -28,6 +28,7 @@ PAGES = {
     "mismatch": PageWords("Mismatch", "What is wrong with my run?"),
     "bench": PageWords("Correction bench", "What does this threshold throw away, and what mismatch remains?"),
     "gradient": PageWords("Gradient", "Which threshold gives the best gradient step?"),
+    "kl": PageWords("KL losses", "k3 measures one KL, and as a loss it pulls towards the other."),
     "tokens": PageWords("Tokens", "Which tokens make the mismatch?"),
     "compare": PageWords("Compare", "Which of these two configs is better?"),
     "training": PageWords("Training", "Does it learn, and do sampler and trainer drift apart?"),

@@ -7,7 +7,9 @@ from text.pages import PAGES
 from text.tours import STUDY
 
 TITLE = "rlcorr: the gap between the policy that samples and the policy that is trained"
-NAVIGATION = {name: PAGES[name].title for name in ("start", "yours", "mismatch", "bench", "gradient", "compare", "lab")}
+NAVIGATION = {
+    name: PAGES[name].title for name in ("start", "yours", "mismatch", "bench", "gradient", "kl", "compare", "lab")
+}
 NAVIGATION["study"] = "Study"
 HEADING = PAGES["start"].question.replace("rlcorr · Your", "rlcorr: your")
 INTRODUCTION = (

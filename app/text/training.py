@@ -1,13 +1,10 @@
 """Sentences of the Training page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
-from typing import Any
 
 from rlcorr.measuring.metric_definitions import PREFIX
-from rlcorr.records.study import Endpoint, Outcome, SeedRange, Study
-from rlcorr.records.study_comparisons import Comparison, compare_endpoints
-from text.formatting import number, plain, table
+from rlcorr.records.study import Outcome, SeedRange
+from text.formatting import number, table
 
 CURVES = {
     "reward": (
@@ -61,15 +58,7 @@ def several(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-OPENED = "Step {step}"
-OPEN_IN = "Open this step in"
-RESPONSES = "The responses with the mean ratio furthest from 1."
-SIZES = {
-    "Reward": "Mean reward of the sampled responses.",
-    "Mean |Δ|": "Mean absolute difference of the two log-probs.",
-    "k3": "Mean of eᵈ − 1 − d, which estimates the KL divergence.",
-    "Tokens": "Response tokens of the step.",
-}
+OPEN_IN = "Open step {step} in"
 
 ANSWERS = "The same prompts during the training run"
 ANSWERS_ARE = (
@@ -94,86 +83,11 @@ OUTCOMES = (
     "steps (median for k3). Highest on the way: the highest mean of five consecutive steps."
 )
 OUTCOME_COLUMNS = ["Correction", "Reward at the end", "Highest on the way", "k3 at the end", "Kept"]
+ENDPOINT = (
+    "Mean over the seeds, with its 95 % interval (Student's t). The comparisons below are seed by seed, so they are "
+    "sharper than these intervals."
+)
 NO_STUDIES = "There is no index of studies in {folder}, so no study can be shown."
-SIGNIFICANT = "Significantly {direction} than no correction (95 %, all {all} together): {names}."
-NOT_SIGNIFICANT = "{count} of {all} do not differ significantly from no correction on {seeds} seeds."
-
-
-def verdict(against_nothing: Sequence[Comparison], title: Callable[[str], str]) -> str:
-    """Return sentences: which corrections are significantly better or worse, and how many do not differ.
-
-    `title` returns what an arm does, in words.
-    """
-    significant = [pair for pair in against_nothing if pair.difference.tells]
-    total, seeds, sentences = len(against_nothing), against_nothing[0].seeds, []
-    for direction in ("better", "worse"):
-        arms = [pair.arm for pair in significant if (pair.difference.value > 0) == (direction == "better")]
-        if arms:
-            names = "; ".join(plain(title(arm)) for arm in arms)
-            sentences.append(SIGNIFICANT.format(direction=direction, all=total, names=names))
-    if rest := total - len(significant):
-        sentences.append(NOT_SIGNIFICANT.format(count=rest, all=total, seeds=seeds))
-    return " ".join(sentences)
-
-
-NO_REFERENCE = "No arm of this study is a control, so no difference is claimed."
-ONE_ARM = "One control without a mismatch, to compare the other studies with."
-PLANNED = (
-    "Planned before training: {measure} of “{arm}” minus that of “{against}” is {difference} (95 %, {seeds} seeds). "
-    "The difference is {significance}."
-)
-GAIN, ACCURACY = "the gain in reward", "the accuracy of the last weights"
-PLANNED_HEADING = (
-    "By {measure}, {count} of the {all} comparisons that were planned before training are significant: {pairs}."
-)
-NONE_SIGNIFICANT = (
-    "By {measure}, no comparison that was planned before training shows a significant difference ({all} planned)."
-)
-BY_REWARD = "By the reward in the last quarter of the steps, which was not planned: {verdict}"
-
-
-def planned(pair: Comparison, endpoint: Endpoint, title: Callable[[str], str]) -> str:
-    """Return a sentence about a pair of arms whose comparison was planned."""
-    value, low, high = (f"{x:+.3f}".replace("-", "\N{MINUS SIGN}") for x in astuple(pair.difference))
-    return PLANNED.format(
-        measure=_measure(endpoint), arm=plain(title(pair.arm)), against=plain(title(pair.against)), seeds=pair.seeds,
-        difference=f"{value} [{low}, {high}]",
-        significance="significant" if pair.difference.tells else "not significant",
-    )  # fmt: skip
-
-
-def planned_heading(pairs: Sequence[Comparison], endpoint: Endpoint, title: Callable[[str], str]) -> str:
-    """Return a sentence about which of the planned comparisons are significant."""
-    significant = [
-        f"“{plain(title(pair.arm))}” is {'above' if pair.difference.value > 0 else 'below'} "
-        f"“{plain(title(pair.against))}”"
-        for pair in pairs
-        if pair.difference.tells
-    ]
-    sentence = PLANNED_HEADING if significant else NONE_SIGNIFICANT
-    return sentence.format(
-        measure=_measure(endpoint), count=len(significant), all=len(pairs), pairs=", ".join(significant)
-    )
-
-
-def _measure(endpoint: Endpoint) -> str:
-    return GAIN if endpoint.steps else ACCURACY
-
-
-def study_said(
-    study: Study, rows: Sequence[dict[str, Any]], against_nothing: Sequence[Comparison], title: Callable[[str], str]
-) -> tuple[str, list[str]]:
-    """Return a heading and sentences, in Markdown, about a study: what was planned before training comes first."""
-    by_reward = verdict(against_nothing, title) if against_nothing else ""
-    compared = compare_endpoints(rows, study.endpoint) if study.endpoint else []
-    pairs = [pair for pair in compared if study.endpoint and (pair.arm, pair.against) in study.endpoint.primary]
-    if not study.endpoint or not pairs:
-        alone = len({row["preset"] for row in rows}) == 1
-        return by_reward or (ONE_ARM if alone else NO_REFERENCE), []
-    sentences = [planned(pair, study.endpoint, title) for pair in pairs]
-    if by_reward:
-        sentences.append(BY_REWARD.format(verdict=by_reward))
-    return planned_heading(pairs, study.endpoint, title), sentences
 
 
 def outcome_table(outcomes: Sequence[Outcome], title: Callable[[str], str]) -> str:

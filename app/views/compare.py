@@ -5,7 +5,7 @@ from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture, live_part
+from components.live_part import LiveContent, Note, Number, Picture, live_part
 from components.picture import picture
 from controls import strips
 from controls.choosing import batch_size, buttons
@@ -29,6 +29,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison, histograms
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientComparison
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
@@ -96,61 +97,36 @@ def _live(
             slot=slot,
         )
         sliders += [replace(slider, label=f"A: {slider.label}") for slider in of_slot] if name == "A" else of_slot
-    content, refused = strips.content_of(
-        lambda a: replace(two_corrections(batch, a, b), said=_verdict(selection, a, b, gradients)), a
-    )
-    live_part(sliders, content, source=selection.source, resets=resets(FIRST, SECOND))
+    content, refused = strips.content_of(partial(two_corrections, batch, b=b), a)
+    heading, said = _verdict(selection, a, b, gradients)
+    st.markdown(f"##### {heading}")
+    live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST, SECOND))
     if refused:
         st.error(plain(refused))
         return
-    left, right = st.columns(2, gap="medium")
-    with left:
-        (result_a, report_a), (result_b, report_b) = corrections.corrected(batch, a), corrections.corrected(batch, b)
-        figure = comparison.weights_against(batch, result_a, result_b)
-        picture(say.WEIGHTS_AGAINST, figure, key="weights_against", caption=say.WEIGHTS, source=selection.source)
-        _others(report_a, report_b)
-    with right:
-        _gradients(gradients, selection.source)
+    _gradients(gradients)
 
 
-def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gradients: Gradients) -> str:
-    """Return, in Markdown, which of the two makes more progress, and how training runs with such corrections ended."""
+def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gradients: Gradients) -> tuple[str, str]:
+    """Return, in Markdown, which of the two is better, and on what this rests: a study, and the step's gradient."""
     progress = None if isinstance(gradients, str) else gradients.progress[0]
-    sentences = [] if progress is None else [f"**{say.advice(progress, state.get('answers'))}**"]
+    advice = say.UNKNOWN if progress is None else say.advice(progress, state.get("answers"))
     kind_a, kind_b = kind_of(a), kind_of(b)
-    if kind_a and kind_b and (ended := studies.ends(selection.run, kind_a, kind_b)):
-        sentences.append(with_study_link(say_study.of_two(ended, kind_a, kind_b, progress), ended.name))
-    return " ".join(sentences)
+    if not (kind_a and kind_b and (ended := studies.ends(selection.run, kind_a, kind_b))):
+        return advice, ""
+    a_over_b = None if progress is None else Interval(-progress.value, -progress.high, -progress.low)
+    first = say_study.contradiction(ended, kind_a, kind_b, a_over_b, ("A", "B"))
+    trained = with_study_link(say_study.of_two(ended, kind_a, kind_b), ended.name)
+    return (first, f"{trained} {advice}") if first else (advice, trained)
 
 
-def _others(a: dict[str, float], b: dict[str, float]) -> None:
-    """Show the metrics that are not headlines: those that differ, and those that are equal."""
-    others = [pair for pair in metric_pairs(a, b) if pair.key not in say.HEADLINES]
-    for title, wanted in ((say.DIFFERENT, False), (say.EQUAL, True)):
-        listed = [pair for pair in others if (pair.a == pair.b) == wanted]
-        if listed:
-            with st.expander(f"{title} ({len(listed)})"):
-                st.html(say.pairs_table(HEADER, say.metric_rows(listed)))
-
-
-def _gradients(gradients: Gradients, source: str) -> None:
+def _gradients(gradients: Gradients) -> None:
     st.markdown(f"**{say.GRADIENT_TITLE}**")
     if isinstance(gradients, str):
         st.info(plain(gradients))
         return
-    with st.container(horizontal=True, key="gradient_numbers"):
-        for label, text in say.between(gradients).items():
-            st.metric(label, text, help=plain(say.BETWEEN[label]), width="content")
     st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(gradients)))
     st.caption(say.GRADIENT)
-    left, right = st.columns(2)
-    with left:
-        bars = comparison.gradient_bars(gradients, state.get("answers"))
-        picture(say.GRADIENT_BARS_TITLE, bars, key="bars", caption=say.GRADIENT_BARS, source=source)
-    with right:
-        figure = comparison.differences(gradients, state.get("answers"))
-        title, caption = say.GRADIENT_DIFFERENCES_TITLE, say.GRADIENT_DIFFERENCES
-        picture(title, figure, key="differences", caption=caption, source=source)
 
 
 def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig) -> LiveContent:
@@ -162,9 +138,9 @@ def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig)
         pictures[f"weights_{name}"] = Picture(figure, say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS)
         explained[EXPLAINED[name]] = f"{name}. {config.explain()}"
     pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), say.TOKENS, say.MASKS)
-    texts, tables = explained | {ANSWER: say.answer(masks)}, {HEADLINES: _headlines(report_a, report_b)}
+    tables = {HEADLINES: _headlines(report_a, report_b)}
     notes = [*(Note("", text) for text in EXPLAINED.values()), METRICS]
-    return LiveContent(_agreement(masks), [pictures], texts=texts, tables=tables, notes=notes)
+    return LiveContent(_agreement(masks), [pictures], texts=explained, tables=tables, notes=notes)
 
 
 def two_corrections_strip(
@@ -188,7 +164,6 @@ def two_corrections_strip(
     histogram = strips.histogram("weights", bound_strip.weights)
     texts = {
         EXPLAINED[name]: [f"{name}. {at_threshold(varied, value, b.id).explain()}" for value in slider_values],
-        ANSWER: [say.answer(one) for one in masks.agreements],
     }
     pictures = {"shared": PictureStrip(cells=True), f"weights_{name}": histogram}
     numbers, tables = [_agreement(one) for one in masks.agreements], {HEADLINES: [_headlines(*pair) for pair in pairs]}
@@ -234,8 +209,7 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
         live = st.container()
         config, make, strip_of = settings(), partial(two_batches, batches), partial(two_batches_strip, batches)
         with live:
-            if strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"]):
-                _others(*(corrections.corrected(batch, config)[1] for batch in batches))
+            strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"])
     except UsageError as error:
         st.error(plain(str(error)))
 

@@ -1,16 +1,17 @@
-"""The Gradient view: the progress of a correction's gradient, on a recorded step and exactly on a toy."""
+"""The Gradient view: the progress of a correction's gradient on a recorded step, and what training said."""
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 
 import state
 import streamlit as st
 from components.live_part import ANSWER, LiveContent, Number, Picture, live_part
-from components.picture import picture
 from controls import strips
-from controls.choosing import batch_size_slider, buttons, folding
+from controls.choosing import batch_size_slider
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
 from data import sketches, studies
@@ -21,30 +22,31 @@ from data.recorded import Selection
 from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
-from text.formatting import plain, table
+from text.formatting import plain
 
 from rlcorr import CorrectionConfig
-from rlcorr.bounds import is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
-from rlcorr.figures.canvas import Figure
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import Choice, Decomposition, GradientReport, units_needed
+from rlcorr.gradients.report import GradientReport, units_needed
 from rlcorr.gradients.sketch import ExactSketch, sampled_units
 from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.presets import PRESETS, RANKED
 from rlcorr.records import runs
-from rlcorr.records.study_ends import kind_of
+from rlcorr.records.study_ends import StudyEnds, kind_of
 from rlcorr.strips.packing import Package, PictureStrip
 
-COUNT = 101
-"""Number of values of a bound's slider. The gradient is measured at each of them."""
+COUNT, ROWS = 101, 10
+"""Number of values of a bound's slider, at each of which the gradient is measured, and of rows of the short ranking."""
+DEFAULTS = ("disabled", "trl_sequence_mask", "skyrl_token_tis")
+"""Rows that the ranking always has: no correction, which is verl's default, TRL's default, and SkyRL's first method."""
 
 
 @dataclass(frozen=True)
 class Shown:
     """The settings of the pictures, apart from the bounds: a step, the name of the preset, and B."""
 
+    run: Path
     measured: sketches.Sketched
     preset: str
     batch_size: int
@@ -56,7 +58,7 @@ class Shown:
 
 
 def show(selection: Selection) -> None:
-    """Show the live part, and below it the choices and the KL losses."""
+    """Show the live part, and below it the choices."""
     if selection.step is None:
         st.info(phrases.NO_STEPS)
         return
@@ -77,15 +79,12 @@ def show(selection: Selection) -> None:
     with above:
         _live(measured, selection, config)
     st.caption(say.measured_on(measured.batch, measured.sketch))
-    if isinstance(measured.sketch, ExactSketch) and measured.sketch.finite_population_factor:
-        st.caption(say.of_these_prompts(sketches.reported(measured, CorrectionConfig()).reference_noise))
-    _kl(measured, selection.source)
 
 
 def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionConfig) -> None:
-    """Show what changes with a bound or with the batch size, and the toy below it."""
+    """Show what changes with a bound or with the batch size."""
     name, size = state.get("preset"), state.get("answers")
-    shown = Shown(measured, name, size)
+    shown = Shown(selection.run, measured, name, size)
 
     def of_size(size: int) -> LiveContent:
         return gradient(replace(shown, batch_size=size), config)
@@ -102,55 +101,10 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
         )
     )
     content, refused = strips.content_of(partial(gradient, shown), config)
-    kind, said = kind_of(config), ""
-    if kind and (ended := studies.ends(selection.run, kind)):
-        said = with_study_link(say_study.of_kind(ended, kind, over_nothing(shown, config)), ended.name)
+    said = "" if refused else f"{study_said(shown, config, with_study_link)} {best_preset(shown, ranked(shown))}"
     live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST))
     if refused:
         st.warning(plain(refused))
-        return
-    # The toy is computed only if its box is open. A picture drawn in a closed box would have the wrong width, too.
-    box = folding("toy", say.TOY_FOLDED)
-    if state.get("toy") and bounds_of(config):
-        with box:
-            _toy(shown, config, selection.source)
-
-
-def _toy(shown: Shown, config: CorrectionConfig, source: str) -> None:
-    (b, *_), source = bounds_of(config), say.TOY_SOURCE.format(source=source)
-    try:
-        thresholds = sketches.swept(shown.measured, config, b.id).thresholds
-    except UsageError as error:  # every ratio is 1
-        st.info(plain(str(error)))
-        return
-    exact = sketches.toy(shown.measured, config, b.id, thresholds, shown.batch_size)
-    figure = gradients.exact_curves(exact, of_ratio=is_ratio(config, b.id), at=b.value)
-    caption = say.TOY.format(gap=shown.measured.gap, size=shown.batch_size)
-    picture(say.TOY_TITLE, figure, key="toy_curves", caption=caption, source=source)
-
-
-def _kl(measured: sketches.Sketched, source: str) -> None:
-    st.markdown(say.KL_TITLE)
-    st.markdown(say.KL_ADVICE)
-    picked = buttons("kl_target", say.KL_TARGET, list(say.TARGETS))
-    target = say.TARGETS[picked]
-    tokens = measured.sketch.next_tokens
-    recorded = {} if tokens is None else {"ref": tokens.ref_log_probs, "rollout": tokens.rollout_log_probs}
-    if tokens is None or recorded[target] is None:
-        st.info(plain(say.NO_DISTRIBUTION.format(target=picked)))
-        return
-    reports = sketches.kl_losses(measured, tokens, target)
-    left, right = st.columns([3, 2], gap="medium")
-    with left:
-        caption = say.KL.format(count=len(tokens.log_probs))
-        picture(say.KL_DIRECTION, gradients.kl_directions(reports), key="kl", caption=caption, source=source)
-    with right:
-        rows = [[name, _range(loss.cosine), _range(loss.length), _range(loss.noise)] for name, loss in reports.items()]
-        st.html(table(["loss", *say.KL_NUMBERS], rows, say.KL_NUMBERS))
-
-
-def _range(interval: Interval) -> str:
-    return f"{say.short(interval.value)} ({say.short(interval.low)}\u00a0to\u00a0{say.short(interval.high)})"
 
 
 # --- the live part ---
@@ -164,13 +118,6 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
     report = sketches.reported(shown.measured, config)
     if report.reference_length.value == 0:
         raise UsageError(say.NOISE_REFERENCE)
-    ranking, titles = sketches.all_presets(shown.measured), {name: preset_title(name) for name in RANKED}
-    reports = dict(zip(RANKED, ranking.reports, strict=True))
-    plane = gradients.bias_noise_plane(reports, shown.batch_size, titles=titles, marked=shown.preset, shown=report)
-    below = {
-        "plane": Picture(plane, say.PLANE_TITLE, say.PLANE.format(size=shown.batch_size)),
-        "parts": Picture(_parts(sketches.decomposed(shown.measured, config)), say.PARTS_TITLE, say.DECOMPOSED),
-    }
     curves, sweep, refused = {}, None, say.NO_BOUND
     for b in bounds_of(config)[:1]:
         try:
@@ -178,28 +125,29 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
             curves = curves_over(shown, sweep, b)
         except UsageError as error:
             refused = str(error)
-    if len(curves) == 1:  # two pictures side by side
-        curves["plane"] = below.pop("plane")
-    bars = gradients.ranking_bars(
-        list(RANKED), ranking, shown.batch_size, titles=row_titles(), marked=shown.preset, shown=report
-    )
-    best = best_preset_sentence(shown.measured, ranking.choices[shown.size_index])
-    ranked = {"ranking": Picture(bars, say.RANKING, f"{say.RANKED} {say.MARKED}", above=best)}
-    rows = [row for row in (curves, below, ranked) if row]
-    return LiveContent(numbers(report, shown.size_index), rows, refused, texts={ANSWER: answer(shown, report, sweep)})
+    # What is said above the bars on the site is part of `study_said` here, so that both pictures begin at one height.
+    bars = replace(ranking_of(shown, report.progress[shown.size_index]), above="")
+    row = curves | {"ranking": bars}
+    texts = {ANSWER: answer(shown, config, report, sweep)}
+    return LiveContent(numbers(report, shown.size_index), [row], refused, texts=texts)
 
 
-def answer(shown: Shown, report: GradientReport, sweep: GradientSweep | None) -> str:
-    """Return sentences about the progress of a step and, if there is a sweep, about the best threshold.
+def answer(shown: Shown, config: CorrectionConfig, report: GradientReport, sweep: GradientSweep | None) -> str:
+    """Return sentences about the best threshold, if there is a sweep, and about the progress of a step.
 
     If the data do not show which threshold is best, this is the only sentence.
     """
-    gains = say.gains(report.progress[shown.size_index], shown.batch_size)
+    progress = report.progress[shown.size_index]
     if sweep is None:
-        return gains
+        return say.made(progress, shown.batch_size)
+    choice = sweep.ranking.choices[shown.size_index]
     if not sweep.shows_best(shown.size_index):
-        return _cannot_tell(shown.measured, sweep.ranking.choices[shown.size_index], "threshold")
-    return gains + say.best_between(sweep.best[shown.size_index], of_ratio=sweep.of_ratio)
+        return _cannot_tell(shown, choice.over_nothing, "threshold")
+    best = sweep.ranking.reports[choice.best].progress[shown.size_index]
+    is_cap = config.rollout_is is not None and config.rollout_is_mode == "truncate"
+    what = say.CAP if is_cap else say.THRESHOLD
+    between = say.best_between(what, sweep.best[shown.size_index], best, of_ratio=sweep.of_ratio)
+    return f"{between} {say.here(progress)}"
 
 
 def over_nothing(shown: Shown, config: CorrectionConfig) -> Interval | None:
@@ -210,9 +158,9 @@ def over_nothing(shown: Shown, config: CorrectionConfig) -> Interval | None:
     return None
 
 
-def _cannot_tell(measured: sketches.Sketched, choice: Choice, what: str) -> str:
-    units = sampled_units(measured.batch, measured.sketch)
-    return say.cannot_tell(what, choice.over_nothing, units, units_needed(units.count, choice.over_nothing))
+def _cannot_tell(shown: Shown, paired: Interval, what: str) -> str:
+    units = sampled_units(shown.measured.batch, shown.measured.sketch)
+    return say.cannot_tell(what, paired, units, units_needed(units.count, paired))
 
 
 def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
@@ -228,17 +176,18 @@ def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
 
 
 def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
-    """Return the curve over the threshold, and the best threshold over the batch size if any size shows one."""
-    size, choice = shown.batch_size, sweep.ranking.choices[shown.size_index]
-    caption = say.CURVE
-    if sweep.shows_best(shown.size_index):
-        caption += f" {say.CURVE_BEST} {lead_sentence(shown.measured, choice.over_nothing, say.NO_CORRECTION)}"
-    curve = gradients.progress_curves(sweep, size, at=b.value)
-    pictures = {"gradient_curves": Picture(curve, say.CURVE_TITLE, caption)}
-    if any(sweep.shows_best(index) for index in range(len(sweep.best))):
-        best = gradients.best_thresholds(sweep, batch_size=size)
-        pictures["best_bounds"] = Picture(best, say.BEST_THRESHOLDS_TITLE, say.BEST_THRESHOLDS)
-    return pictures
+    """Return the curve over the threshold."""
+    caption = f"{say.CURVE} {say.CURVE_BEST}" if sweep.shows_best(shown.size_index) else say.CURVE
+    curve = gradients.progress_curves(sweep, shown.batch_size, at=b.value)
+    choice = sweep.ranking.choices[shown.size_index]
+    none = sweep.ranking.reports[choice.best].progress[shown.size_index].value - choice.over_nothing.value
+    label = {"text": say.NO_CORRECTION, "xref": "paper", "x": 1, "xanchor": "right", "y": none, "yanchor": "bottom"}
+    curve.update_layout(annotations=[label | {"showarrow": False, "font": {"size": 12}}], showlegend=False)
+    curve.update_layout({"yaxis.rangemode": "normal", "margin.t": 8})
+    return {"gradient_curves": Picture(curve, say.CURVE_TITLE, caption)}
+
+
+# --- the ranking ---
 
 
 @cache
@@ -252,27 +201,92 @@ def row_titles() -> dict[str, str]:
     }
 
 
-def best_preset_sentence(measured: sketches.Sketched, choice: Choice) -> str:
-    """Return, in Markdown, which preset makes the most progress, and how far it is ahead; or that this is unknown."""
-    names = [plain(title) for title in row_titles().values()]
+@dataclass(frozen=True)
+class Ranked:
+    """All presets by the progress of their steps."""
+
+    progress: dict[str, Interval]
+    """Preset → progress, the best first, but those of `against` last."""
+    against: frozenset[str]
+    """The presets whose step is better than that of no correction, and whose kind ended below it in training."""
+    ended: StudyEnds | None
+    """The training runs under such a mismatch."""
+
+
+def ranked(shown: Shown) -> Ranked:
+    """Rank all presets, at the batch size that is shown."""
+    ranking, ended, names = sketches.all_presets(shown.measured), studies.widest_ends(shown.run), list(RANKED)
+    choice = ranking.choices[shown.size_index]
+    order, is_told = [names[index] for group in choice.groups for index in group], choice.over_nothing.tells
+    progress = {name: ranking.reports[names.index(name)].progress[shown.size_index] for name in order}
+    better = [name for name, one in progress.items() if is_told and one.value > progress["disabled"].value]
+    against = frozenset(name for name in better if ended and say_study.is_contradicted(ended, kind_of_preset(name)))
+    return Ranked({name: progress[name] for name in sorted(order, key=against.__contains__)}, against, ended)
+
+
+def ranking_of(shown: Shown, at: Interval | None = None) -> Picture:
+    """Return the bars of a few presets. `at` is the progress with the present thresholds."""
+    of_all = ranked(shown)
+    chosen = _chosen(shown, of_all)
+    rows, trained = {name: one for name, one in of_all.progress.items() if name in chosen}, {}
+    if of_all.ended is not None:
+        kinds = [(name, kind_of_preset(name)) for name in rows]
+        trained = {n: say_study.ended_at(of_all.ended, k) for n, k in kinds if k and k in of_all.ended.by_kind}
+    bars = gradients.ranking_bars(
+        rows, row_titles(), marked=shown.preset, trained=trained, against=of_all.against, shown=at
+    )
+    trained_in = say.TRAINED.format(name=of_all.ended.name) if of_all.ended else ""
+    caption = [say.RANKED, say.MARKED if at else "", trained_in, say.RED if of_all.against else ""]
+    return Picture(bars, say.RANKING, " ".join(filter(None, caption)), best_preset(shown, of_all))
+
+
+def _chosen(shown: Shown, of_all: Ranked) -> list[str]:
+    """Return the presets of a short ranking: yours, the defaults, the best, and the best of each kind of correction."""
+    kinds: dict[str | None, str] = {}
+    for name in of_all.progress:
+        kinds.setdefault(kind_of_preset(name), name)
+    against = [name for name in of_all.progress if name in of_all.against][:2]
+    first = (shown.preset, *DEFAULTS, *list(of_all.progress)[:2], *against)
+    return list(filter(None, dict.fromkeys((*first, *kinds.values(), *of_all.progress))))[:ROWS]
+
+
+def kind_of_preset(name: str) -> str | None:
+    """Return the kind of a preset. A rule that rejects whole answers does that whatever the loss is."""
+    config = PRESETS[name].config
+    if any(rule.level == "sequence" for rule in config.rollout_rs):
+        config = replace(config, bypass_mode=False, loss_type=CorrectionConfig().loss_type)
+    return kind_of(config)
+
+
+def best_preset(shown: Shown, of_all: Ranked) -> str:
+    """Return, in Markdown, which preset makes the most progress of those that training does not contradict."""
+    choice, titles = sketches.all_presets(shown.measured).choices[shown.size_index], row_titles()
     if not choice.over_nothing.tells:
-        sentence = _cannot_tell(measured, choice, "preset")
-        return f"With {choice.batch_size:,} answers in a batch, {sentence[0].lower()}{sentence[1:]}"
-    second = [index for group in choice.groups for index in group][1]
-    over_next = lead_sentence(measured, choice.over_next, say.NEXT_PRESET.format(name=names[second]))
-    over_nothing = lead_sentence(measured, choice.over_nothing, say.NO_CORRECTION)
-    return f"{say.best_preset(choice, names)} {over_next} {over_nothing}"
+        return f"With {shown.batch_size:,} answers in a batch: {_cannot_tell(shown, choice.over_nothing, 'preset')}"
+    first, second, *_ = of_all.progress
+    said = say.best_preset(plain(titles[first]), of_all.progress[first], others=bool(of_all.against))
+    if list(RANKED)[choice.best] != first:
+        return said
+    units = sampled_units(shown.measured.batch, shown.measured.sketch)
+    needed = units_needed(units.count, choice.over_next)
+    return f"{said} {say.lead(choice.over_next, plain(titles[second]), units, needed)}"
 
 
-def lead_sentence(measured: sketches.Sketched, paired: Interval, other: str) -> str:
-    """Return by how much the best is ahead of another, or how many more samples would show a difference."""
-    units = sampled_units(measured.batch, measured.sketch)
-    return say.lead(paired, other, units, units_needed(units.count, paired))
+def study_said(shown: Shown, config: CorrectionConfig, link: Callable[[str, str], str]) -> str:
+    """Return, in Markdown, what training says: first about kinds of corrections whose steps look better than it.
+
+    `link` makes the name of a study in a sentence a link.
+    """
+    of_all, kind, sentences = ranked(shown), kind_of(config), []
+    for condemned in dict.fromkeys(map(kind_of_preset, sorted(of_all.against))):
+        if of_all.ended and condemned and condemned != kind:
+            sentences.append(link(say_study.condemned(of_all.ended, condemned), of_all.ended.name))
+    if kind and (ended := studies.ends(shown.run, kind)):
+        sentences.append(link(say_study.of_kind(ended, kind, over_nothing(shown, config)), ended.name))
+    return " ".join(sentences)
 
 
-def _parts(bias: Decomposition) -> Figure:
-    parts = (bias.level, bias.truncation, bias.rejection, bias.denominator)
-    return gradients.parts_of_bias(dict(zip(say.PARTS, parts, strict=True)))
+# --- the strips ---
 
 
 def _slider_values(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> strips.Values:
@@ -285,18 +299,14 @@ def _slider_values(shown: Shown, config: CorrectionConfig, b: Bound, value: floa
 
 def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:
     """Return what changes in `gradient`, for every value of the slider of this bound."""
-    measurements = sketches.measured_at(shown.measured, config, b.id, slider_values)
-    reports, size = [report for report, _ in measurements], shown.batch_size
-    shapes = gradients.ranking_shapes(sketches.all_presets(shown.measured), size, reports)
-    pictures = {
-        "ranking": PictureStrip(shapes=shapes),
-        "plane": PictureStrip(shapes=[gradients.bias_noise_cross(report, size) for report in reports]),
-        "parts": PictureStrip(figures=[str(_parts(bias).to_json()) for _, bias in measurements]),
-    }
+    reports, size = sketches.measured_at(shown.measured, config, b.id, slider_values), shown.batch_size
+    lines = [gradients.shown_line(report.progress[shown.size_index]) for report in reports]
+    pictures = {"ranking": PictureStrip(shapes=lines)}
     sweep = None
-    if is_first(b, config):
+    for first in bounds_of(config)[:1]:
         with suppress(UsageError):  # every ratio is 1; the page says so instead of showing the curve
-            sweep = sketches.swept(shown.measured, config, b.id)
-            pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, slider_values))
-    texts = {ANSWER: [answer(shown, report, sweep) for report in reports]}
+            sweep = sketches.swept(shown.measured, config, first.id)
+    if sweep is not None and is_first(b, config):
+        pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, slider_values))
+    texts = {ANSWER: [answer(shown, config, report, sweep) for report in reports]}
     return strips.package({}, [numbers(report, shown.size_index) for report in reports], texts, pictures)

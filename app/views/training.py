@@ -4,40 +4,36 @@ import html
 from collections.abc import Sequence
 from dataclasses import astuple
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 
 import state
 import streamlit as st
+from components.live_part import Picture
 from components.picture import picture
 from components.watched import WatchedContent, watch
 from controls.choosing import buttons, number, pick, pick_label, pick_several
-from controls.pickers import picked_record
 from controls.sharing import view_links
-from data import corrections, recorded, studies
+from data import recorded, studies
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
 from data.recorded import LATEST, Selection
 from streamlit.delta_generator import DeltaGenerator
 from text import phrases
+from text import study_ends as say_study
 from text import training as say
 from text.formatting import clipped, duration, paragraph, plain, swatches, table
 from text.formatting import number as written
 
-from rlcorr import CorrectionConfig
 from rlcorr.command import launch
 from rlcorr.command.printing import bracketed
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
-from rlcorr.figures.study import differences, preset_colours, reward_over_progress, study_curves
+from rlcorr.figures.study import differences, endpoint_dots, preset_colours, reward_over_progress, study_curves
 from rlcorr.figures.training import MOST_RUNS, PANELS, nearest, over_steps, run_colours
-from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Study, delayed_control
 
 VIEWS = ("mismatch", "bench", "gradient", "tokens")
-SIZES = {"Reward": "reward", "Mean |Δ|": f"{PREFIX}abs_log_ratio", "k3": f"{PREFIX}k3_kl", "Tokens": f"{PREFIX}tokens"}
 ACROSS = 3
-LONGEST = 400  # characters of a prompt or a response in a table
 ERROR, HIDDEN = "live_error", "live_dismissed"
 """Keys of the session: why a run could not be started or stopped, and the process of an ended run that was hidden."""
 ROWS = (
@@ -67,7 +63,7 @@ def show(selection: Selection) -> None:
 
 
 def _runs(selection: Selection) -> None:
-    """Show a sentence about the course of reward and mismatch, the curves, and one step in short."""
+    """Show a sentence about the course of reward and mismatch, the curves, and links to the step."""
     rows = recorded.metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
     st.markdown(f"##### {plain(say.course(len(rows), ends))}")
@@ -86,7 +82,7 @@ def _runs(selection: Selection) -> None:
     if not selection.steps:
         st.info(phrases.NO_STEPS)
     elif selection.step is not None:
-        _step(selection)
+        _open_in(selection.step)
     if manifest:
         _provenance(selection, manifest)
 
@@ -124,29 +120,11 @@ def _clicked(key: str, steps: tuple[int, ...]) -> None:
         state.change(step=str(nearest(steps, st.session_state[key]["click"]["x"])))
 
 
-def _step(selection: Selection) -> None:
-    """Show the step in short, and links to the views that show all of it."""
-    record = picked_record(selection)
-    if record is None:
-        return
-    step = record.step
-    st.markdown(f"##### {say.OPENED.format(step=step)}")
+def _open_in(step: int) -> None:
+    """Show links to the views that show the step."""
     with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
-        st.caption(say.OPEN_IN, width="content")
+        st.caption(say.OPEN_IN.format(step=step), width="content")
         view_links(VIEWS, key="open_step")
-    row = next((row for row in recorded.metric_rows(selection.run) if row["step"] == step), {})
-    with st.container(horizontal=True, key="sizes"):
-        for label, key in SIZES.items():
-            value = recorded.series([row], key)[0]
-            if value is not None:
-                st.metric(label, written(value), help=say.SIZES[label], width=112)
-    st.caption(say.RESPONSES)
-    result, _ = corrections.corrected(record.batch, CorrectionConfig())
-    rows = [
-        [clipped(prompt, LONGEST), clipped(response, LONGEST), written(reward), f"{mean_ratio:.4f}"]
-        for prompt, response, reward, mean_ratio in recorded.largest_mismatch(record, result, 6)
-    ]
-    st.html(table(["Prompt", "Response", "Reward", "Mean ratio"], rows))
 
 
 def _provenance(selection: Selection, manifest: runs.RunManifest) -> None:
@@ -212,42 +190,51 @@ def _study(beside: DeltaGenerator) -> None:
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:
             drawn = [arm for arm in picked if metric == "reward" or arm != DELAYED_CONTROL]
-            figure = study_curves(rows, drawn, metric, log=metric == "k3")
+            levels = studies.reward_levels(name, result) if metric == "reward" else None
+            figure = study_curves(rows, drawn, metric, log=metric == "k3", levels=levels)
             picture(title, figure, key=f"study_{metric}", caption=caption, source=result.source)
+
+
+def endpoint_pictures(shown: Study, result: studies.StudyTable) -> dict[str, Picture]:
+    """Return the picture of the endpoint that was planned before training, if there was a plan."""
+    if shown.endpoint is None:
+        return {}
+    measure = say_study.measure(shown.endpoint)
+    figure = endpoint_dots(result.endpoint, {arm: arm_title(shown, arm) for arm in result.endpoint}, measure.lower())
+    return {"study_endpoint": Picture(figure, measure, say.ENDPOINT)}
 
 
 def _decisions(shown: Study, result: studies.StudyTable) -> None:
     """Show which presets differ from no correction: in sentences, in pictures, and in numbers.
 
-    The pictures are those of the differences, and of whether η predicts the reward: one for each training run and step
-    that it was measured on. The numbers are next to the picture if it is the only one.
+    The pictures are the planned endpoint, the differences, and whether η predicts the reward: one for each training run
+    and step that it was measured on.
     """
     titled = partial(arm_title, shown)
-    heading, sentences = say.study_said(shown, result.rows, result.against_nothing, titled)
+    arms = len(result.outcomes)
+    heading, lines = say_study.study_said(shown, result.planned, result.against_nothing, titled, arms)
     st.markdown(f"##### {heading}")
-    if sentences:
-        st.markdown("  \n".join(sentences))
-    is_alone = result.against_nothing and not result.against_chance and not result.predictions
-    columns = cycle(st.columns([2, 3] if is_alone else 2, gap="medium"))
-    for against, compared in {"nothing": result.against_nothing, "chance": result.against_chance}.items():
-        if compared:
-            title, caption = say.AGAINST[against]
-            figure = differences(compared, {pair.arm: titled(pair.arm) for pair in compared})
-            text = caption.format(count=len(compared))
-            with next(columns):
-                picture(title, figure, key=f"study_{against}", caption=text, source=result.source)
+    shows = partial(picture, source=result.source)
+    for key, one in endpoint_pictures(shown, result).items():
+        shows(one.title, one.figure, key=key, caption=one.caption)
+    st.markdown("  \n".join(lines))
+    against = {"nothing": result.against_nothing, "chance": result.against_chance}
+    compared = {key: pairs for key, pairs in against.items() if pairs}
+    for column, (key, pairs) in zip(st.columns(len(compared) or 1, gap="medium"), compared.items(), strict=False):
+        title, caption = say.AGAINST[key]
+        figure = differences(pairs, {pair.arm: titled(pair.arm) for pair in pairs})
+        with column:
+            shows(title, figure, key=f"study_{key}", caption=caption.format(count=len(pairs)))
+    st.html(say.outcome_table(result.outcomes, titled))
+    seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
+    facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
+    st.caption(f"{say.OUTCOMES} {plain(facts)}")
     title, caption = say.PREDICTION
     titles = {outcome.preset: titled(outcome.preset) for outcome in result.outcomes}
     for (training_run, step), (progress, correlation) in result.predictions.items():
         text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
         figure = reward_over_progress(progress, result.outcomes, titles)
-        with next(columns):
-            picture(title, figure, key="study_eta", caption=text, source=result.source)
-    with next(columns) if is_alone else st.container():
-        st.html(say.outcome_table(result.outcomes, titled))
-        seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
-        facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
-        st.caption(f"{say.OUTCOMES} {plain(facts)}")
+        shows(title, figure, key=f"study_eta_{training_run}_{step}", caption=text)
 
 
 # --- a training run next to the app: start it, follow it, show its last batch, and stop it ---

@@ -39,12 +39,6 @@ class Agreement:
     only_b: int
 
     @property
-    def jaccard(self) -> float:
-        """Return both / (both + only A + only B); 1 if neither trains on anything."""
-        some = self.both + self.only_a + self.only_b
-        return self.both / some if some else 1.0
-
-    @property
     def differing(self) -> float:
         """Return (only A + only B) / response tokens; 0 without tokens."""
         different = self.only_a + self.only_b

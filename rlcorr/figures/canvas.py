@@ -197,12 +197,6 @@ def rows_with_errors(
     return rows | {"error_x": errors, "hovertemplate": f"%{{y}}: {hover}<extra></extra>", **more}
 
 
-def grouped_bars(groups: Parts, *, y: Part, notes: Parts = ()) -> Figure:
-    """Draw bars from `bars_with_errors` next to each other, group by group."""
-    made = figure(groups, height=300, x={"type": "category"}, y=y, notes=notes, legend=True)
-    return made.update_layout(barmode="group", bargap=0.3)
-
-
 def fade(colour: str, alpha: float) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"

@@ -25,7 +25,7 @@ from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import Outcome, course
 from rlcorr.records.study_comparisons import Comparison
 
-HEIGHT = 290
+HEIGHT, FEW = 290, 4
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 Row = dict[str, Any]
@@ -56,7 +56,21 @@ def study_curves(
     for preset in presets:
         steps, ranges = course(usable, preset, column)
         curves[preset] = steps, [astuple(over_seeds) for over_seeds in ranges]
-    return _figure(curves, preset_colours(rows), log=log, levels=levels or {})
+    return _figure(curves, preset_colours(rows), log=log, share=column == "kept_fraction", levels=levels or {})
+
+
+def endpoint_dots(means: Mapping[str, Interval], titles: Mapping[str, str], measure: str) -> Figure:
+    """Draw the planned endpoint of each arm with its interval and its number, the highest on top."""
+    order = sorted(means, key=lambda arm: -means[arm].value)
+    look = {
+        "type": "scatter", "mode": "markers+text", "marker": {"size": 11, "color": ACROSS[0]},
+        "text": [f"{means[arm].value:.2f}" for arm in order], "textposition": "top center", "textfont": {"size": 12},
+    }  # fmt: skip
+    rows = rows_with_errors("endpoint", {arm: means[arm] for arm in order}, ACROSS[0], "%{x:.2f}", thickness=2, **look)
+    ends = [end for mean in means.values() for end in (_within_one(mean).low, _within_one(mean).high)]
+    x: Part = {"title_text": measure, "range": [min(0.0, *ends), 1.05 * max(ends)]}
+    made = row_plot(rows, titles, x=x, y={"range": [len(order) - 0.4, -0.9]}, shapes=[], room=60)
+    return made.update_layout(height=60 + 36 * len(order))
 
 
 def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = None) -> Figure:
@@ -92,8 +106,9 @@ def _range_of(pairs: Sequence[Comparison]) -> list[float]:
     return [low - room, high + room]
 
 
-def _within_one(difference: Interval) -> Interval:
-    return Interval(difference.value, max(difference.low, -1), min(difference.high, 1))
+def _within_one(interval: Interval) -> Interval:
+    """Return an interval of a reward, an accuracy or a difference within ± 1. For one seed it is infinite."""
+    return Interval(interval.value, max(interval.low, -1), min(interval.high, 1))
 
 
 def reward_over_progress(
@@ -119,7 +134,7 @@ def reward_over_progress(
 
 
 def _figure(
-    curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool, levels: Mapping[str, float]
+    curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool, share: bool, levels: Mapping[str, float]
 ) -> Figure:
     """Draw one line per preset with its band.
 
@@ -132,8 +147,10 @@ def _figure(
             line["line"]["dash"] = DASHES[presets.index(preset) // 5 % len(DASHES)]
             traces += [band, line]
             ends[preset] = values[-1][0]
-    edges = [edge for _, values in curves.values() for _, *edges in values for edge in edges]
-    y = value_axis([*edges, *levels.values()], log=log)
+    # The policies have not moved apart at the first steps, which would make a logarithmic axis decades longer.
+    first = FEW if log else 0
+    edges = [edge for _, values in curves.values() for _, *edges in values[first:] or values for edge in edges]
+    y = value_axis([*edges, *levels.values()], log=log, share=share)
     notes = names_at_ends(ends, colours, y, height=HEIGHT)
     lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
     made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)

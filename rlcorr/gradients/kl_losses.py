@@ -33,6 +33,22 @@ class KLGradientReport:
     """Standard deviation of one token's gradient, divided by the length of the true gradient."""
 
 
+def kl_gradients(
+    positions: NextTokens, estimator: str, target: Target = "ref", *, on_policy: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ∇KL(π_θ‖target), ∇KL(target‖π_θ) and the expected gradient of the estimator as a loss, each (P, K).
+
+    Tokens come from π_old, which equals π_θ here, or from the engine's own distribution (`on_policy` is false). Raises
+    `UsageError` if the recorded positions lack a distribution that is needed.
+    """
+    theirs, q = _distributions(positions, target, on_policy=on_policy)
+    reverse = _gradient(-theirs.exp(), positions.scores)
+    comparable = _comparable(positions.log_probs, theirs)
+    truth = _gradient(positions.log_probs.exp() * (positions.log_probs - comparable), positions.scores)
+    coefficient = _coefficients(positions.log_probs, comparable, estimator)
+    return truth, reverse, _gradient(q.exp() * coefficient, positions.scores)
+
+
 def kl_report(
     positions: NextTokens,
     estimator: str,
@@ -42,23 +58,10 @@ def kl_report(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> KLGradientReport:
-    """Measure the gradient of a KL estimator as a loss.
-
-    Tokens come from π_old, which equals π_θ here, or from the engine's own distribution (`on_policy` is false). Raises
-    `UsageError` if the recorded positions lack a distribution that is needed.
-    """
-    targets = {"ref": positions.ref_log_probs, "rollout": positions.rollout_log_probs}
-    target_log_probs, engine = targets[target], positions.rollout_log_probs
-    if target_log_probs is None or (not on_policy and engine is None):
-        lacking = target if target_log_probs is None else "rollout"
-        raise UsageError(f"the recorded positions have no distribution of π_{lacking}: the run had none at that step.")
-    q = positions.log_probs if on_policy or engine is None else engine
-    reverse = _gradient(-target_log_probs.exp(), positions.scores)
-    # A token with probability 0 under the target cannot be compared, and counts 0.
-    target_log_probs = torch.where(target_log_probs > -math.inf, target_log_probs, positions.log_probs)
-    coefficient = _coefficients(positions.log_probs, target_log_probs, estimator)
-    expected = _gradient(q.exp() * coefficient, positions.scores)
-    truth = _gradient(positions.log_probs.exp() * (positions.log_probs - target_log_probs), positions.scores)
+    """Measure the gradient of a KL estimator as a loss. The arguments and refusals are those of `kl_gradients`."""
+    truth, reverse, expected = kl_gradients(positions, estimator, target, on_policy=on_policy)
+    theirs, q = _distributions(positions, target, on_policy=on_policy)
+    coefficient = _coefficients(positions.log_probs, _comparable(positions.log_probs, theirs), estimator)
     squares = (q.exp() * coefficient.square() * positions.scores.square().sum(-1)).sum(-1)
     shares = resampled(len(q), replicates, seed).to(expected) / len(q)
     g, t, r = (shares @ gradient for gradient in (expected, truth, reverse))
@@ -70,6 +73,21 @@ def kl_report(
         reverse_cosine=interval_of(_cosine(g, r), signed=True),
         noise=interval_of(spread / unit, signed=False),
     )
+
+
+def _distributions(positions: NextTokens, target: Target, *, on_policy: bool) -> tuple[Tensor, Tensor]:
+    """Return the log-probs of the target and of the distribution that draws the tokens."""
+    theirs = positions.ref_log_probs if target == "ref" else positions.rollout_log_probs
+    q = positions.log_probs if on_policy else positions.rollout_log_probs
+    if theirs is None or q is None:
+        lacking = target if theirs is None else "rollout"
+        raise UsageError(f"the recorded positions have no distribution of π_{lacking}: the run had none at that step.")
+    return theirs, q
+
+
+def _comparable(log_probs: Tensor, target: Tensor) -> Tensor:
+    """Return the target's log-probs. A token that is impossible there cannot be compared, and counts 0."""
+    return torch.where(target > -math.inf, target, log_probs)
 
 
 def _coefficients(log_probs: Tensor, target: Tensor, estimator: str) -> Tensor:

@@ -69,6 +69,11 @@ def compare_endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> 
     return [_comparison(by_arm, arm, against, ALPHA) for arm, against in pairs]
 
 
+def endpoint_means(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> dict[str, Interval]:
+    """Return arm → mean of the planned endpoint over the seeds, with its 95 % interval (Student's t)."""
+    return {arm: _mean(list(of_seeds.values()), ALPHA)[0] for arm, of_seeds in endpoints(rows, endpoint).items()}
+
+
 def against_control(rows: Sequence[Mapping[str, Any]], steps: int, *, earlier: int) -> list[Comparison]:
     """Compare the reward of the last steps with that of the control `earlier` steps before, on the same seeds.
 
@@ -110,13 +115,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _comparison(ends: Mapping[str, Mapping[int, float]], arm: str, against: str, alpha: float) -> Comparison:
     seeds = sorted(ends[arm].keys() & ends[against].keys())
-    differences = np.array([ends[arm][seed] - ends[against][seed] for seed in seeds])
-    mean, half, p_value = float(differences.mean()), math.inf, 1.0
-    if len(seeds) > 1:
-        error = differences.std(ddof=1) / math.sqrt(len(seeds))
-        half = float(stats.t.ppf(1 - alpha / 2, len(seeds) - 1) * error)
-        p_value = float(2 * stats.t.sf(abs(mean) / error, len(seeds) - 1)) if error else float(mean == 0)
-    return Comparison(arm, against, len(seeds), Interval(mean, mean - half, mean + half), p_value)
+    difference, p_value = _mean([ends[arm][seed] - ends[against][seed] for seed in seeds], alpha)
+    return Comparison(arm, against, len(seeds), difference, p_value)
+
+
+def _mean(of_seeds: Sequence[float], alpha: float) -> tuple[Interval, float]:
+    """Return the mean over the seeds with its interval, which is infinite for one seed, and its p-value against 0."""
+    numbers, freedom = np.array(of_seeds), len(of_seeds) - 1
+    mean, half, p_value = float(numbers.mean()), math.inf, 1.0
+    if freedom:
+        error = numbers.std(ddof=1) / math.sqrt(len(numbers))
+        half = float(stats.t.ppf(1 - alpha / 2, freedom) * error)
+        p_value = float(2 * stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    return Interval(mean, mean - half, mean + half), p_value
 
 
 def progress_correlation(progress: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> Interval:

@@ -9,7 +9,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.presets import PRESETS
 from rlcorr.records import study
 from rlcorr.records.study import Arm, Study
-from rlcorr.records.study_comparisons import compare_endpoints, comparisons
+from rlcorr.records.study_comparisons import against_nothing, compare_endpoints, comparisons
 from rlcorr.rules import RejectionRule
 
 NOTHING, FRESH = "nothing", "fresh"
@@ -105,14 +105,19 @@ def _kind_of_arm(arm: Arm) -> str | None:
 def _count_significant(
     rows: Sequence[dict[str, Any]], entry: Study, by_kind: Mapping[str, Mapping[str, float]]
 ) -> dict[tuple[str, str], int]:
-    """Count differences of accuracies if they were planned as the endpoint, else those of rewards."""
+    """Count differences of accuracies if they were planned as the endpoint, else those of rewards.
+
+    Differences from no correction are significant if they are among all of the study, as on the page of the study.
+    """
     planned = compare_endpoints(rows, entry.endpoint) if entry.endpoint and _is_by_accuracy(entry) else None
+    from_nothing = against_nothing(rows)
     counts = {}
     for kind in by_kind:
         for other in by_kind.keys() - {kind}:
             pairs = [(arm, against) for arm in by_kind[kind] for against in by_kind[other]]
             wanted = {frozenset(pair) for pair in pairs}
-            compared = comparisons(rows, pairs) if planned is None else planned
+            of_rewards = from_nothing if NOTHING in (kind, other) else comparisons(rows, pairs)
+            compared = of_rewards if planned is None else planned
             counts[kind, other] = sum(
                 one.difference.tells for one in compared if frozenset((one.arm, one.against)) in wanted
             )

@@ -66,14 +66,25 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(fil
 def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(files: ModuleType) -> None:
     """smol_last_weights planned three comparisons, and its arm `fresh` has no old weights."""
     about = files.study_package("smol_last_weights").about
-    assert sum(sentence.startswith("Planned before training: ") for sentence in about["sentences"]) == 3
+    differences = [sentence for sentence in about["sentences"] if "10 seeds" in sentence]
+    assert [sentence.endswith("not planned") for sentence in differences] == [False, False, False, True]
     assert about["heading"] == (
-        "By the accuracy of the last weights, 2 of the 3 comparisons that were planned before training are "
-        "significant: “No correction” is below “Fresh weights”, “Cap each token's weight at 2” is above "
-        "“No correction”."
+        "Accuracy of the last weights, as planned before training: No correction is below Fresh weights; Cap each "
+        "token's weight at 2 is above No correction."
     )
-    (reward, *_) = about["part"]["rows"][0]
+    (endpoint,), (reward, *_) = about["part"]["rows"][:2]
+    assert endpoint["figure"]["data"][0]["text"] == ["0.56", "0.46", "0.45", "0.23"]
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
+
+
+def test_kl_losses_have_a_file_for_each_loss_and_each_slider(files: ModuleType) -> None:
+    run = runs.ROOT / "stale_4"
+    packages: dict[str, Package] = files.kl_packages(run, last_sketch(run))
+    assert [*packages] == [name for loss in ("k1", "k2", "k3", "k3+") for name in (loss, f"{loss}.position")]
+    part = packages["k2"].about["part"]
+    assert part["texts"]["answer"].startswith("As a loss, k2 has the true gradient. As a value it is too large")
+    assert len(packages["k3.position"].about["texts"]["answer"]) == len(part["sliders"][1]["values"]) == 17
+    assert [*files.kl_packages(runs.ROOT / "smol_stale_6", None)] == ["k1", "k2", "k3", "k3+"]  # no such positions
 
 
 def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(files: ModuleType) -> None:

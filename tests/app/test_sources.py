@@ -56,8 +56,8 @@ def test_two_runs_are_named_on_their_own_sides(root: Path) -> None:
     assert sorted(sources(at)) == sorted([*expected, ("The tail", f"{a}\n{b}")])
 
 
-def test_the_toy_is_not_the_step(committed: None) -> None:
-    stamps = dict(sources(open_app("views/gradient.py", run="stale_4", toy="true")))
-    recorded = stamps["Progress of this step at each threshold"]
-    assert recorded.startswith("stale_4 · step 40 · seed ")
-    assert stamps["The toy, exactly"] == f"toy, with log-ratios as wide as in {recorded}"
+def test_the_example_is_not_the_step(committed: None) -> None:
+    stamps = dict(sources(open_app("views/kl.py", run="stale_4")))
+    recorded, example = stamps["Its gradient in the example"].split("\n")
+    assert recorded.startswith("recorded: stale_4 · step 40 · seed ")
+    assert example == "example: five tokens, exact"

@@ -26,53 +26,57 @@ def ends(significant: int) -> StudyEnds:
 @pytest.mark.parametrize(
     ("significant", "progress", "parts"),
     [
-        (0, None, ["ended at a reward of 0.10 to 0.20, below no correction (0.30). None of these 2 differences is"]),
-        (1, UNKNOWN, ["1 of these 2 differences is significant on 3 seeds. (Study `s`"]),
-        (2, WORSE, ["All 2 differences are significant on 3 seeds. (Study `s`"]),
-        (2, BETTER, ["All 2 differences are", "This contradicts the gradient step above"]),
-        (1, BETTER, ["1 of these 2", "points the other way than the gradient step above, but not significantly"]),
+        (
+            0,
+            None,
+            ["ended at a reward of 0.10 to 0.20, below no correction (0.30). Three seeds cannot tell"],
+        ),
+        (1, UNKNOWN, ["1 of these 2 differences is significant. (Study `s`"]),
+        (2, WORSE, ["Each of these 2 differences is significant (3 seeds). (Study `s`"]),
+        (2, BETTER, ["In training no correction ended significantly higher. On this one batch the step of rules that"]),
+        (1, BETTER, ["In training no correction ended higher, though not significantly. On this one batch the"]),
     ],
 )
 def test_one_kind(committed: None, significant: int, progress: Interval | None, parts: list[str]) -> None:
+    """What contradicts the step is said first."""
     from text import study_ends as say
 
     sentence = say.of_kind(ends(significant), "sequences", progress)
-    assert sentence.startswith("In 60 training steps of a small model on weights eight updates old, rules that reject")
-    for part in parts:
+    where = "In 60 training steps of a small model on weights eight updates old, rules that reject"
+    assert sentence.startswith(parts[0] if progress is BETTER else where)
+    for part in (*parts, where):
         assert part in sentence
-    assert ("gradient step above" in sentence) == (progress is BETTER)
+    assert ("On this one batch" in sentence) == (progress is BETTER)
 
 
 def test_two_kinds(committed: None) -> None:
-    """The progress is B minus A: of rules that reject sequences minus a cap, which ends higher in the study."""
+    """Each difference that is called significant has a name: three ends give three differences."""
     from text import study_ends as say
 
-    both = say.of_two(ends(2), "token cap", "sequences", BETTER)
-    assert (
-        "a cap on token weights (A) ended at a reward of 0.50, rules that reject whole sequences (B) at 0.10 to" in both
-    )
-    assert "and no correction at 0.30." in both
-    assert "This contradicts" in both
-    assert "This contradicts" not in say.of_two(ends(2), "token cap", "sequences", WORSE)
-    assert "This contradicts" in say.of_two(ends(2), "sequences", "token cap", WORSE)
-    assert "This contradicts" in say.of_two(ends(2), "nothing", "sequences", BETTER)
-    assert "This contradicts" in say.of_two(ends(2), "sequences", "nothing", WORSE)
-    assert "(A)" not in say.of_two(ends(2), "sequences", "sequences", None)
+    both = say.of_two(ends(2), "token cap", "sequences")
+    assert "a cap on token weights (A) ended at a reward of 0.50, rules that reject whole answers (B) at 0.10" in both
+    assert "and no correction at 0.30. A ended significantly above each of the two of B (3 seeds). Both differ" in both
+    none = say.of_two(ends(0), "token cap", "sequences")
+    assert "Three seeds cannot tell A from B. Neither differs significantly from no correction." in none
+    assert "(A)" not in say.of_two(ends(2), "sequences", "sequences")
+    against = ends(2), "token cap", "sequences"
+    assert say.contradiction(*against, WORSE, ("A", "B")).startswith("In training A ended significantly higher.")
+    assert say.contradiction(*against, BETTER) == say.contradiction(*against, None) == ""
 
 
-def test_compare_says_that_a_study_contradicts_it(committed: None) -> None:
+def test_compare_says_first_that_a_study_contradicts_it(committed: None) -> None:
     """The page opens with this run, a cap (A) and a rule that rejects most answers (B), whose one step is better."""
     at = open_app(VIEWS[1])
     assert "| stale_4 ·" in line_and_state(at)
     texts = said(at)
-    assert "With 256 answers in a batch, B makes more progress: its η is 0.1" in texts
+    assert "##### In training A ended significantly higher. On this one batch the step of B is better." in texts
+    assert "A step of B on 256 answers makes more progress: η is 0.1" in texts
     assert "on weights eight updates old, a cap on token weights (A) ended at a reward of 0.44" in texts
-    assert "This contradicts the gradient step above" in texts
 
 
 def test_the_sentence_links_to_its_study(committed: None) -> None:
     (part,) = live_parts(open_app(VIEWS[1], run="stale_4", hide="links"))
-    (link,) = re.findall(r'<a href="\?([^"]*)">the study stale_8</a>', part["said"])
+    link, *_ = re.findall(r'<a href="\?([^"]*)">the study stale_8</a>', part["said"])
     linked = dict(parse_qsl(html.unescape(link)))
     assert linked == {"view": "training", "run": "stale_4", "hide": "links", "part": "Study", "study": "stale_8"}
     assert "(Study" not in part["said"]

@@ -112,7 +112,7 @@ def test_the_gradient_follows_the_thumb_and_the_batch_size_which_stays_in_the_li
     """Only a line that is a bound can be pulled, not the cross between bias and noise, whose position is not one."""
     visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
     strip_is_there(page)
-    assert [page.evaluate(PULLABLE, key) for key in ("gradient_curves", "plane")] == [1, 0]
+    assert [page.evaluate(PULLABLE, key) for key in ("gradient_curves", "ranking")] == [1, 0]
     another_batch_size_stays(page)
     strip_is_there(page)  # of the new size
     follows_the_thumb(page)

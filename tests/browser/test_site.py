@@ -30,7 +30,7 @@ CHOSEN = ("decoupled_token_is", "decoupled_seq_is", "slime_tis")
 SEVERAL = "decoupled_geo_rs_token_tis"
 BOUNDS = (BoundId(None, "upper"), BoundId(0, "upper"), BoundId(0, "lower"))
 """Of SEVERAL, in the order of its sliders."""
-VIEWS = ("start", "yours", "bench", "mismatch", "gradient", "compare", "study")
+VIEWS = ("start", "yours", "bench", "mismatch", "gradient", "kl", "compare", "study")
 METRICS = {"Kept tokens": "kept_fraction", "ESS of the kept": "trained_eff_sample_size"}
 
 
@@ -291,17 +291,28 @@ def test_the_ranking_follows_the_batch_size(page: Page, url: str) -> None:
             slider.focus()
             slider.press("End")
             page.wait_for_url(f"**answers={size}**")
-        (choice,) = compare(batch, sketch, [PRESETS[name].config for name in RANKED], batch_sizes=[size]).choices
-        best = RANKED[choice.best]
+        ranking = compare(batch, sketch, [PRESETS[name].config for name in RANKED], batch_sizes=[size])
         said = page.locator("#ranking .rl-slider .rl-text")
-        expect(said).to_contain_text(f"With {size:,} answers in a batch, ")
-        sentence = (
-            f"{best} makes the most progress" if choice.over_nothing.tells else "cannot tell which preset is best"
-        )
-        expect(said).to_contain_text(sentence)
-        page.wait_for_function(f"document.querySelector('#ranking .rl-picture').data[0].y[0] === '{best}'")
+        is_told = ranking.choices[0].over_nothing.tells
+        expect(said).to_contain_text("makes the most progress" if is_told else "cannot tell which preset is best")
+        best = page.evaluate("document.querySelector('#ranking .rl-picture').data[0].y[0]")
+        eta = ranking.reports[list(RANKED).index(best)].progress[0].value
+        shown = page.evaluate("document.querySelector('#ranking .rl-picture').data[0].x[0]")
+        assert shown == pytest.approx(eta, rel=1e-3)
     page.reload()
-    expect(page.locator("#ranking .rl-slider .rl-text")).to_contain_text("With 65,536 answers")
+    expect(page.locator("#ranking .rl-slider > b")).to_have_text("65536")
+
+
+def test_kl_losses_turn_by_a_link_and_part_by_a_slider(page: Page, url: str) -> None:
+    visit(page, f"{url}#view=kl", "kl")
+    said = page.locator("#kl .rl-answer")
+    expect(said).to_contain_text("As a loss, k3 pulls")
+    page.locator("[data-loss=k2]").click()
+    expect(said).to_contain_text("As a loss, k2 has the true gradient. As a value it is too large: 3.10 in the example")
+    slider = page.locator("#kl .rl-slider [type=range]").first
+    slider.press("Home")
+    page.wait_for_url("**kl_distance=0.05**")
+    expect(said).to_contain_text("As a value it is too large: 0.00056 in the example, where the KL is 0.00056.")
 
 
 def test_every_view_fits_asks_no_other_host_and_can_be_used_by_everyone(page: Page, url: str) -> None:

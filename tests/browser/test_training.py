@@ -32,7 +32,7 @@ def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) 
     expect(page.get_by_role("heading", name="Step 30")).to_be_visible()
     for picture, share, step in (("curve_reward", 0.02, 10), ("curve_reward", 0.98, 30), ("curve_mismatch", 0.5, 20)):
         click(page, picture, share)
-        expect(page.get_by_role("heading", name=f"Step {step}")).to_be_visible()
+        expect(page.get_by_text(f"Open step {step} in")).to_be_visible()
     page.wait_for_url(re.compile("step=20"))
     page.locator(".st-key-open_in").get_by_role("link", name="Mismatch").click()
     says_open(page, "curves · step 20", "3 steps recorded")

@@ -1,8 +1,6 @@
 """Pictures of two corrections or two batches, against the same loops as their numbers."""
 
-import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +12,14 @@ from two_corrections import (
     LOG_RATIO,
     MASK,
     OLD,
-    PAIRS,
-    POSITIVE,
     ROWS,
     RULE,
-    SKETCH,
-    TIS,
-    by_loops,
     counted,
 )
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis import comparison
 from rlcorr.figures import comparison as figures
-from rlcorr.gradients.report import compare_gradients
 from rlcorr.types import CorrectionResult
 
 
@@ -48,26 +40,6 @@ def test_the_map_shows_a_difference_where_tokens_share_a_cell() -> None:
     assert (cells == comparison.SHARED.index("both")).sum() == 199
 
 
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_weights_against_counts_the_tokens_of_both(a: CorrectionConfig, b: CorrectionConfig) -> None:
-    figure: Any = figures.weights_against(BATCH, *results(a, b))
-    weights = [
-        (of_a, of_b)
-        for row_a, row_b in zip(by_loops(a), by_loops(b), strict=True)
-        for of_a, of_b in zip(row_a, row_b, strict=True)
-        if of_a and of_b
-    ]
-    cells = trace(figure, "tokens")
-    assert cells.customdata.sum() == len(weights)
-    above = cells.customdata[np.indices(cells.customdata.shape)[0] > np.indices(cells.customdata.shape)[1]].sum()
-    width = 2 * cells.y[-1] / (len(cells.y) - 1)
-    surely, maybe = (sum(math.log(y / x) > margin for x, y in weights) for margin in (width, 1e-6))
-    assert surely <= above <= maybe
-    notes = [note.text for note in figure.layout.annotations]
-    left_out = int(MASK.sum()) - len(weights)
-    assert notes == ([f"{left_out:,} tokens not in both"] if left_out else [])
-
-
 def test_tails_are_shares_of_each_batch() -> None:
     """Tokens without a difference have no place on a logarithmic axis, and count in the share all the same."""
     equal = BATCH.replace(old_log_probs=torch.where(torch.arange(ROWS)[:, None] < 9, BATCH.rollout_log_probs, OLD))
@@ -78,19 +50,3 @@ def test_tails_are_shares_of_each_batch() -> None:
         for x, y in zip(drawn.x, drawn.y, strict=True):
             assert y == pytest.approx((sizes >= x * (1 - 1e-9)).mean(), abs=1e-9)
     assert trace(figure, "A").x.max() == pytest.approx(np.abs(LOG_RATIO).max(), rel=1e-6)
-
-
-@pytest.mark.parametrize(("batch_size", "size"), [(16, 0), (1024, 1)])
-def test_bars_and_differences_show_the_numbers(batch_size: int, size: int) -> None:
-    compared = compare_gradients(POSITIVE, SKETCH, TIS, RULE, batch_sizes=(16, 1024), replicates=40)
-    bars = trace(figures.gradient_bars(compared, batch_size), "B")
-    of_b = {"progress": compared.b.progress[size], "bias": compared.b.relative_bias, "noise": compared.b.noise[size]}
-    assert dict(zip(bars.x, bars.y, strict=True)) == {name: interval.value for name, interval in of_b.items()}
-    points = trace(figures.differences(compared, batch_size), "B − A")
-    shown = dict(zip(points.y, points.x, strict=True))
-    assert shown == {
-        "progress": compared.progress[size].value, "bias": compared.bias.value, "noise": compared.noise[size].value,
-        "cosine": compared.cosine.value,
-    }  # fmt: skip
-    ends = dict(zip(points.y, np.array(points.x) + np.array(points.error_x.array), strict=True))
-    assert ends["progress"] == pytest.approx(max(compared.progress[size].high, compared.progress[size].value))

@@ -9,7 +9,6 @@ import torch
 
 from rlcorr.figures import gradients
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.kl_losses import KLGradientReport
 from rlcorr.gradients.report import Choice, GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
@@ -75,111 +74,35 @@ def test_a_best_threshold_that_the_data_do_not_show_is_not_drawn() -> None:
     assert not replace(sweep, ranking=ranking).shows_best(1)
 
 
-def test_best_thresholds_over_the_batch() -> None:
-    """The bounds themselves are on the axis, whose coordinates are their distances."""
-    figure: Any = gradients.best_thresholds(sweep_of([0.9, 0.99], of_ratio=True), batch_size=4096)
-    band, line = figure.data
-    assert list(line.x) == [256, 4096]
-    assert list(line.y) == pytest.approx([-math.log(0.99)] * 2)
-    assert list(band.y) == pytest.approx([-math.log(end) for end in (0.99, 0.99, 0.99, 0.9)])
-    assert [shape.x0 for shape in figure.layout.shapes] == [4096]
-    assert set(figure.layout.yaxis.ticktext) <= {"0.99", "0.909091", "0.999"}
+PROGRESS = {"second": around(0.8), "third": around(0.3), "first": around(0.1)}
+TITLES = {name: f"Title of {name}" for name in NAMES} | {"first": "first"}
 
 
-def ranking() -> Ranking:
-    """The second and the fourth cannot be told apart, nor can the third and the first; at 4096 no two can."""
-    reports = [report_of(progress=progress) for progress in (0.1, 0.8, 0.3, 0.7)]
-    choices = choice_of(256, 1, [[1, 3], [2, 0]]), choice_of(4096, 1, [[1, 3, 2, 0]])
-    return Ranking(reports, choices, torch.empty(0))
-
-
-def test_presets_are_ranked_in_groups() -> None:
-    figure: Any = gradients.ranking_bars(NAMES, ranking(), marked="third")
+def test_the_ranking_has_a_bar_for_each_correction() -> None:
+    """Rows keep their order, hover texts have the names, and the line at the shown η has the band of its interval."""
+    figure: Any = gradients.ranking_bars(PROGRESS, TITLES, marked="third", shown=around(0.5))
     (bars,) = figure.data
-    assert list(bars.y) == ["second", "fourth", "third", "first"]
-    assert list(figure.layout.yaxis.categoryarray) == list(bars.y)
-    assert list(bars.x) == [0.8, 0.7, 0.3, 0.1]
-    assert list(bars.error_x.array) == pytest.approx([0.08, 0.07, 0.03, 0.01])
-    strong, same, marked, faint = bars.marker.color
-    assert strong == same != faint
-    assert marked == gradients.WARM
-    (ground,) = figure.layout.shapes  # behind the third and the fourth bar from the top
-    assert (ground.y0, ground.y1) == (1.5, 3.5)
+    assert list(bars.y) == list(figure.layout.yaxis.categoryarray) == ["second", "third", "first"]
+    assert list(bars.x) == [0.8, 0.3, 0.1]
+    assert list(bars.error_x.array) == pytest.approx([0.08, 0.03, 0.01])
+    assert bars.marker.color[1] == gradients.WARM
     assert figure.layout.xaxis.range == (0, pytest.approx(1.05 * 0.88))
-
-    whole: Any = gradients.ranking_bars(NAMES, ranking(), 4096)
-    assert list(whole.data[0].x) == pytest.approx([1.2, 1.05, 0.45, 0.15])
-    assert len(set(whole.data[0].marker.color)) == 1
-    assert not whole.layout.shapes
-    assert whole.layout.yaxis.ticktext is None
-
-
-def test_titles_label_the_rows_of_the_ranking_and_hover_texts_keep_the_names() -> None:
-    titles = {name: f"Title of {name}" for name in NAMES} | {"first": "first"}
-    figure: Any = gradients.ranking_bars(NAMES, ranking(), titles=titles)
-    (bars,) = figure.data
-    assert list(bars.y) == list(figure.layout.yaxis.tickvals) == ["second", "fourth", "third", "first"]
-    assert list(figure.layout.yaxis.ticktext) == ["Title of second", "Title of fourth", "Title of third", "first"]
+    assert list(figure.layout.yaxis.ticktext) == ["Title of second", "Title of third", "first"]
     assert bars.hovertext[0] == "Title of second<br><span style='font-size:10px'>second</span>"
-    assert bars.hovertext[3] == "first", "once"
-    assert bars.hovertemplate == "%{hovertext}: η %{x:.3f}<extra></extra>"
-
-
-def test_what_is_shown_lies_over_the_bars() -> None:
-    """A line at its η with the band of its interval, over the ground; the strip has the same for each place."""
-    shown = report_of(progress=0.5)
-    figure: Any = gradients.ranking_bars(NAMES, ranking(), marked="third", shown=shown)
-    assert list(figure.data[0].y) == ["second", "fourth", "third", "first"]
-    _, band, line = figure.layout.shapes
-    assert (band.x0, band.x1) == (shown.progress[0].low, shown.progress[0].high)
+    band, line = figure.layout.shapes
+    assert (band.x0, band.x1) == pytest.approx((0.45, 0.55))
     assert (line.x0, line.x1, line.line.color) == (0.5, 0.5, gradients.WARM)
-    here, elsewhere = gradients.ranking_shapes(ranking(), 256, [shown, report_of(progress=0.2)])
-    assert here == figure.to_dict()["layout"]["shapes"]
-    assert [mark["x0"] for mark in elsewhere[1:]] == [pytest.approx(0.18), 0.2]
+    assert gradients.shown_line(around(0.5)) == figure.to_dict()["layout"]["shapes"]
 
 
-def plane(reports: dict[str, GradientReport], size: int = 256, *, marked: str = "", shown: str = "a") -> Any:
-    titles = {name: f"Title <{name}>" for name in reports}
-    return gradients.bias_noise_plane(reports, size, titles=titles, marked=marked, shown=reports[shown])
-
-
-def test_the_plane() -> None:
-    """Noise of the batch to the right, bias upwards, both logarithmic; the intervals are in the hover texts."""
-    reports = {"a": report_of(relative_bias=0.3, noise=2.0), "b": report_of(), "c": report_of()}
-    figure = plane(reports, marked="b")
-    others, marked = figure.data
-    assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
-    assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
-    assert others.hovertext[1] == "Title &lt;c><br><span style='font-size:10px'>c</span>"
-    assert (marked.name, list(marked.text)) == ("Title &lt;b>", ["b"])
-    middle = math.log10(2) / 2, math.log10(0.3) / 2  # of a decade, because the values need less
-    assert list(figure.layout.xaxis.range) == pytest.approx([middle[0] - 0.5, middle[0] + 0.5])
-    assert list(figure.layout.yaxis.range) == pytest.approx([middle[1] - 0.5, middle[1] + 0.5])
-    across, up = figure.layout.shapes
-    assert (across.y0, across.y1, up.x0, up.x1) == (0.3, 0.3, 2, 2)
-    assert (across.x0, across.x1, up.y0, up.y1) == pytest.approx((1.8, 2.2, 0.27, 0.33))
-    larger = plane(reports, 4096, marked="a")
-    assert (list(larger.data[0].text), list(larger.data[0].x)) == (["b, c"], [0.5])  # both lie there
-
-
-def test_a_bias_of_0_is_at_the_edge_of_the_plane() -> None:
-    """A logarithmic axis has no 0. It ends a tenth of a decade below 1/1000 of the largest bias, 2."""
-    figure = plane({"a": report_of(relative_bias=0.0), "b": report_of(relative_bias=2.0)})
-    edge = math.log10(0.002) - 0.1
-    assert figure.layout.yaxis.range[0] == pytest.approx(edge)
-    assert list(figure.data[0].y) == pytest.approx([10**edge, 2])
-    assert all(end > 0 for shape in figure.layout.shapes for end in (shape.x0, shape.y0))
-
-
-def test_kl_directions() -> None:
-    forward = KLGradientReport(*[Interval(0.5, 0.4, 0.7)] * 4)
-    other = replace(forward, cosine=Interval(1.0, 1.0, 1.0), length=Interval(0.06, 0.05, 0.07))
-    figure: Any = gradients.kl_directions({"k2": other, "k3": forward})
-    first, second = figure.data
-    assert (list(first.x), list(first.y)) == (["k2", "k3"], [1, 0.5])
-    assert list(first.error_y.array) == pytest.approx([0, 0.2])
-    assert list(second.y) == [0.5, 0.5]
-    assert [note.text for note in figure.layout.annotations] == ["×0.06", "×0.5"]
+def test_training_stands_beside_the_bars_and_what_it_contradicts_is_red() -> None:
+    trained = {"second": "0.02 to 0.06", "first": "0.11"}
+    figure: Any = gradients.ranking_bars(PROGRESS, TITLES, trained=trained, against=["second"])
+    notes = {note.text: note for note in figure.layout.annotations}
+    assert [*notes] == ["0.02 to 0.06", "0.11", "in training"]
+    assert (notes["0.02 to 0.06"].y, notes["0.02 to 0.06"].font.color) == ("second", gradients.RED)
+    assert (notes["0.11"].y, notes["0.11"].font.color) == ("first", None)
+    assert figure.data[0].marker.color[0] == gradients.RED != figure.data[0].marker.color[1]
 
 
 def test_exact_curves() -> None:

@@ -18,7 +18,7 @@ from playwright.sync_api import Page
 
 VIEWS = {
     "start": "Start", "yours": "Your data", "mismatch": "Mismatch", "bench": "Correction bench", "gradient": "Gradient",
-    "tokens": "Tokens", "compare": "Compare", "training": "Training", "learn": "Learn",
+    "kl": "KL losses", "tokens": "Tokens", "compare": "Compare", "training": "Training", "learn": "Learn",
 }  # fmt: skip
 RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
 PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")

@@ -4,9 +4,9 @@ import { ground } from "./export.js"
 
 const NAMES_SHARE = 0.45  // of the width is left to names at the left of their rows
 const WIDE_ENOUGH = 800  // px: in a wider picture that share is enough even for names that must be cut
-const ROW_GROWS = 5  // px, for a name above it
+const ROW_GROWS = { bar: 5, scatter: 11 }  // px, for a name above it
 const BAR_BELOW = { width: 0.3, offset: 0.14 }  // of a bar below its name, as shares of its row
-const RAISED = { bar: 5, scatter: 10 }  // px between a name and the middle of its row
+const RAISED = { bar: 5, scatter: 12 }  // px between a name and the middle of its row
 const NAME_GAP = 14  // px between a name at the left and its row
 const ruler = document.createElement("canvas").getContext("2d")
 
@@ -34,14 +34,16 @@ export const fitRowNames = ({ data, layout }, box, scale) => {
     return box.clientWidth
   }
   margin.l = 4
-  layout.height += ROW_GROWS * yaxis.ticktext.length
+  const [rows] = data
+  layout.height += ROW_GROWS[rows.type] * yaxis.ticktext.length
   yaxis.showticklabels = false
-  const [rows] = data, room = width - margin.l - margin.r, halo = `0 0 2px ${ground(box)}`
+  const room = width - margin.l - margin.r, halo = `0 0 2px ${ground(box)}`
   if (rows.type === "bar") Object.assign(rows, BAR_BELOW)
   const look = { xref: "paper", x: 0, xanchor: "left", showarrow: false, borderpad: 0, yshift: RAISED[rows.type] * scale }
-  layout.annotations = yaxis.ticktext.map((name, i) => {
+  const names = yaxis.ticktext.map((name, i) => {
     const font = { ...yaxis.tickfont, shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
     return { ...look, font, text: shortened(name, room), y: yaxis.tickvals[i] }
   })
+  layout.annotations = [...(layout.annotations ?? []), ...names]
   return box.clientWidth
 }

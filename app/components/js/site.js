@@ -9,7 +9,7 @@ import { bytesOf, placeOf, strips } from "./strips.js"
 
 const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
-const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "compare", "study", "lab"]
+const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "kl", "compare", "study", "lab"]
 const ONLY_APP = ["tokens", "training", "learn"]  // views of the app, which its links and the lessons' name
 const SECOND = "b."  // before the keys of B, as in the app's Compare
 const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
@@ -62,7 +62,7 @@ const chosen = () => {
   const view = isOfApp || lacks ? "app" : named
   if (lacks) wrong.push(facts.words.ONLY_MISMATCH)
   const step = facts.runs[run][view === "gradient" ? "sketch" : "step"]
-  const hasStep = !["start", "yours", "app", "study"].includes(view)
+  const hasStep = !["start", "yours", "app", "study", "kl"].includes(view)
   if (hasStep && ![undefined, "latest", String(step)].includes(state.step)) {
     wrong.push(facts.words.OTHER_STEP.replace("{step}", state.step).replace("{shown}", step))
   }
@@ -70,7 +70,7 @@ const chosen = () => {
     view, named, run, lacks, wrong, values: state,
     preset: one("preset", names, facts.preset),
     preset_b: one("preset_b", names, facts.preset_b),
-    study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
+    loss: one("kl_loss", facts.losses, facts.loss), study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
   }
 }
 
@@ -223,6 +223,15 @@ const SHOW = {
       ]
     }
   },
+  kl: async ({ loss }) => {
+    const { part } = (await stripAt(`kl/${loss}.bin`)).about
+    const addresses = Object.fromEntries(part.sliders.map(({ key }, i) => [key, i ? `kl/${loss}.position.bin` : `kl/${loss}.bin`]))
+    await Promise.all(Object.values(addresses).map((address) => stripAt(address)))
+    return () => {
+      for (const link of document.querySelectorAll("[data-loss]")) link.toggleAttribute("aria-current", link.dataset.loss === loss)
+      return showStrips(element("kl"), part, addresses)
+    }
+  },
   lab: async ({ values }) => {
     const data = await labAt("lab.json"), { settings, wrong } = labSettings(data, values)
     return () => {
@@ -301,7 +310,7 @@ const show = async () => {
   put(element("preset-name"), view === "compare" ? "Preset of A" : "Preset")
   element("study-label").hidden = view !== "study"
   for (const picker of PICKERS) element(`pick-${picker}`).value = now[picker]
-  put(element("about"), view === "study" ? "" : facts.runs[now.run].said)
+  put(element("about"), ["study", "kl"].includes(view) ? "" : facts.runs[now.run].said)
   const wrong = [...(dropped ? [facts.words.DROPPED.replace("{name}", dropped)] : []), ...now.wrong]
   dropped = ""
   tell(wrong.join(" "))
