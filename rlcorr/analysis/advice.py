@@ -20,7 +20,7 @@ SHOWN = 5e-5
 CAUSES: dict[Pattern, str] = {
     "clean": "Your two sides agree up to the order of float32 sums (k3 {k3}).",
     "precision": "Your gap looks like ordinary rounding to {format} (k3 {k3}).",
-    "undecided": "Your gap is larger than rounding to bfloat16 makes (k3 {k3}): fewer bits, or old weights.",
+    "undecided": "Your gap is larger than bfloat16 rounding (k3 {k3}): fewer bits, or old weights.",
     "top-p mass": "It looks as if your engine samples with top-p or top-k, and your trainer does not.",
     "stale tensor": "The output head of one side may be old (k3 {k3}).",
     "old weights": "Your gap is mostly old weights: their age makes {share} of it (k3 {k3}).",
@@ -60,6 +60,12 @@ class Option:
     """The step of the effect."""
 
     @property
+    def key(self) -> str:
+        """Return a name that no other option of a system has."""
+        name = self.preset or ("default" if self.is_default else "none")
+        return name if self.promise is None else f"{name}@{self.promise:g}"
+
+    @property
     def acts(self) -> bool:
         """Check whether there are weights or rules."""
         return self.config.rollout_is is not None or bool(self.config.rollout_rs)
@@ -85,7 +91,7 @@ class Option:
             return ""
         points = f"{100 * self._shortfall:.2g} point{'' if f'{100 * self._shortfall:.2g}' == '1' else 's'}"
         if self.is_missed:
-            return f"missed by {points} on step {self.step}: this threshold does not carry over"
+            return f"missed by {points} on step {self.step}: it does not carry over"
         return f"{points} less on step {self.step}, no more than chance"
 
     @property
@@ -124,7 +130,7 @@ def options(batch: TokenBatch, system: str) -> tuple[Option, ...]:
     if not any(row.config.rollout_is is None and not row.config.rollout_rs for row in rows):
         rows += [nothing] * can_express(system, nothing.config, nothing.loss)
     made = [Option(row.config, row.loss, row.preset, _effect(batch, row.config), row.is_default) for row in rows]
-    return tuple(sorted(made, key=lambda option: (not option.is_default, option.acts)))
+    return tuple(sorted(made, key=lambda option: (not option.is_default, option.acts, *_harm(option))))
 
 
 def _effect(batch: TokenBatch, config: CorrectionConfig) -> Kept | str:
@@ -159,32 +165,32 @@ def _what_to_set(pattern: Pattern, choices: tuple[Option, ...], system: str) -> 
     default, best = choices[0], _best(choices)
     nothing = next((one for one in choices if not one.acts and not one.is_default), None)
     name = f"{system}'s default" if default.acts else f"{system}'s default, no correction,"
-    does = _does(default) if default.acts else "leaves that as it is"
-    could = f"{_lower(limits(best.config))}, which {_does(best)}" if best else ""
+    effect = does(default) if default.acts else "changes nothing"
+    could = f"{_lower(limits(best.config))} ({does(best)})" if best else ""
     if pattern in HEALTHY and not default.acts:
-        return f"{name} is fine." + (f" A safeguard that costs little: {could}." if best else ""), default, best
+        return f"{name} is fine." + (f" As a safeguard, {could}." if best else ""), default, best
     if pattern in HEALTHY and default.touched <= LITTLE:
-        return f"{name} {does} and is fine.", default, nothing
+        return f"{name} {effect} and is fine.", default, nothing
     if pattern == "top-p mass":
         setting = "Set this: top_p 1 and top_k -1 in the engine."
-        return f"{name} {does}, and no weight undoes it. {setting}", default, nothing or best
+        return f"{name} {effect}, and no weight undoes a cut. {setting}", default, nothing or best
     if default.is_advised and not _by_answer(default.config):
-        return f"{name} is right: {_lower(limits(default.config))}, which {does}.", default, nothing
+        return f"{name} is right: {_lower(limits(default.config))} ({effect}).", default, nothing
     if best is None:
-        return f"{name} {does}. No setting of {system} fits, so find the cause first.", nothing or default, None
-    return f"{name} {does}. Set this: {could}.", best, nothing or default
+        return f"{name} {effect}. No setting of {system} fits, so find the cause first.", nothing or default, None
+    return f"{name} {effect}. Set this: {could}.", best, nothing or default
 
 
 def _mend_first(step: int, symptom: Symptom, looks: Sequence[Look], choices: tuple[Option, ...], system: str) -> Advice:
     """Return what to say of a fault: no setting mends it."""
     default, where = choices[0], f"Step {step}: " if len(looks) > 1 else ""
     first, _, others = symptom.sentence.partition(". ")
-    does = f"{system}'s default{'' if default.acts else ', no correction,'}"
+    name = f"{system}'s default{'' if default.acts else ', no correction,'}"
     if symptom.pattern == "identical":
-        said, reason = f"{does} changes nothing, and no other setting would.", EQUAL_IS
+        said, reason = f"{name} changes nothing, and no other setting would.", EQUAL_IS
     else:
-        effect = _does(default) if default.acts else "leaves it as it is"
-        said = f"{does} {effect}. Set nothing: mend this first, because a threshold would only hide it."
+        effect = does(default) if default.acts else "does not hide it"
+        said = f"{name} {effect}. Set nothing: mend this first, because a threshold would only hide it."
         reason = others
     (look,) = [one for one in looks if one.step == step]
     k3 = None if look.gap is None else look.gap.k3
@@ -234,12 +240,13 @@ def _best(choices: Sequence[Option]) -> Option | None:
     answers did worse. Then weights that are set to 0, and rules on tokens; of equals, the one that touches fewest.
     """
 
-    def harm(option: Option) -> tuple[bool, bool, bool, float]:
-        config = option.config
-        return _by_answer(config), bool(config.rollout_rs), config.rollout_is_mode == "mask", option.touched
-
     advised = [one for one in choices if one.is_advised and not one.is_default]
-    return min(advised, key=harm, default=None)
+    return min(advised, key=_harm, default=None)
+
+
+def _harm(option: Option) -> tuple[bool, bool, bool, float]:
+    config = option.config
+    return _by_answer(config), bool(config.rollout_rs), config.rollout_is_mode == "mask", option.touched
 
 
 def _by_answer(config: CorrectionConfig) -> bool:
@@ -251,7 +258,7 @@ def _has_product(config: CorrectionConfig) -> bool:
     return config.rollout_is == "sequence" or any(rule.name == "seq_sum_k1" for rule in config.rollout_rs)
 
 
-def _does(option: Option) -> str:
+def does(option: Option) -> str:
     """Return what a correction does to the tokens, as the end of a sentence."""
     effect = option.effect
     if isinstance(effect, str):

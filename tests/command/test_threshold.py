@@ -73,7 +73,7 @@ def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pyte
     record("mine", signed[:13], signed[13:], [0.1, 0.18, -0.19, 0.1])
     assert run_verb(["threshold", "mine", "--preset", "token_k1"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("Your gap is larger than rounding to bfloat16 makes")
+    assert output.startswith("Your gap is larger than bfloat16 rounding")
     (rule,) = from_verl(text_of(output)["algorithm"]["rollout_correction"]).rollout_rs
     assert math.exp(0.19) <= rule.upper <= math.exp(0.19) * 1.001
     assert rule.lower == pytest.approx(1 / rule.upper, rel=5e-5)  # the text has five digits
@@ -87,7 +87,7 @@ def test_a_missed_promise_gets_no_configuration(local: Path, capsys: pytest.Capt
     assert run_verb(["threshold", "mine", "--preset", "token_k1"]) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert "On step 1, which was not used for the choice: 50.00% of 4 tokens are kept" in output
-    assert "That is missed by 45 points on step 1: this threshold does not carry over." in output
+    assert "That is missed by 45 points on step 1: it does not carry over." in output
     assert "No configuration is printed" in output
     assert "# verl" not in output
 
