@@ -106,7 +106,8 @@ def _corrections(stamps: Stamps, advice: Advice, selection: Selection) -> None:
     with left:
         st.markdown(f"## {say.DO_THIS}")
         pick_system()
-        pick("take", say.TAKE, list(free), written=lambda key: _label(free[key]))
+        labels = {key: BETWEEN.join([limits(one.config), *_kind(one)]) for key, one in free.items()}
+        pick("take", say.TAKE, list(free), written=labels.__getitem__)
         _take(taken, advice, selection)
     with right:
         _effects(rows, free, taken, share, selection)
@@ -160,10 +161,6 @@ def _bar(one: Option, *, is_free: bool) -> Bar:
     cannot = [] if is_free or one.is_missed else [say.NO_TEXT.format(system=state.get("system"))]
     words = BETWEEN.join([*([] if one.is_missed else _kind(one)), does_what, *cannot])
     return Bar(one.key, limits(one.config), words, effect.unchanged, effect.cut or 0.0, effect.zeroed, one.is_missed)
-
-
-def _label(one: Option) -> str:
-    return BETWEEN.join([limits(one.config), *_kind(one)])
 
 
 def _kind(one: Option) -> list[str]:

@@ -15,6 +15,8 @@ from rlcorr.types import TokenBatch
 
 LITTLE = 0.01
 """Share of the tokens that a default may clip or zero of a healthy batch before something else is advised."""
+POINT = 0.01
+"""Share of the tokens by which a promise may be missed by chance, however few answers there are."""
 SHOWN = 5e-5
 """The smallest share that a sentence names."""
 CAUSES: dict[Pattern, str] = {
@@ -77,8 +79,8 @@ class Option:
 
     @property
     def is_missed(self) -> bool:
-        """Check whether fewer tokens are kept than promised, by more than two standard errors."""
-        return isinstance(self.effect, Kept) and self._shortfall > 2 * self.effect.error
+        """Check whether fewer tokens are kept than promised, by more than two standard errors, or more than a point."""
+        return isinstance(self.effect, Kept) and self._shortfall > max(SHOWN, min(2 * self.effect.error, POINT))
 
     @property
     def _shortfall(self) -> float:
