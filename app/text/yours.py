@@ -98,6 +98,12 @@ WHICH_LEARNS = (
     "page, or the Gradient page for a run with score sketches."
 )
 
+NO_GRADIENT = (
+    "{name} has log-probs, and log-probs alone do not give one a gradient. What a threshold costs your tokens is on "
+    "the bench. What it does to a gradient step is shown for a recorded run with a gap like yours."
+)
+GRADIENT_LINKS = ("Open the bench", "Open a recorded run")
+
 # --- details ---
 
 DETAILS = "Details: averages, tail, shorter answers"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import chosen, line_and_state, one_scan, open_app, open_view, root, said, shown, widget
+from app_pages import chosen, line_and_state, links, one_scan, open_app, open_view, pictures, root, said, shown, widget
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -56,8 +56,11 @@ def test_every_view_shows_a_dropped_file(root: Path, name: str, content: bytes) 
             assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
             assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
         if view == "gradient":
-            assert "log-probs alone do not give one." in said(at)
-            assert "config.yaml" not in said(at)
+            assert "log-probs alone do not give one a gradient" in said(at)
+            assert "--sketch" not in said(at)
+            assert [link["label"] for link in links(at)] == ["Open the bench", "Open a recorded run"]
+        if view == "training":
+            assert not pictures(at)
 
 
 def test_a_file_counts_more_than_an_address_that_comes_with_it(root: Path) -> None:
