@@ -36,6 +36,7 @@ def test_the_verdict_is_in_the_first_screen_and_a_refusal_replaces_it(page: Page
     page.reload()
     page.wait_for_selector(BOX, state="attached")
     settled(page)
+    page.get_by_text("Drop your files here").click()  # after a reload it is folded, because the files are shown
     page.set_input_files(BOX, large)
     expect(page.get_by_text("File must be 200.0MB or smaller")).to_be_visible()
     expect(page.get_by_text("A file did not arrive")).to_be_visible()
@@ -59,7 +60,7 @@ def test_a_click_on_a_bar_takes_its_correction(page: Page, url: str) -> None:
     page.locator(".rl-picture").get_by_text("Cap each token's weight at 2").click(
         force=True
     )  # Plotly's layer is over it
-    expect(page.get_by_text("rollout_is: token")).to_be_visible()
+    expect(page.get_by_text("rollout_is: token").first).to_be_visible()
     expect(page.get_by_text("On step 1 this touches none of your tokens.")).to_be_visible()
 
 
