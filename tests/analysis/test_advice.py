@@ -18,8 +18,8 @@ from rlcorr.systems.export import SYSTEMS, can_express
 def batch(d: np.ndarray, *, seed: int = 0) -> TokenBatch:
     """Return a batch with these log-ratios; the engine's log-probs are between −4.2 and −0.2."""
     rollout = -(np.random.default_rng(100 + seed).random(d.shape) ** 3) * 4 - 0.2
-    pair = [torch.tensor(x, dtype=torch.float32) for x in (rollout + d, rollout)]
-    return TokenBatch.from_log_probs(*pair, torch.ones(d.shape))
+    old, engine = (torch.tensor(x, dtype=torch.float32) for x in (rollout + d, rollout))
+    return TokenBatch.from_log_probs(old, engine, torch.ones(d.shape))
 
 
 def noise(size: float, width: int = 200, seed: int = 0) -> TokenBatch:

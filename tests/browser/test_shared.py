@@ -21,7 +21,7 @@ from rlcorr.records import runs
 PAGES = {
     "start": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "Cost of the threshold",
-    "gradient": "The value of a KL estimator", "tokens": "mean ratio", "yours": "Thresholds for your budget",
+    "gradient": "The value of a KL estimator", "tokens": "mean ratio", "yours": "What each would do to your tokens",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 LEARN = {
