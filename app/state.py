@@ -108,7 +108,7 @@ CONFIG, CONFIG_B = "config", "b.config"
 
 FIELDS: dict[str, Field] = {
     "view": _one(PAGES, "page", "start"),
-    "run": Field(NEWEST, reading.run("run"), clears=("token",)),
+    "run": Field(NEWEST, reading.run("run"), clears=("token", "take")),
     "step": Field(LATEST, reading.step("run"), clears=("token",)),
     "preset": _one(PRESETS, "preset", DEFAULT_PRESET, clears=(CONFIG,)),
     **{key: _choice(key) for key in CHOICES},
@@ -124,9 +124,8 @@ FIELDS: dict[str, Field] = {
     "kl_position": Field(0.0, reading.listed("kl_position", range(kl_text.MOST_POSITIONS + 1), 0.0), _short, ("kl",)),
     "turns": _switch("bench"),
     "token": Field(None, reading.token, lambda at: f"{at[0]}.{at[1]}", ("tokens",)),
-    "system": Field(next(iter(SYSTEMS)), reading.system(SYSTEMS), views=("bench", "yours")),
-    "keep": _one(yours_text.KEEPS, "keep", yours_text.KEEPS[0], "yours"),
-    "measure": _one(yours_text.MEASURES, "measure", next(iter(yours_text.MEASURES)), "yours"),
+    "system": Field(next(iter(SYSTEMS)), reading.system(SYSTEMS), views=("bench", "yours"), clears=("take",)),
+    "keep": _one(yours_text.KEEPS, "keep", yours_text.KEEP_DEFAULT, "yours"),
     "methods": _some(mismatch_text.DRAWN, reading.some_of(lambda _: mismatch_text.OFFERED, "method"), "mismatch"),
     "part": _one(training_text.PARTS, "part", training_text.PARTS[0], "training"),
     "with": _some([], reading.overlaid, "training"),
@@ -152,6 +151,7 @@ FIELDS: dict[str, Field] = {
     "budget_share": Field(95.0),
     "budget_m2": Field(0.04),
     "take": Field(None),
+    "details": Field(False),
     **{key: Field(False) for key in phrases.REPAIRS},
     "dropped": Field([], take=lambda files: [file.file_id for file in files if isinstance(file, UploadedFile)]),
     "search": Field(""),

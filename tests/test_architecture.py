@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "rlcorr.systems.verl": {*CORRECTION, "rlcorr.systems.mapping"},
     "rlcorr.systems": {*CORRECTION, "rlcorr.systems.mapping", "rlcorr.systems.verl"},
     "rlcorr.teaching": CORRECTION,
-    "rlcorr.analysis": CORRECTION,
+    "rlcorr.analysis": {*CORRECTION, *SYSTEMS},
     "rlcorr.gradients": CORRECTION,
     "rlcorr.lab": CORRECTION,
     "rlcorr.records": {*CORRECTION, "rlcorr.gradients"},

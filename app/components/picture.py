@@ -37,7 +37,7 @@ def picture(
         caption: Markdown.
         source: Which run, step and file the figure shows, one text line each; written into the figure and into saved
             copies.
-        on_click: Called after a click inside the axes; st.session_state[key]["click"]["x"] is the clicked value.
+        on_click: Called after a click inside the axes; st.session_state[key]["click"] has the clicked x and y.
     """
     st.markdown(f"**{title}**")
     data = picture_data(figure, title, caption, source) | {"clicks": on_click is not None}

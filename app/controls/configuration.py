@@ -9,9 +9,11 @@ import state
 import streamlit as st
 from components.live_part import Slider
 from components.offers import offer
+from data import uploads
 from data.bounds import Bound, bounds_of
 from data.configuration import FIRST, PRESET_KEYS, SECOND, bound_values, bounds, choices, configuration, values_of
 from data.names import preset_label
+from streamlit.url_util import make_url_path
 from text import phrases
 from text.formatting import plain
 
@@ -26,6 +28,7 @@ from rlcorr.systems.export import SYSTEMS, beyond_defaults, refused
 from rlcorr.systems.overrides import overrides
 from rlcorr.systems.pasted import Pasted, read_pasted
 
+THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 NOT_IN_LINK = ("hide", "projector")
 """Keys of a link that are about how a page looks."""
 
@@ -166,7 +169,8 @@ def export_text(system: str, config: CorrectionConfig, loss: LossConfig | None, 
     except UsageError as error:
         st.code(refused(error), language=None, wrap_lines=True)
         return
-    comment = phrases.EXPORT_LINK.format(address=_address(link))
+    address = _address(link)
+    comment = phrases.EXPORT_LINK.format(address=address) if address else phrases.EXPORT_MADE
     st.code(f"{text.rstrip()}\n{comment}\n", language=None, wrap_lines=True)  # the colours of a language are too pale
     if system != "Python":
         changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
@@ -176,13 +180,27 @@ def export_text(system: str, config: CorrectionConfig, loss: LossConfig | None, 
             else phrases.DEFAULTS.format(system=system)
         )
     if line := overrides(config, system, loss):
-        st.caption(phrases.COMMAND_LINE)
-        st.code(line, language=None, wrap_lines=True)
+        st.expander(phrases.COMMAND_LINE).code(line, language=None, wrap_lines=True)
 
 
 def _address(link: Mapping[str, str]) -> str:
-    """Return the address of a link on this server; without the server's name if it is not known."""
-    parts = urlsplit(st.context.url or "")
-    server = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
     query = {key: text for key, text in state.query_of(link).items() if key not in NOT_IN_LINK}
-    return f"{server}/?{urlencode(query)}"
+    return public_address(st.context.url or "", st.get_option("server.baseUrlPath"), query)
+
+
+def public_address(page: str, base: str, query: Mapping[str, str]) -> str:
+    """Return the address of a view on the server of a page; nothing if nobody else can open it.
+
+    Files that a visitor dropped are deleted within a day, so the address does not name them.
+
+    >>> public_address("http://class.example/play/", "play", {"view": "bench", "run": "upload_1", "step": "3"})
+    'http://class.example/play/?view=bench'
+    >>> public_address("http://localhost:8501/", "", {"view": "bench", "run": "bf16"})
+    ''
+    """
+    parts = urlsplit(page)
+    if parts.hostname in (None, *THIS_MACHINE):
+        return ""
+    if query.get("run", "").startswith(uploads.PREFIX):
+        query = {key: text for key, text in query.items() if key not in ("run", "step")}
+    return f"{parts.scheme}://{parts.netloc}{make_url_path(base, '')}?{urlencode(query)}"

@@ -22,7 +22,7 @@ from rlcorr.foreign.import_run import ImportSummary
 
 REFUSAL, TAKEN, READ = "upload_refusal", "upload_taken", "upload_read"
 """Keys of the session: why files were refused, and what was picked then; the last files; what was read of them."""
-TOO_LARGE = '<div class="rl-too-large" role="alert">{sentence}</div>'
+NOT_SENT = '<div class="rl-not-sent" role="alert">{sentence}</div>'
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ def take() -> None:
     read = _shown()
     label = plain(read.line) if read else say.DROP
     # With another key it is another box: what is read folds it, whether somebody has opened the one before or not.
-    with st.expander(label, expanded=read is None, key=f"box_{read.slug}" if read else "box"):
+    # After a reload the box is empty, but the files that were in it are shown.
+    is_needed = read is None and (REFUSAL in st.session_state or not state.get("run").startswith(uploads.PREFIX))
+    with st.expander(label, expanded=is_needed, key=f"box_{read.slug}" if read else "box"):
         st.caption(phrases.UPLOAD)
         if REFUSAL in st.session_state or _repairs():
             for key, label in phrases.REPAIRS.items():
@@ -51,14 +53,17 @@ def take() -> None:
         in_box = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key=state.widget("dropped"))
         if is_new and _files(in_box):  # a restarted server knows what is in the box only when it has drawn the box
             st.rerun()
-        sentence = say.TOO_LARGE.format(limit=st.get_option("server.maxUploadSize"))
-        st.html(TOO_LARGE.replace("{sentence}", html.escape(sentence)))
+        sentence = say.NOT_SENT.format(limit=st.get_option("server.maxUploadSize"))
+        st.html(NOT_SENT.replace("{sentence}", html.escape(sentence)))
         for sentence in read.details if read else ():
             st.caption(plain(sentence))
+        if read is None:
+            for tab, lines in zip(st.tabs(list(say.RECORD)), say.RECORD.values(), strict=True):
+                tab.code("\n".join(lines), language=None, wrap_lines=True)
     for sentence in read.notes if read else ():
-        st.info(plain(sentence))
+        st.info(plain(say.answers(sentence)))
     if refusal := st.session_state.get(REFUSAL):
-        st.error(plain(refusal[0]))
+        st.error(plain(say.answers(refusal[0])))
 
 
 def _shown() -> Read | None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from text.yours import NO_GRADIENT
+
 from data import corrections, recorded, uploads
 from data.caching import cached
 from rlcorr import CorrectionConfig, TokenBatch
@@ -50,12 +52,11 @@ def _over_bound(measured: Sketched, config: CorrectionConfig, bound: BoundId, *m
 def sketched(run: Path, step: int) -> Sketched:
     """Return the step with its sketch.
 
-    Raises `UsageError` if there is none or if it is damaged. An upload is named as its file there.
+    Raises `UsageError` if there is none, as for every upload, or if it is damaged.
     """
-    try:
-        batch, sketch = read_gradients(run, step)
-    except UsageError as error:
-        raise UsageError(str(error).replace(run.name, uploads.shown_name(run.name))) from error
+    if run.name.startswith(uploads.PREFIX):
+        raise UsageError(NO_GRADIENT.format(name=uploads.shown_name(run.name)))
+    batch, sketch = read_gradients(run, step)
     return Sketched(_identity(run, step), batch, sketch)
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from rlcorr import CorrectionConfig
+from rlcorr.analysis.in_words import statistic
 from rlcorr.bounds import BoundId, Side
-from rlcorr.divergences import DIVERGENCES
-from rlcorr.presets.titles import OVER
 from rlcorr.rules import RejectionRule
 from rlcorr.teaching.glossary import define
 from text.formatting import percent
@@ -105,14 +104,15 @@ EXPORT_IS = (
     "This configuration as text to copy, for your system. If the system cannot express it, you get the nearest one "
     "that it can."
 )
+EXPORT_MADE = "# made with rlcorr"
 EXPORT_LINK = "# made with rlcorr; this state of the playground: {address}"
-COMMAND_LINE = "Or on the command line, without a change of the file:"
+COMMAND_LINE = "Or on the command line, without a change of the file"
 SYSTEM = "Your system"
 BEYOND_DEFAULTS = "Not {system}'s own defaults: {lines}."
 DEFAULTS = "These are {system}'s own defaults."
 WRONG_SYSTEM = "system='{raw}' is not known. Known: {allowed}."
 UPLOAD = (
-    "Parquet or JSON Lines with one response per row; or .npz, .pt or .safetensors with arrays and a mask. Required "
+    "Parquet or JSON Lines with one answer per row; or .npz, .pt or .safetensors with arrays and a mask. Required "
     "are the log-probs of the sampler and of the trainer: rollout_log_probs and old_log_probs, or the names that NeMo "
     "RL, prime-rl, slime, SkyRL and verl use. Several files become the steps of one run. The files stay on this "
     "machine and are deleted when the app ends."
@@ -126,7 +126,7 @@ REPAIRS = {
 }
 """Option of `rlcorr import` → what its box says. Without it, such files are refused with the option's name."""
 UPLOADED = "Your file {name}."
-WELCOME = "Read {responses} responses with {tokens:,} tokens{steps}; every view shows them now."
+WELCOME = "Read {responses} answers with {tokens:,} tokens{steps}; every view shows them now."
 IN_STEPS = " in {steps} steps"
 MISSING = "Not in the file: {fields}."
 
@@ -205,11 +205,3 @@ def rule_label(rule: RejectionRule, side: Side) -> str:
     ('Smallest mean ratio (seq_mean_k1)', 'Largest mean ratio (seq_mean_k1)')
     """
     return f"{SIDES[side]} {statistic(rule)} ({rule.name})"
-
-
-def statistic(rule: RejectionRule) -> str:
-    """Return what a rule compares, in words that may follow "largest" and "smallest"."""
-    divergence = DIVERGENCES[rule.divergence].title
-    if rule.reduce in ("max", "min"):
-        return f"{divergence} in an answer"
-    return "product of ratios" if rule.name == "seq_sum_k1" else f"{OVER[rule.reduce]}{divergence}"

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import state
 import streamlit as st
+from components.links import Link, links
 from components.live_part import ANSWER, LiveContent, Number, Picture, live_part
 from controls import strips
 from controls.choosing import batch_size_slider
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
-from data import sketches, studies
+from data import sketches, studies, uploads
 from data.bounds import Bound, bounds_of, is_first, slider_values_of
 from data.configuration import FIRST
 from data.names import BETWEEN, preset_title
-from data.recorded import Selection
+from data.recorded import SKETCHED_EXAMPLE, Selection
 from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
+from text import yours as yours_text
 from text.formatting import plain
 
 from rlcorr import CorrectionConfig
@@ -66,6 +68,9 @@ def show(selection: Selection) -> None:
         measured = sketches.sketched(selection.run, selection.step)
     except UsageError as error:
         st.info(plain(str(error)))
+        if selection.slug.startswith(uploads.PREFIX):
+            bench, run = yours_text.GRADIENT_LINKS
+            links(Link(bench, {"view": "bench"}), Link(run, {"run": SKETCHED_EXAMPLE}), key="without_gradient")
         for step in runs.list_sketches(selection.run):
             changes = {"step": str(step)}
             st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=state.change, kwargs=changes)

@@ -97,7 +97,7 @@ def _curves(selection: Selection) -> None:
         max_selections=MOST_RUNS - 1,
     )  # fmt: skip
     rows = {slug: recorded.metric_rows(paths[slug]) for slug in (selection.slug, *others)}
-    if not any(rows.values()):
+    if max(map(len, rows.values())) < 2:  # a point is no curve
         return
     if others:
         labels = run_labels(rows)

@@ -17,6 +17,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct, old_log_probs
 from rlcorr.divergences import SIGNED
 from rlcorr.errors import UsageError
+from rlcorr.masked import count_true
 from rlcorr.measuring.measure import evaluate
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.presets import preset
@@ -157,6 +158,13 @@ class Kept:
     """Share of the tokens whose weights become a bound; None if weights are not truncated."""
     clipped: float
     """Clipped mass: share of the tokens whose weights lie outside their bounds, and become a bound or 0."""
+    error: float = 0.0
+    """Standard error of `share`, over answers."""
+
+    @property
+    def unchanged(self) -> float:
+        """Return the share of the tokens that are neither zeroed nor clipped."""
+        return self.share - (self.cut or 0.0)
 
     @property
     def zeroed(self) -> float:
@@ -206,11 +214,14 @@ def kept(batch: TokenBatch, correction: CorrectionConfig) -> Kept:
     result, numbers = evaluate(batch, correction)
     learned = result.keep_mask & (result.weights > 0)
     clipped = numbers.get(f"{PREFIX}rollout_is_oob_ratio")
+    tokens, of_answers = count_true(batch.response_mask).double(), count_true(learned).double()
+    share = float(of_answers.sum() / tokens.sum())
     return Kept(
-        int(learned.sum()) / int(batch.response_mask.sum()),
+        share,
         numbers[f"{PREFIX}trained_eff_sample_size"],
         clipped if correction.rollout_is_mode == "truncate" else None,
         clipped or 0.0,
+        float((of_answers - share * tokens).square().sum().sqrt() / tokens.sum()),
     )
 
 

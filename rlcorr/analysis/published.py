@@ -239,6 +239,11 @@ def place(size: float, measure: Measure = "k3", format: Format | None = None, *,
     return said
 
 
+def among_published(k3: float | None) -> str:
+    """Return the first thing that `place` says of a k3; nothing if there is none, or if the two sides are equal."""
+    return f"{place(k3)[0].partition(';')[0].rstrip('.')}." if k3 else ""
+
+
 def causes(size: float, measure: Measure = "k3") -> str:
     """Name the causes that were measured to make gaps of this size, with the range of each."""
     matches = matching_causes(size, measure).values()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlcorr.analysis.gap_size import GapSize, gap_size
-from rlcorr.analysis.symptoms import Pattern, Symptom, without_outliers
+from rlcorr.analysis.symptoms import Pattern, Symptom, mend_first, without_outliers
 from rlcorr.analysis.triage import triage
 from rlcorr.types import TokenBatch
 
@@ -35,6 +35,14 @@ class Verdict:
     steps: tuple[int, ...]
     worst: int
     sentence: str
+
+
+def last_fault(looks: Sequence[Look]) -> tuple[int, Symptom] | None:
+    """Return the last step with a fault that must be mended first, and the fault; None if no step has one."""
+    for summary in reversed(looks):
+        if (fault := mend_first(summary.symptoms)) is not None:
+            return summary.step, fault
+    return None
 
 
 def verdicts(looks: Iterable[Look]) -> list[Verdict]:

@@ -1,17 +1,18 @@
 """`python -m rlcorr gaps`: measured gaps between engines and trainers in text, and where yours lies among them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from rlcorr.analysis.gap_size import GapSize
+from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, converted
 from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, Row, causes, described, place, rows
 from rlcorr.analysis.symptoms import percent
-from rlcorr.command.printing import table_row, wrapped
+from rlcorr.analysis.verdicts import Look, verdict_lines, verdicts
+from rlcorr.command.printing import table_row, wrap_each, wrapped
 from rlcorr.errors import UsageError, unknown
 
 LABEL = 26
@@ -98,11 +99,13 @@ def run_gaps(request: Gaps) -> int:
     return 0
 
 
-def placement_lines(size: GapSize | None) -> Iterator[str]:
-    """Yield what the reports say about the size of a gap: its place among measured gaps, and how much is near 1.
+def details(looks: Sequence[Look], unit: str = "step") -> Iterator[str]:
+    """Yield the diagnosis of every step, the place of the gap among measured gaps, and how much is near 1.
 
-    Nothing is said if the size is None, or if the two sides are equal.
+    The place is left out if the two sides are equal.
     """
+    yield from wrap_each(verdict_lines(verdicts(looks), unit))
+    size = total_size(look.gap for look in looks)
     if size is None or not size.k3:
         return
     yield ""

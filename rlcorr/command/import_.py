@@ -8,18 +8,21 @@ from typing import Annotated, Any
 import tyro
 from tqdm import tqdm
 
+from rlcorr.analysis.advice import advise
 from rlcorr.analysis.gap_size import GapSize, gap_size, total_size
+from rlcorr.analysis.published import among_published
 from rlcorr.analysis.symptoms import percent, short
-from rlcorr.analysis.verdicts import look, verdict_lines, verdicts
-from rlcorr.command.gaps import placement_lines
-from rlcorr.command.options import ClampRounding
+from rlcorr.analysis.verdicts import look
+from rlcorr.command.gaps import details
+from rlcorr.command.options import ClampRounding, Details
 from rlcorr.command.printing import print_lines, wrap_each
-from rlcorr.errors import UsageError, require_extra
+from rlcorr.errors import UsageError, require_extra, unknown
 from rlcorr.foreign.import_run import import_files, return_large_blocks
 from rlcorr.foreign.read_file import find_files
 from rlcorr.foreign.retokenised import has_ids_and_texts, reencode
 from rlcorr.records import runs
 from rlcorr.records.run_folders import require_run_name
+from rlcorr.systems.export import SYSTEMS, export
 
 ASK = (
     "The ids and the texts of the answers are recorded: with --tokenizer MODEL, import counts the answers whose text "
@@ -35,7 +38,8 @@ ADVICE = (
 class Import:
     """Make a run of your own log-prob pairs: Parquet, JSON Lines, .npz, .pt or .safetensors, or another system's dump.
 
-    The step of a file is read from its column `step` or from its name; the ranks of a step are merged.
+    The step of a file is read from its column `step` or from its name; the ranks of a step are merged. The verb prints
+    what the gap looks like, what to set for your system, and the text for it.
     """
 
     paths: Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -43,6 +47,9 @@ class Import:
     padded."""
     run: str = ""
     """Name of the run, written to runs/local/<name>; empty: imported and the next free number."""
+    system: str = "verl"
+    """System for which the setting is printed."""
+    details: Details = False
     nan_is_ratio_one: bool = False
     """Leave tokens whose engine log-prob is NaN out of every number, and print how many there are. TRL gives them a
     ratio of 1 and leaves them out of its metrics, too. Without this option NaN is refused."""
@@ -60,6 +67,8 @@ class Import:
             raise UsageError("import needs something to read: files, folders or globs.")
         if self.run:
             require_run_name(self.run)
+        if self.system not in SYSTEMS:  # before the files are read
+            raise unknown("system", self.system, SYSTEMS)
 
 
 def run_import(request: Import) -> int:
@@ -79,13 +88,20 @@ def run_import(request: Import) -> int:
             files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,
             clamp_rounding=request.clamp_rounding, leave_out_aborted=request.leave_out_aborted,
         )  # fmt: skip
-    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
-    print(f"{path}: {steps}, {summary.responses} responses, {summary.tokens} tokens. Missing fields and their use:")
-    print("\n".join(f"  {name:<17} {use}" for name, use in summary.missing.items()))
     looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
-    retokenised = retokenised_lines(path, tokenizer)
-    said = wrap_each([*summary.notes, *summary.left_out(), *retokenised, *verdict_lines(verdicts(looks))])
-    print_lines([*said, *placement_lines(total_size(one.gap for one in looks))])
+    advice = advise(looks, runs.read_step(path, looks[-1].step).batch, request.system)
+    print_lines(wrap_each([advice.sentence, advice.reason]))
+    if advice.take is not None:
+        print(f"\n{export(advice.take.config, request.system, advice.take.loss)}")
+    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
+    print(f"{path}: {steps}, {summary.responses} answers, {summary.tokens} tokens.")
+    named, more = [*summary.missing][:3], len(summary.missing) - 3
+    lacks = f"Missing: {', '.join(named)}{f' and {more} more' * (more > 0)}; --details says what each is for."
+    told = [among_published(advice.k3), lacks, *summary.notes, *summary.left_out()]
+    print_lines(wrap_each([*told, *retokenised_lines(path, tokenizer)]))
+    if request.details:
+        print_lines(f"  {name:<17} {use}" for name, use in summary.missing.items())
+        print_lines(details(looks))
     return 0
 
 

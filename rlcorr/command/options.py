@@ -12,3 +12,7 @@ ClampRounding = Annotated[
         "they are refused."
     ),
 ]
+Details = Annotated[
+    bool,
+    tyro.conf.arg(help="Print the diagnosis of every step, missing fields, measured gaps and tables, too."),
+]

@@ -8,9 +8,8 @@ from typing import Annotated
 import tyro
 from tqdm import tqdm
 
-from rlcorr.analysis.gap_size import total_size
-from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
-from rlcorr.command.gaps import placement_lines
+from rlcorr.analysis.verdicts import Look, look
+from rlcorr.command.gaps import details
 from rlcorr.command.options import ClampRounding
 from rlcorr.command.printing import table_row, wrap_each
 from rlcorr.config import CorrectionConfig
@@ -87,8 +86,7 @@ def diagnosis_lines(files: Sequence[Path], tokens: int, *, clamp_rounding: bool 
     diagnosed = sum(one.tokens for one in looks)
     if diagnosed < tokens:
         yield f"The diagnosis is for the first {diagnosed:,} of {tokens:,} tokens."
-    yield from wrap_each(verdict_lines(verdicts(looks), "part"))
-    yield from placement_lines(total_size(one.gap for one in looks))
+    yield from details(looks, "part")
 
 
 def _with_progress_bar(batches: Iterable[TokenBatch]) -> Iterator[TokenBatch]:

@@ -4,33 +4,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlcorr.analysis.advice import Option, advise
 from rlcorr.analysis.budget import Kept, choose_bound, correction_named, kept, kept_by_length, pairs_of
-from rlcorr.analysis.gap_size import total_size
-from rlcorr.analysis.symptoms import mend_first
+from rlcorr.analysis.in_words import limits
+from rlcorr.analysis.published import among_published
 from rlcorr.analysis.turns import turns_as_rows
-from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
+from rlcorr.analysis.verdicts import Look, look
 from rlcorr.bounds import BoundId
-from rlcorr.command.gaps import placement_lines
-from rlcorr.command.options import RunName
+from rlcorr.command.gaps import details
+from rlcorr.command.options import Details, RunName
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
-from rlcorr.foreign.missing_fields import unpaired_sentence
+from rlcorr.errors import UsageError, unknown
 from rlcorr.presets import PRESETS
 from rlcorr.records import runs
-from rlcorr.systems.export import export
+from rlcorr.systems.export import SYSTEMS, export
 from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
-FAULT = 'No thresholds: correct the fault that "{pattern}" describes first, and run this again.'
+MISSED = "No configuration is printed, because the promise is not kept. Try another --keep, or a rule on single tokens."
 
 
 @dataclass(frozen=True)
 class Threshold:
     """Find the tightest bounds that keep a share of a run, check them on its last step, and print them for your system.
 
-    The last step is not used for the choice. If the log-probs have a fault that must be mended first, the verb prints
-    the diagnosis only, and its exit code is 1.
+    The last step is not used for the choice. If the log-probs have a fault that must be mended first, or the last step
+    keeps less than was asked for, the verb prints no configuration, and its exit code is 1.
     """
 
     run: RunName
@@ -51,14 +51,17 @@ class Threshold:
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
     is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
+    details: Details = False
 
     def __post_init__(self) -> None:
+        if self.system not in SYSTEMS:
+            raise unknown("system", self.system, SYSTEMS)
         if not 0 < self.keep <= 100:
             raise UsageError(f"keep must be a percentage above 0 and at most 100; got {self.keep:g}.")
 
 
 def run_threshold(request: Threshold) -> int:
-    """Print the bounds, and return the exit code: 1 if the log-probs have a fault that must be mended first."""
+    """Print the bounds, and return the exit code: 1 if there is no configuration to take."""
     config, cuts = correction_named(request.preset), (request.top_p, request.top_k) != (1.0, -1)
     replay = support_replay_text(request.system, top_p=request.top_p, top_k=request.top_k) if cuts else ""
     run = runs.find_run(request.run)
@@ -70,49 +73,40 @@ def run_threshold(request: Threshold) -> int:
     if request.per_turn:
         batches = ((step, turns_as_rows(batch)) for step, batch in batches)
     chosen_on, unseen = pairs_of(batches, with_advantages=config.needs_advantages)
-    if (fault := mend_first([symptom for one in looks for symptom in one.symptoms])) is not None:
-        print_lines(wrap_each([*_diagnosis(looks), FAULT.format(pattern=fault.pattern)]))
+    advice = advise(looks, runs.read_step(run, steps[-1]).batch, request.system)
+    print_lines(wrap_each([advice.sentence, advice.reason]))
+    if advice.take is None:
+        print_lines(details(looks) if request.details else [])
         return 1
     threshold, config = choose_bound(chosen_on.batch, config, request.keep / 100, BoundId(request.rule))
-    print(f"{run.name}, {request.preset}: threshold {threshold:g}")
-    print_lines(wrap_each([config.explain()]))
+    checked = unseen or chosen_on
+    loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
+    effect = kept(checked.batch, config)
+    option = Option(config, loss, request.preset, effect, promise=request.keep / 100, step=checked.steps[-1])
+    print_lines(["", *wrap_each([f"{run.name}, {request.preset}: threshold {threshold:g}. {limits(config)}."])])
+    if not request.per_turn and not option.is_missed:
+        print("\n".join(filter(None, [export(config, request.system, loss), replay])))
     first, *others = chosen_on.steps
     where = f"steps {first} to {others[-1]}" if others else f"step {first}"
     print(f"Chosen on {where}: {_kept_sentence(kept(chosen_on.batch, config), chosen_on.batch)}")
     if unseen is None:
         print("The run has no other step to check it on.")
     else:
-        sentence = _kept_sentence(kept(unseen.batch, config), unseen.batch)
-        print(f"On step {unseen.steps[0]}, which was not used for the choice: {sentence}")
-    about = [*_by_length(chosen_on.batch, config), *wrap_each(_diagnosis(looks))]
-    print_lines([*about, *placement_lines(total_size(one.gap for one in looks))])
-    if request.per_turn:
-        return 0
-    loss = PRESETS[request.preset].loss if request.preset in PRESETS else None
-    print(f"\n{export(config, request.system, loss)}", end="")
-    print(f"\n{replay}" if replay else "", end="")
-    return 0
+        print(f"On step {option.step}, which was not used for the choice: {_kept_sentence(effect, unseen.batch)}")
+    told = [f"That is {option.shortfall}."] * bool(option.shortfall) + [MISSED] * option.is_missed
+    print_lines(wrap_each([*told, among_published(advice.k3)]))
+    if request.details:
+        print_lines([*_by_length(chosen_on.batch, config), *details(looks)])
+    return int(option.is_missed)
 
 
-def _by_length(batch: TokenBatch, config: CorrectionConfig) -> list[str]:
-    """Return a line per length: what the chosen bounds keep of the same answers cut to that many tokens."""
-    of_lengths = kept_by_length(batch, config)
-    *cuts, whole = of_lengths
-    if not cuts:
-        return []
-    names = [f"first {length:,} tokens" for length in cuts] + [f"whole, up to {whole:,}"]
-    lines = [
-        f"  {name:<24}{part.share:>8.2%} kept, effective sample size {part.ess:.2%}"
-        for name, part in zip(names, of_lengths.values(), strict=True)
-    ]
-    return ["The same bounds on the same answers, cut:", *lines]
-
-
-def _diagnosis(looks: list[Look]) -> list[str]:
-    """Return the number of tokens without a pair, if there are any, and verdicts about the others."""
-    unpaired, tokens = sum(one.unpaired for one in looks), sum(one.tokens for one in looks)
-    lines = verdict_lines(verdicts(looks))
-    return [unpaired_sentence(unpaired, tokens), *lines] if unpaired else lines
+def _by_length(batch: TokenBatch, config: CorrectionConfig) -> Iterator[str]:
+    """Yield a line per length: what the chosen bounds keep of the same answers cut to that many tokens."""
+    yield "The same bounds on the same answers, cut:"
+    *cuts, whole = (of_lengths := kept_by_length(batch, config))
+    for length, part in of_lengths.items():
+        name = f"first {length:,} tokens" if length in cuts else f"whole, up to {whole:,}"
+        yield f"  {name:<24}{part.share:>8.2%} kept, effective sample size {part.ess:.2%}"
 
 
 def _read_batches(run: Path, steps: list[int], looks: list[Look]) -> Iterator[tuple[int, TokenBatch]]:

@@ -1,71 +1,94 @@
-"""Measured gaps between engines and trainers as a strip plot, with the size of another gap as a line through it."""
+"""Measured gaps between engines and trainers as a strip, with the size of another gap as a line through it."""
 
 import html
 import math
+from typing import Any
 
-from rlcorr.analysis.published import SYMBOLS, Cause, Gap, Measure, Range, described, rows
+from rlcorr.analysis.published import FORMATS, SYMBOLS, Gap, Measure, Range, Sized, described, measured
 from rlcorr.figures.axes import power_axis
-from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part, figure, vertical_line
+from rlcorr.figures.canvas import ACCENT, REJECTED, Figure, Part, fade, figure, vertical_line
 
-KINDS: dict[str, tuple[str, str]] = {
-    "rounding, published": (COOL, "circle"),
-    "rounding, rlcorr": (COOL, "circle-open"),
-    "other causes": (WARM, "diamond"),
-    "cause not separated": (REJECTED, "square"),
-}
-"""Legend → colour and symbol of the points."""
+LANES = ("16 bits or more", "fewer bits", "other causes")
+"""From the top: rounding to these formats, and old weights, hidden updates, bugs and what was not separated."""
+_EXACT = ("float32", "float16", "bfloat16")
+SMALLEST, BEYOND = 1e-7, "← sums in float32"
+"""The left end of the axis, unless the size is smaller, and what is said of the gaps beyond it."""
 _SIZES = ((1.0, 7), (10.0, 9), (math.inf, 12))
 """Billions of weights up to which a point has this size. A model of unknown size has the middle one."""
-_ROUNDING: tuple[Cause, ...] = ("rounding", "routing")
 
 
 def gap_strip(size: float, measure: Measure = "k3") -> Figure:
-    """Draw one row per number format or cause. A line joins the ends of a measured range; `size` is a vertical line.
+    """Draw the measured gaps on one axis, in a lane per kind, with the nearest ones named; `size` is a vertical line.
 
-    A size of 0 has no place on the logarithmic axis, and is not drawn.
+    A line joins the ends of a measured range. A size of 0 has no place on the logarithmic axis, and is not drawn.
     """
-    kinds = rows(measure)
-    points = [(row.name, gap, near) for row in kinds for gap, near in row.gaps]
-    traces = [_ranges(points), *(_points(kind, points) for kind in KINDS)]
-    ends = [end for row in kinds for end in (row.low, row.high)] + ([size] if size > 0 else [])
-    x = power_axis(min(ends), max(ends)) | {"title_text": SYMBOLS[measure]}
-    y = {"type": "category", "categoryarray": [row.name for row in reversed(kinds)], "automargin": True}
-    side = "left" if size < math.sqrt(min(ends) * max(ends)) else "right"
-    yours = vertical_line(x=size, colour=KEPT, dash="solid", width=2, label="yours", side=side)
-    shapes = [yours] if size > 0 else []
-    return figure(
-        traces, height=24 * len(kinds) + 110, x=x, y=y | {"categoryorder": "array"}, shapes=shapes, legend=True
-    )
+    gaps = measured(measure)
+    low, high = min(SMALLEST, size / 3) if size > 0 else SMALLEST, max(size, *(end for _, (_, end) in gaps))
+    x = power_axis(low, high) | {"title_text": SYMBOLS[measure]}
+    y = {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": LANES[::-1],
+        "range": [-0.7, 2.8],
+        "automargin": True,
+    }
+    yours = vertical_line(x=size, colour=ACCENT, dash="solid", width=3, label="<b>yours</b>", side="left")
+    yours["label"] |= {"textposition": "start", "yanchor": "bottom"}  # the names of neighbours are at the upper end
+    beyond = _note(LANES[0], BEYOND, x=0, xref="paper", xanchor="left", yanchor="top")
+    names = [] if size == 0 else _neighbours(gaps, size)
+    shapes = [yours] * (size > 0)
+    return figure([_ranges(gaps), _points(gaps)], height=210, x=x, y=y, shapes=shapes, notes=[beyond, *names])
 
 
-def _ranges(points: list[tuple[str, Gap, Range]]) -> Part:
+def _ranges(gaps: tuple[Sized, ...]) -> Part:
     """Draw a line from the smallest to the largest size of each measured gap."""
-    x = [end for _, _, (low, high) in points for end in (low, high, None)]
-    y = [name for name, _, _ in points for _ in range(3)]
-    look = {"mode": "lines", "line": {"color": REJECTED, "width": 1}, "hoverinfo": "skip", "showlegend": False}
+    x = [end for _, (low, high) in gaps for end in (low, high, None)]
+    y = [_lane(gap) for gap, _ in gaps for _ in range(3)]
+    look = {"mode": "lines", "line": {"color": fade(REJECTED, 0.5), "width": 3}, "hoverinfo": "skip"}
     return {"type": "scatter", "x": x, "y": y, **look}
 
 
-def _points(kind: str, points: list[tuple[str, Gap, Range]]) -> Part:
-    """Draw the gaps of a kind in the middle of their ranges. The text of a point ends with its source."""
-    some = [(name, gap, near) for name, gap, near in points if _kind(gap) == kind]
-    colour, symbol = KINDS[kind]
-    return {
-        "type": "scatter", "mode": "markers", "name": kind,
-        "x": [math.sqrt(low * high) for _, _, (low, high) in some], "y": [name for name, _, _ in some],
-        "text": [html.escape(described(gap, near)) for _, gap, near in some],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": colour, "symbol": symbol, "size": [_marker_size(gap.billions) for _, gap, _ in some]},
+def _points(gaps: tuple[Sized, ...]) -> Part:
+    """Draw each gap in the middle of its range: filled if it is published, open if this project measured it.
+
+    The text of a point ends with its source.
+    """
+    marker = {
+        "color": REJECTED, "symbol": ["circle-open" if gap.ours else "circle" for gap, _ in gaps],
+        "size": [_marker_size(gap.billions) for gap, _ in gaps],
     }  # fmt: skip
+    return {
+        "type": "scatter", "mode": "markers", "name": "measured gaps", "marker": marker,
+        "x": [_middle(size) for _, size in gaps], "y": [_lane(gap) for gap, _ in gaps],
+        "text": [html.escape(described(gap, size)) for gap, size in gaps],
+        "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+
+
+def _neighbours(gaps: tuple[Sized, ...], size: float) -> list[Part]:
+    """Name the nearest gap on each side of this size."""
+    middles = sorted(((_middle(of_gap), gap) for gap, of_gap in gaps), key=lambda pair: pair[0])
+    below, above = ([pair for pair in middles if (pair[0] <= size) == is_below] for is_below in (True, False))
+    sides = [("right", pair) for pair in below[-1:]] + [("left", pair) for pair in above[:1]]
+    return [
+        _note(_lane(gap), f"{gap.model}, {FORMATS[gap.format]}", x=math.log10(x), xanchor=side, yshift=6)
+        for side, (x, gap) in sides
+    ]
+
+
+def _note(lane: str, text: str, **place: Any) -> Part:
+    return {"yref": "y", "y": lane, "yanchor": "bottom", "text": html.escape(text), "font": {"size": 12}} | place
+
+
+def _middle(size: Range) -> float:
+    return math.sqrt(size[0] * size[1])
 
 
 def _marker_size(billions: float | None) -> int:
     return next(size for most, size in _SIZES if (5.0 if billions is None else billions) <= most)
 
 
-def _kind(gap: Gap) -> str:
-    if gap.cause == "unknown":
-        return "cause not separated"
-    if gap.cause not in _ROUNDING:
-        return "other causes"
-    return "rounding, rlcorr" if gap.ours else "rounding, published"
+def _lane(gap: Gap) -> str:
+    if gap.cause not in ("rounding", "routing"):
+        return LANES[2]
+    return LANES[0] if gap.format in _EXACT else LANES[1]

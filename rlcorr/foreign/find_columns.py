@@ -13,7 +13,7 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.check import one_per_row
 from rlcorr.foreign.columns import Columns, Lists, fit_rows, require_readable
-from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, UNIQUE, WANTED, WITHOUT_PAIR
+from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, PAIR_NAMES, UNIQUE, WANTED, WITHOUT_PAIR
 from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
 from rlcorr.systems.mapping.dumps import Dump
@@ -101,5 +101,6 @@ def _missing_message(missing: list[str], names: Collection[str]) -> str:
         nearest.append(f"{field} is missing" + (f"; the nearest name is {close[0]!r:.60}" if close else ""))
     shown = ", ".join(f"{name!r:.60}" for name in list(names)[:20]) or "none"
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    hints = [f" It looks like {file.what}." for file in WITHOUT_PAIR if file.columns <= set(names)][:1]
+    pair = PAIR_NAMES & set(names)  # a file with one of the two sides is no file of texts
+    hints = [f" It looks like {file.what}." for file in WITHOUT_PAIR if pair <= file.columns <= set(names)][:1]
     return f"found the columns {shown}{more}; needed are {needed}. {'; '.join(nearest)}.{''.join(hints)}"

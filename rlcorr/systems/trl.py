@@ -14,7 +14,11 @@ from rlcorr.systems.mapping.dumps import WithoutPair
 from rlcorr.systems.mapping.keys import choice, number, optional, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse
 
-COMPLETIONS = WithoutPair(frozenset({"prompt", "completion", "advantage"}), "TRL's completions, which have only texts")
+COMPLETIONS = WithoutPair(
+    frozenset({"prompt", "completion", "advantage"}),
+    "TRL's completions, which have only texts. "
+    'To get log-probs, train with use_vllm=True and callbacks=[RecordPairs("my_run")] of rlcorr.recorders.trl',
+)
 
 _IS = "vllm_importance_sampling"
 FIELDS: dict[str, Any] = {

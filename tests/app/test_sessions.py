@@ -22,7 +22,7 @@ async def dropped_at_once(url: str, *names: str) -> list[set[bytes]]:
             *(visitor.drop((name, one_answer(5, 1))) for visitor, name in zip(visitors, names, strict=True))
         )
         await asyncio.gather(*(visitor.socket.close() for visitor in visitors))
-    assert all(any("Read 1 responses with 5 tokens" in said for said in visitor.captions) for visitor in visitors)
+    assert all(any("Read 1 answers with 5 tokens" in said for said in visitor.captions) for visitor in visitors)
     return [visitor.slugs for visitor in visitors]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app_pages import chosen, line_and_state, one_scan, open_app, open_view, root, said, shown, widget
+from app_pages import chosen, line_and_state, links, one_scan, open_app, open_view, pictures, root, said, shown, widget
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
 
@@ -42,7 +42,7 @@ def test_every_view_shows_a_dropped_file(root: Path, name: str, content: bytes) 
     make_run(root, "alpha", steps=1)
     at = drop(open_app(BOX), name, content)
     text = said(at)
-    assert "Read 2 responses with 4 tokens; every view shows them now." in text
+    assert "Read 2 answers with 4 tokens; every view shows them now." in text
     assert "advantages (rules for one sign of the advantage" in text
     slug = chosen(at, "run")
     assert slug.startswith("upload_")
@@ -56,8 +56,11 @@ def test_every_view_shows_a_dropped_file(root: Path, name: str, content: bytes) 
             assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
             assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
         if view == "gradient":
-            assert "log-probs alone do not give one." in said(at)
-            assert "config.yaml" not in said(at)
+            assert "log-probs alone do not give one a gradient" in said(at)
+            assert "--sketch" not in said(at)
+            assert [link["label"] for link in links(at)] == ["Open the bench", "Open a recorded run"]
+        if view == "training":
+            assert not pictures(at)
 
 
 def test_a_file_counts_more_than_an_address_that_comes_with_it(root: Path) -> None:
@@ -149,8 +152,8 @@ def test_a_file_that_cannot_be_read_says_why(root: Path) -> None:
         drop(at, name, content)
         assert expected in "\n".join(error.value for error in at.error).replace("\\", ""), name
         assert chosen(at, "run") == "newest", name
-        assert "The page shows nothing, because the files could not be read." in said(at), name
-        assert not at.code, name
+        assert "Nothing was read. Drop another file." in said(at), name
+        assert not copied(at), name
     drop_all(at, ("a.jsonl", step_of(1)), ("b.csv", b"1"))
     assert "'b.csv': files that end in" in said(at)
     drop_all(at, ("batch.jsonl", step_of(1)), ("batch.jsonl", step_of(2)))
@@ -167,7 +170,7 @@ def test_what_is_left_out_and_what_is_clamped_is_said(root: Path) -> None:
     assert not at.exception
     assert not at.error
     text = said(at)
-    assert "Read 1 responses with 1 tokens" in text
+    assert "Read 1 answers with 1 tokens" in text
     assert "policy_versions is left out" in text.replace("\\", "")
 
 
@@ -184,8 +187,13 @@ def test_rows_without_log_probs_and_shards_of_a_step_are_read_if_their_boxes_are
     widget(at.checkbox, "join").check().run()
     assert not at.error
     text = said(at)
-    assert "Read 4 responses with 8 tokens" in text
-    assert "1 of 5 responses has no log-prob" in text.replace("\\", "")
+    assert "Read 4 answers with 8 tokens" in text
+    assert "1 of 5 answers has no log-prob" in text.replace("\\", "")
+
+
+def copied(at: AppTest) -> list[str]:
+    """Return the configurations to copy, without the lines that say how to record."""
+    return [block.value for block in at.code if "made with rlcorr" in block.value]
 
 
 def files_of(at: AppTest) -> str:
@@ -218,14 +226,14 @@ def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
     assert "As an example, the page shows the recorded run **alpha**." in said(at)
     drop(at, "first.jsonl", jsonl())
     first = chosen(at, "run")
-    assert files_of(at) == "first.jsonl: 2 sequences, 4 tokens"
+    assert files_of(at) == "first.jsonl: 2 answers, 4 tokens"
     assert not is_open(at)
-    assert at.code
+    assert copied(at)
     drop(at, "table.csv", b"old,rollout")
     assert "'table.csv': files that end in" in said(at)
     assert files_of(at) == "Drop your files here"
     assert is_open(at)
-    assert not at.code
+    assert not copied(at)
     for sentence in ("As an example", "Not in the file", "k3", "Take"):
         assert sentence not in said(at)
     widget(at.selectbox, "run").set_value("alpha").run()  # somebody looks at another run instead
@@ -233,5 +241,5 @@ def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
     drop(at, "second.npz", npz())
     assert not at.error
     assert chosen(at, "run") not in ("alpha", first)
-    assert files_of(at) == "second.npz: 2 sequences, 4 tokens"
-    assert at.code
+    assert files_of(at) == "second.npz: 2 answers, 4 tokens"
+    assert copied(at)

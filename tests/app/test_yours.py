@@ -1,18 +1,21 @@
-"""The page for a person's own data: a verdict, bounds with their price on steps that had no part in them, and text."""
+"""The page for a person's own data: what to set, what each correction would do, thresholds by budget, and text."""
 
-import html
 import io
+import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from app_pages import html_of, links, one_scan, open_app, root, said, widget
-from app_runs import make_run
+from app_pages import chosen, links, one_scan, open_app, pictures, root, said, widget
+from app_runs import PROJECT, make_run
 from streamlit.testing.v1 import AppTest
 
-from rlcorr.analysis.symptoms import short
+from rlcorr.analysis.advice import advise
+from rlcorr.analysis.verdicts import look
+from rlcorr.records import runs
 
 __all__ = ["one_scan", "root"]  # fixtures
 
@@ -24,8 +27,8 @@ def differences(seed: int) -> np.ndarray:
     return 0.05 * np.random.default_rng(seed).standard_normal((ROWS, WIDTH))
 
 
-def step_file(seed: int) -> bytes:
-    d = differences(seed).astype(np.float32)
+def step_file(seed: int, times: float = 1) -> bytes:
+    d = (times * differences(seed)).astype(np.float32)
     rollout = np.full_like(d, -1.0)
     file = io.BytesIO()
     np.savez(file, response_mask=np.ones_like(d, bool), old_log_probs=rollout + d, rollout_log_probs=rollout)
@@ -40,81 +43,116 @@ def dropped(*files: tuple[str, bytes], **query: str) -> AppTest:
     return at
 
 
-def tables_of(at: AppTest) -> list[dict[str, dict[str, str]]]:
-    """Return each table with grades: first cell → column → text, such as "3.1 % good"."""
-    found_tables = []
-    for element in at.get("html"):
-        if "rl-graded'>" not in element.proto.body:
-            continue
-        head, *rows = (
-            [
-                html.unescape(re.sub(r"<small>.*?</small>|<[^>]*>", "", cell))
-                for cell in re.findall(r"<t[dh]>(.*?)</t[dh]>", row)
-            ]
-            for row in element.proto.body.split("<tr>")[1:]
-        )
-        found_tables.append({row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows})
-    return found_tables
+@dataclass(frozen=True)
+class Bar:
+    """A row of the picture: its key, its words, and the shares that it keeps, clips and zeroes."""
+
+    key: str
+    words: str
+    kept: float
+    clipped: float
+    zeroed: float
 
 
-def test_the_systems_own_numbers_come_first(root: Path) -> None:
-    """Count on the same ratios what verl's numbers keep: a cap of 2, a band of 0.5 to 5, a geometric mean within 0.1 %.
+def bars(at: AppTest) -> dict[str, Bar]:
+    """Return each correction that is drawn, by its name."""
+    (figure,) = [json.loads(p["figure"]) for p in pictures(at) if p["title"] == "What each would do to your tokens"]
+    shares = zip(*(trace["x"] for trace in figure["data"]), strict=True)
+    rows = {}
+    for note, one in zip(figure["layout"]["annotations"], shares, strict=True):
+        name, words = note["text"].split("<br>")
+        rows[re.sub("<.*?>", "", name)] = Bar(note["y"], words, *one)
+    return rows
 
-    The differences have a deviation of 0.05, so no ratio is outside 0.5 to 2. The mean over 50 of them has one of
-    0.05/√50 = 0.007, so few answers are within 0.001, and the effective sample size is far below one half.
-    """
+
+def copied(at: AppTest) -> str:
+    """Return the configuration to copy."""
+    (text,) = [block.value for block in at.code if "made with rlcorr" in block.value]
+    return text
+
+
+def verdict(at: AppTest) -> str:
+    (heading,) = [part.value for part in at.markdown if part.value.startswith("# ")]
+    return heading.replace("\\", "").replace("\u00a0", " ").removeprefix("# ")
+
+
+def with_details(at: AppTest) -> AppTest:
+    at.session_state["details"] = True
+    return at.run()
+
+
+def test_the_sentence_says_what_to_set_as_the_command_line_does(root: Path) -> None:
+    """The differences have a deviation of 0.05: no ratio is outside 0.5 to 2, and k3 is about 0.05²/2 = 0.00125."""
     make_run(root, "alpha", steps=1)
     at = dropped(("step_1.npz", step_file(1)))
-    verl, _ = tables_of(at)
-    d = differences(1).astype(np.float32).astype(float)
-    ess = np.exp(d).sum() ** 2 / d.size / np.exp(2 * d).sum()
-    assert verl["Cap each token's weight at 2"] == {
-        "kept": "100.00 %", "clipped": "0.00 % good", "zeroed": "0.00 %", "ESS": f"{100 * ess:.2f} % good"
-    }  # fmt: skip
-    inside = (np.abs(d.mean(1)) <= np.log(1.001)).mean()
-    row = verl["Reject answers with a mean ratio outside 0.999 to 1.001"]
-    assert row == {
-        "kept": f"{100 * inside:.2f} %", "clipped": "–", "zeroed": f"{100 * (1 - inside):.2f} %",
-        "ESS": f"{100 * inside:.2f} % bad",
-    }  # fmt: skip
-    assert widget(at.selectbox, "take").value == "decoupled_token_is"
-    offered = widget(at.selectbox, "take").options
-    assert "Cap each token's weight at 2 (decoupled_token_is)" in offered
-    assert (
-        "Reject answers with a mean ratio outside 0.999 to 1.001 (decoupled_geo_rs)" not in offered
-    )  # bad here, so not advised
-    content = yaml.safe_load(at.code[0].value)
-    assert content["algorithm"]["rollout_correction"]["rollout_is_threshold"] == 2.0
+    assert verdict(at).startswith("Your gap looks like ordinary rounding to bfloat16 (k3 0.0013). verl's default, no ")
+    assert "is fine. As a safeguard, cap each token's weight at 2 (touches none of your tokens)." in verdict(at)
+    from data import uploads
+
+    batch = runs.read_step(Path(uploads.folder().name) / chosen(at, "run"), 1).batch
+    assert verdict(at) == advise([look(1, batch)], batch, "verl").sentence
+    content = yaml.safe_load(copied(at))
+    assert content["algorithm"]["rollout_correction"]["rollout_is"] is None  # leaving it off is what to do
     assert content["actor_rollout_ref"] == {"rollout": {"calculate_log_probs": True}}
-    assert "# made with rlcorr; this state of the playground: /?view=bench&run=upload_" in at.code[0].value
-    assert at.code[1].value.startswith("# verl 0.9.1\nalgorithm.rollout_correction.rollout_is=token ")
+    assert copied(at).endswith("\n# made with rlcorr")
+    next(button for button in at.button if button.label == "Or: Cap each token's weight at 2").click().run()
+    assert yaml.safe_load(copied(at))["algorithm"]["rollout_correction"]["rollout_is_threshold"] == 2.0
+    assert "On step 1 this touches none of your tokens." in said(at)
+    assert any(button.label == "Or: No correction" for button in at.button)
+    widget(at.selectbox, "system").set_value("TRL").run()  # another system begins with what is advised for it
+    assert "TRL's default" in verdict(at)
 
 
-def test_bounds_are_chosen_on_the_first_steps_and_priced_on_the_last(root: Path) -> None:
-    """The band keeps 95 % of the tokens of the first two steps: the 95th percentile of the distances from 0."""
+def test_the_bars_have_the_shares_of_the_batch(root: Path) -> None:
+    """Count on the same ratios: a geometric mean within 0.1 %. A click takes a row."""
     make_run(root, "alpha", steps=1)
-    at = dropped(*((f"step_{step}.npz", step_file(step)) for step in (1, 2, 3)), keep="95 %")
-    assert "Chosen on step 1 to 2 and checked on step 3" in said(at)
-    _, budget = tables_of(at)
-    band = budget["band of each token's weight"]
+    at = dropped(("step_1.npz", step_file(1)))
+    d = differences(1).astype(np.float32).astype(float)
+    rows = bars(at)
+    assert (rows["Cap each token's weight at 2"].kept, rows["No correction"].kept) == (1.0, 1.0)
+    assert "verl's default" in rows["No correction"].words
+    row = rows["Reject answers with a mean ratio outside 0.999 to 1.001"]
+    inside = (np.abs(d.mean(1)) <= np.log(1.001)).mean()
+    assert (row.kept, row.clipped, row.zeroed) == pytest.approx((inside, 0, 1 - inside))
+    assert f"zeroes {100 * (1 - inside):.0f} % of your tokens" in row.words
+
+
+def test_thresholds_are_chosen_on_the_first_steps_and_a_missed_promise_is_red_and_not_offered(root: Path) -> None:
+    """The band keeps 95 % of the tokens of the first two steps; the last step has twice their differences."""
+    make_run(root, "alpha", steps=1)
+    at = dropped(*((f"step_{step}.npz", step_file(step)) for step in (1, 2)), ("step_3.npz", step_file(3, times=2)))
+    widget(at.select_slider, "keep").set_value("95 %").run()
+    assert at.query_params["keep"] == "95 %"
+    (name, band), *_ = [(name, row) for name, row in bars(at).items() if row.key == "decoupled_token_icepop@0.95"]
+    low, high = map(float, re.findall(r"[\d.]+", name))
     before = np.abs(np.concatenate([differences(1), differences(2)])).ravel()
-    assert float(band["threshold"]) == pytest.approx(np.exp(np.quantile(before, 0.95)), rel=2e-3)
-    assert float(band["kept where chosen"].removesuffix(" %")) == pytest.approx(95, abs=0.05)
-    last = np.abs(differences(3)) <= np.log(float(band["threshold"]))
-    assert float(band["kept"].removesuffix(" %")) == pytest.approx(100 * last.mean(), abs=0.05)
-    mean = budget["mean ratio of an answer"]
-    inside = [np.abs(differences(step).mean(1)) <= np.log(float(mean["threshold"])) for step in (1, 2, 3)]
-    assert mean["kept where chosen"] == f"{100 * np.concatenate(inside[:2]).mean():.2f} %"
-    assert mean["kept"] == f"{100 * inside[2].mean():.2f} %"
-    assert "A cap on the weights is not among them" in said(at)
+    assert high == pytest.approx(np.exp(np.quantile(before, 0.95)), rel=2e-3)
+    assert low == pytest.approx(1 / high, rel=1e-4)
+    kept = (np.abs(2 * differences(3)) <= np.log(high)).mean()
+    assert band.kept == pytest.approx(kept, abs=5e-4)
+    assert f"missed by {95 - 100 * kept:.0f} points on step 3: it does not carry over" in band.words
+    assert "color:" in band.words
+    assert not any("chosen to keep 95 %" in option for option in widget(at.selectbox, "take").options)
+    at.session_state["take"] = band.key
+    assert "rollout_is_threshold: 2.0" in copied(at.run())
+
+
+def test_a_threshold_that_keeps_its_promise_can_be_taken(root: Path) -> None:
+    make_run(root, "alpha", steps=1)
+    at = dropped(("step_1.npz", step_file(1)), keep="95 %")
+    (name,) = [name for name, row in bars(at).items() if row.key == "decoupled_geo_rs@0.95"]
     widget(at.selectbox, "take").set_value("decoupled_geo_rs@0.95").run()
-    correction = yaml.safe_load(at.code[0].value)["algorithm"]["rollout_correction"]
+    correction = yaml.safe_load(copied(at))["algorithm"]["rollout_correction"]
     assert correction["rollout_rs"] == "seq_mean_k1"
-    low, high = map(float, correction["rollout_rs_threshold"].split("_"))
-    assert (1 / low, high) == pytest.approx((float(mean["threshold"]), float(mean["threshold"])), rel=5e-5)
+    low, high = map(float, re.findall(r"[\d.]+", name))
+    assert correction["rollout_rs_threshold"] == f"{low:.5g}_{high:.5g}"
+    widget(at.selectbox, "system").set_value("slime").run()
+    assert "slime cannot express it" in bars(at)[name].words
+    assert name not in " ".join(widget(at.selectbox, "take").options)
+    assert "# slime" in copied(at)
 
 
-def test_a_fault_shows_no_table_and_no_text(root: Path) -> None:
+def test_a_fault_shows_no_bars_and_no_text(root: Path) -> None:
     """Check a shift by one token, two equal sides, and a fault of an earlier step than the one that is shown."""
     make_run(root, "alpha", steps=1)
     whole = np.load(io.BytesIO(step_file(1)))
@@ -127,14 +165,13 @@ def test_a_fault_shows_no_table_and_no_text(root: Path) -> None:
         file = io.BytesIO()
         np.savez(file, response_mask=whole["response_mask"], old_log_probs=p, rollout_log_probs=q)
         at = dropped((name, file.getvalue()))
-        assert sentence in said(at)
-        assert "There are no thresholds and no configuration here" in said(at)
-        assert not tables_of(at)
-        assert not at.code
+        assert verdict(at).startswith(sentence)
+        assert ("In bypass mode this is so by design" in said(at)) == (name == "same.npz")
+        assert not pictures(at)
+        assert not [block for block in at.code if "made with rlcorr" in block.value]
         at = dropped((f"step_1_{name}", file.getvalue()), ("step_2.npz", step_file(2)))
-        assert "Step 1 of this run has a fault." in said(at)
-        assert not tables_of(at)
-        assert not at.code
+        assert verdict(at).startswith(f"Step 1: {sentence}")
+        assert not pictures(at)
 
 
 def test_one_token_that_decides_is_named_with_a_link(root: Path) -> None:
@@ -144,12 +181,10 @@ def test_one_token_that_decides_is_named_with_a_link(root: Path) -> None:
     whole["rollout_log_probs"][31, 7] = -39.9
     file = io.BytesIO()
     np.savez(file, **whole)
-    at = dropped(("pairs.npz", file.getvalue()))
-    text = said(at)
-    assert "##### One token makes 100 % of k3: response 31, token 7 (log-probs −39.9 in the sampler" in text
-    assert "Also: Looks like precision" in text
-    assert "chat template" not in text
-    (link,) = [link for link in links(at) if link["label"] == "See token 7 of response 31"]
+    at = with_details(dropped(("pairs.npz", file.getvalue())))
+    assert verdict(at).startswith("One token makes 100 % of k3. Without it: your gap looks like ordinary rounding")
+    assert "answer 31, token 7 (log-probs −39.9 in the sampler" in said(at)
+    (link,) = [link for link in links(at) if link["label"] == "See token 7 of answer 31"]
     assert link["to"] == {"view": "tokens", "token": "31.7"}
     d = np.delete(differences(1).ravel(), 31 * WIDTH + 7)
     sizes = next(e.proto.body for e in at.get("html") if "without the token" in e.proto.body)
@@ -159,11 +194,10 @@ def test_one_token_that_decides_is_named_with_a_link(root: Path) -> None:
     assert float(mean) == pytest.approx(np.expm1(20) / 2000, rel=1e-3)
     assert float(without) == pytest.approx((np.exp(d) - 1 - d).mean(), rel=1e-3)
     assert float(median) == pytest.approx(np.median(np.exp(d) - 1 - d), rel=1e-2)
-    assert len(tables_of(at)) == 2  # one token is no reason to choose nothing
+    assert bars(at)  # one token is no reason to choose nothing
 
 
 def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
-    """The differences have a deviation of 0.05, so k3 is about 0.05²/2 = 0.00125; the last step holds a mark, too."""
     make_run(root, "alpha", steps=1)
     whole = np.load(io.BytesIO(step_file(3)))
     rollout = whole["rollout_log_probs"].copy()
@@ -171,51 +205,45 @@ def test_every_step_has_a_part_in_the_diagnosis(root: Path) -> None:
     marked = io.BytesIO()
     np.savez(marked, **{**whole, "rollout_log_probs": rollout})
     at = dropped(("step_1.npz", step_file(1)), ("step_2.npz", step_file(2)), ("step_3.npz", marked.getvalue()))
-    text = said(at).replace("\\", "")
-    assert "##### Looks like padding: the sampler's log-prob is exactly −9999 on 40 tokens (2 %)" in text
+    assert verdict(at).startswith("Step 3: Looks like padding: the sampler's log-prob is exactly −9999 on 40 tokens")
+    text = said(with_details(at))
     assert "- padding (1 step): Looks like padding: the sampler's log-prob is exactly −9999" in text
     assert "- precision (2 steps, the worst is step" in text
 
 
-def test_a_mask_keeps_only_tokens_with_a_weight(root: Path) -> None:
-    """AReaL, NeMo RL and verl have an IcePop band of 0.5 to 5. A tenth of the tokens has a ratio of 0.2. A band that
-    keeps 80 % zeroes more than the glossary's 5 %, and is not offered."""
-    make_run(root, "alpha", steps=1)
-    rollout = np.full((40, 50), -1.0, np.float32)
-    old = rollout.copy()
-    old[:, ::10] += np.log(0.2)
-    old[:, 1] -= 0.01
-    file = io.BytesIO()
-    np.savez(file, response_mask=rollout < 0, old_log_probs=old, rollout_log_probs=rollout)
-    at = dropped(("pairs.npz", file.getvalue()), system="NeMo RL", keep="80 %")
-    assert "The run has only one step" in said(at)
-    row = tables_of(at)[0]["Zero each token's weight outside 0.5 to 5"]
-    assert (row["kept"], row["zeroed"]) == ("90.00 %", "10.00 % bad")  # the glossary's limit is 5 %
-    widget(at.selectbox, "system").set_value("slime").run()
-    assert "Cap each token's weight at 2" in tables_of(at)[0]
-    page = html_of(at)
-    assert "mean k3 of an answer<small>slime cannot express it</small>" in page
-    assert not any("mean k3 of an answer" in label for label in widget(at.selectbox, "take").options)
-    assert "--tis-clip 2.0" in at.code[0].value
-
-
-def test_the_gap_is_placed_among_measured_ones_and_the_thresholds_are_carried_over(root: Path) -> None:
-    """The picture and the sentences are for the selected step, the last one. Answers have 50 tokens."""
+def test_the_details_carry_the_thresholds_over_to_shorter_answers(root: Path) -> None:
+    """The numbers are of the selected step, the last one. Answers have 50 tokens."""
     make_run(root, "alpha", steps=1)
     at = dropped(*((f"step_{step}.npz", step_file(step)) for step in (1, 2)))
-    assert "Is this gap normal?" in said(at)
-    d = differences(2)
-    assert f"k3 is {short(float((np.exp(d) - 1 - d).mean()))}. It is larger than " in said(at)
+    assert "Is this gap normal?" in [picture["title"] for picture in pictures(at)]
+    assert "Averages" not in said(at)
+    with_details(at)
     cut = next(e.proto.body for e in at.get("html") if "first 20" in e.proto.body)
-    assert re.findall(r"<th>(?:<[^>]*>)?(.*?)(?:</span>)?</th>", cut)[1:] == [
-        "first 5",
-        "first 10",
-        "first 20",
-        "whole, up to 50",
-    ]
+    heads = re.findall(r"<th>(?:<[^>]*>)?(.*?)(?:</span>)?</th>", cut)[1:]
+    assert heads == ["first 5", "first 10", "first 20", "whole, up to 50"]
     within = next(e.proto.body for e in at.get("html") if "±5 %" in e.proto.body)
     share = float((np.abs(np.expm1(differences(2).astype(np.float32))) <= 0.05).mean())
     assert f"<td>{100 * share:.2f} %</td>" in within
-    widget(at.segmented_control, "measure").set_value("mean |d|").run()
-    assert f"mean |d| is {short(float(np.abs(d).mean()))}. It is larger than " in said(at)
-    assert "Measured causes of gaps of this size: " in said(at)
+
+
+def test_before_a_drop_three_systems_say_how_to_record(root: Path) -> None:
+    """The lines are those of rlcorr/foreign/README.md."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(VIEW)
+    readme = (PROJECT / "rlcorr/foreign/README.md").read_text(encoding="utf-8")
+    assert [tab.label for tab in at.tabs] == [f"{system}: how to record" for system in ("verl", "TRL", "SkyRL")]
+    for tab, names in zip(
+        at.tabs,
+        (("RLCORR_VERL=record", "RLCORR_RUN=my_run"), ('RecordPairs("my_run")',), ('record_pairs("my_run")',)),
+        strict=True,
+    ):
+        lines = tab.code[0].value
+        assert len(lines.splitlines()) == 3
+        assert all(name in lines and name in readme for name in names)
+    texts = b'{"input": "a", "output": "b", "gts": "c", "score": 1, "step": 1}'
+    widget(at.file_uploader, "dropped").set_value([("1.jsonl", texts, "application/jsonl")]).run()
+    refusal = at.error[0].value.replace("\\", "")
+    assert (
+        "verl's rollout_data_dir, which has only texts and scores. To get log-probs, train a few steps with" in refusal
+    )
+    assert at.tabs

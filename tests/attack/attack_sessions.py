@@ -100,6 +100,6 @@ async def problem_of_fresh(url: str, uploads: Path) -> str | None:
         await visitor.drop(("fresh.jsonl", one_answer(5, 1)))
         await visitor.socket.close()
     left = [path.name for path in uploads.glob("rlcorr_uploads_*/*")]
-    if not any("Read 1 responses with 5 tokens" in said for said in visitor.captions):
+    if not any("Read 1 answers with 5 tokens" in said for said in visitor.captions):
         return f"the page says {visitor.said + visitor.captions}"
     return None if {name.encode() for name in left} == visitor.slugs else f"left: {left}"

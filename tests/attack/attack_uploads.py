@@ -75,7 +75,7 @@ async def problem_of_pair(url: str, uploads: Path, chance: Random, kind: str) ->
 
 def problem_of_dropped(visitor: Visitor, uploads: Path, tokens: int, seed: int) -> str | None:
     """Return what is wrong with what a session sees and with the run that it has made."""
-    if not any(f"Read 1 responses with {tokens:,} tokens" in said for said in visitor.captions):
+    if not any(f"Read 1 answers with {tokens:,} tokens" in said for said in visitor.captions):
         return f"the page says {visitor.said + visitor.captions}"
     if len(visitor.slugs) != 1:
         return f"the session knows the runs {visitor.slugs}"

@@ -22,7 +22,7 @@ PAGES = {
     "start": "Healthy", "training": "Where this run comes from", "compare": "Tokens trained on",
     "mismatch": "Along the response", "bench": "Cost of the threshold",
     "gradient": "Presets by the progress of one step", "kl": "Whom this concerns", "tokens": "mean ratio",
-    "yours": "Thresholds for your budget",
+    "yours": "What each would do to your tokens",
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 LEARN = {

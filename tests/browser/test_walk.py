@@ -73,7 +73,7 @@ def test_a_file_that_is_dropped_while_a_run_is_watched_is_read(page: Page, url: 
         with page.expect_response("**/watched/**"):
             add_step(run, make_record(step))
         drop(page, f"file_{step}.jsonl", pairs(16, 10 + step))
-        expect(page.get_by_text(f"file_{step}.jsonl: 16 sequences")).to_be_visible()
+        expect(page.get_by_text(f"file_{step}.jsonl: 16 answers")).to_be_visible()
         page.wait_for_url("**run=upload_**")
         page.go_back()
         page.wait_for_url("**run=growing**")

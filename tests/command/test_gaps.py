@@ -111,9 +111,9 @@ def test_the_reports_place_a_run_and_carry_its_threshold_over_lengths(
     record("two", torch.tensor([[0.2, -0.2] * 15] * 3))
     run_verb(["report", str(local / "two")])
     reported = capsys.readouterr().out
-    run_verb(["threshold", "two", "--preset", "decoupled_token_is"])
+    run_verb(["threshold", "two", "--preset", "decoupled_token_is", "--details"])
     chosen = capsys.readouterr().out
-    run_verb(["import", str(local / "two" / "steps"), "--run", "again"])
+    run_verb(["import", str(local / "two" / "steps"), "--run", "again", "--details"])
     imported = capsys.readouterr().out
     for told in (reported, chosen, imported):
         assert "k3 is 0.02. It is larger than " in told

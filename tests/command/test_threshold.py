@@ -41,7 +41,8 @@ def record(name: str, *differences: list[float]) -> None:
 
 
 def text_of(output: str) -> Any:
-    return yaml.safe_load(output[output.index("\n# ") :])
+    """Return the configuration, which an empty line ends."""
+    return yaml.safe_load(output[output.index("\n# ") :].split("\n\n")[0])
 
 
 def test_turns_are_bounded_on_their_own(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,10 +57,10 @@ def test_turns_are_bounded_on_their_own(local: Path, capsys: pytest.CaptureFixtu
     words = ["threshold", "agent", "--preset", "skyrl_product_mask", "--keep", "100"]
     assert run_verb([*words, "--per-turn"]) == 0
     told = capsys.readouterr().out
-    assert float(told.split("threshold ")[1].split()[0]) == pytest.approx(3, rel=1e-3)
+    assert float(told.split("threshold ")[1].split(". ")[0]) == pytest.approx(3, rel=1e-3)
     assert "# verl" not in told
     assert run_verb(words) == 0
-    assert float(capsys.readouterr().out.split("threshold ")[1].split()[0]) == pytest.approx(1.5, rel=1e-3)
+    assert float(capsys.readouterr().out.split("threshold ")[1].split(". ")[0]) == pytest.approx(1.5, rel=1e-3)
     record("plain", [0.1, 0.2], [0.1, 0.2])
     with pytest.raises(UsageError, match="needs turn_ids"):
         run_verb(["threshold", "plain", "--preset", "skyrl_product_mask", "--per-turn"])
@@ -69,14 +70,26 @@ def test_the_tightest_bounds_on_all_steps_but_the_last(local: Path, capsys: pyte
     """Keep 19 of twenty log-ratios: |d| ≤ 0.19. Half of the last step, which must not be used, is within that."""
     distances = [0.01 * k for k in range(1, 21)]
     signed = [x if k % 2 else -x for k, x in enumerate(distances)]
-    record("mine", signed[:13], signed[13:], [0.1, 0.3, -0.19, 0.4])
+    record("mine", signed[:13], signed[13:], [0.1, 0.18, -0.19, 0.1])
     assert run_verb(["threshold", "mine", "--preset", "token_k1"]) == 0
     output = capsys.readouterr().out
+    assert output.startswith("Your gap is larger than bfloat16 rounding")
     (rule,) = from_verl(text_of(output)["algorithm"]["rollout_correction"]).rollout_rs
     assert math.exp(0.19) <= rule.upper <= math.exp(0.19) * 1.001
     assert rule.lower == pytest.approx(1 / rule.upper, rel=5e-5)  # the text has five digits
     assert "Chosen on steps 0 to 1: 95.00% of 20 tokens are kept" in output
-    assert "On step 2, which was not used for the choice: 50.00% of 4 tokens are kept" in output
+    assert "On step 2, which was not used for the choice: 100.00% of 4 tokens are kept" in output
+
+
+def test_a_missed_promise_gets_no_configuration(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bound is 0.19 again, and half of the last step is within it: 45 points less than 95 %."""
+    record("mine", [0.01 * k for k in range(1, 21)], [0.1, 0.3, -0.19, 0.4])
+    assert run_verb(["threshold", "mine", "--preset", "token_k1"]) == 1
+    output = " ".join(capsys.readouterr().out.split())
+    assert "On step 1, which was not used for the choice: 50.00% of 4 tokens are kept" in output
+    assert "That is missed by 45 points on step 1: it does not carry over." in output
+    assert "No configuration is printed" in output
+    assert "# verl" not in output
 
 
 def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,8 +97,11 @@ def test_a_fault_is_named_and_gets_no_threshold(local: Path, capsys: pytest.Capt
     record("copied", [0.1, -0.2, 0.3], [0.0, 0.0, 0.0])
     assert run_verb(["threshold", "copied", "--preset", "token_k1"]) == 1
     output = capsys.readouterr().out
-    assert "identical (1 step): Identical: both sides have the same 3 log-probs" in output
-    assert 'No thresholds: correct the fault that "identical" describes first' in output
+    assert output.startswith("Step 1: Identical: both sides have the same 3 log-probs, to the last bit.")
+    assert "changes nothing, and no other setting would." in " ".join(output.split())
+    assert "In bypass mode this is so by design" in " ".join(output.split())
+    assert run_verb(["threshold", "copied", "--details"]) == 1
+    assert "identical (1 step): Identical: both sides" in capsys.readouterr().out
     assert "# verl" not in output
 
 
@@ -96,7 +112,9 @@ def test_a_cut_of_the_sampler_gets_the_text_that_replays_it(local: Path, capsys:
     assert run_verb(words) == 0
     alone = capsys.readouterr().out
     assert run_verb([*words, "--top-p", "0.9", "--top-k", "20"]) == 0
-    added = yaml.safe_load(capsys.readouterr().out.removeprefix(alone))
+    both = capsys.readouterr().out
+    assert text_of(both)["trainer"]["algorithm"] == text_of(alone)["trainer"]["algorithm"]
+    added = yaml.safe_load(both.split("\n\n")[2])
     assert added["trainer"]["algorithm"] == {"enable_sample_support_replay": True}
     assert added["generator"]["sampling_params"] == {"top_p": 0.9, "top_k": 20, "logprobs": 1}
 

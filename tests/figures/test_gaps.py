@@ -7,18 +7,18 @@ import pytest
 
 from rlcorr.analysis.published import Measure, gaps
 from rlcorr.figures.canvas import text_summary
-from rlcorr.figures.gaps import KINDS, gap_strip
+from rlcorr.figures.gaps import LANES, gap_strip
 
 
 @pytest.mark.parametrize("measure", ["k3", "abs"])
 def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None:
     traces: list[Any] = list(gap_strip(0.04, measure).data)
-    ranges, *points = traces
-    assert [trace.name for trace in points] == list(KINDS)
-    drawn = {(round(math.log(x), 9), text) for trace in points for x, text in zip(trace.x, trace.text, strict=True)}
+    ranges, points = traces
+    assert set(points.y) == set(LANES)
+    drawn = {(round(math.log(x), 9), text) for x, text in zip(points.x, points.text, strict=True)}
     sizes = [(gap, getattr(gap, measure)) for gap in gaps()]
     sizes = [(gap, size) for gap, size in sizes if size and size[0] > 0]
-    assert sum(len(trace.x) for trace in points) == len(sizes)
+    assert len(points.x) == len(sizes)
     assert {x for x, _ in drawn} == {round(math.log(low * high) / 2, 9) for _, (low, high) in sizes}
     for gap, _ in sizes:
         assert any(gap.source in text for _, text in drawn), gap
@@ -28,5 +28,8 @@ def test_every_measured_gap_is_a_point_with_its_source(measure: Measure) -> None
 def test_yours_is_a_line_and_the_text_alternative_has_the_ranges() -> None:
     figure: Any = gap_strip(0.04)
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.04, 0.04)]
-    assert "rounding, published from 2e-05 to 0.06" in text_summary(figure)
+    assert "measured gaps from " in text_summary(figure)
+    below, above = (10**note.x for note in figure.layout.annotations[1:])
+    assert below <= 0.04 < above
+    assert not [x for x in figure.data[1].x if below * 1.001 < x < above * 0.999]
     assert not gap_strip(0.0).layout.shapes

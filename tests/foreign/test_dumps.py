@@ -159,12 +159,14 @@ PAIR = {"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.0, -2.0]}
         ({"tokens": [1], "response_length": 1, "rollout_log_probs": [-1]}, "--save-debug-train-data writes both"),
         ({"response_tokens": [1], "logprobs": [-1]}, "open-instruct's rollouts, which have only vLLM's log-probs"),
         ({"input": "a", "output": "b", "gts": "c", "score": 1, "step": 1}, "verl's rollout_data_dir"),
+        ({"input": "a", "output": "b", "score": 1, "rollout_log_probs": [-1]}, "old_log_probs is missing."),
         ({"prompt": "a", "completion": "b", "head_version": 1}, "AReaL's rollouts"),
     ],
 )  # fmt: skip
 def test_without_a_pair(row: dict[str, Any], said: str) -> None:
     message = refused("x.jsonl", jsonl([row]))
     assert said in message
+    assert ("texts" in message) == ("only texts" in said or "rollout_data_dir" in said or "AReaL" in said)
     assert message.startswith("'x.jsonl': ")
 
 

@@ -169,7 +169,7 @@ def test_import_makes_a_run(local_runs: Path, tmp_path: Path, capsys: pytest.Cap
     file.write_bytes(jsonl(rows(reward=[1, 0, 0, 0], step=[5] * 4)))
     assert call("import", str(file), "--run", "mine") == 0
     printed = capsys.readouterr().out
-    assert "4 responses, 6 tokens" in printed
+    assert "4 answers, 6 tokens" in printed
     assert "advantages" in printed
     assert "rewards" not in printed
     assert call("verify", "mine") == 0

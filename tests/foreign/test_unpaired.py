@@ -92,7 +92,7 @@ def test_import_report_and_threshold_say_how_many(local: Path, capsys: pytest.Ca
         assert run_verb(words) == code
         printed = " ".join(capsys.readouterr().out.split())
         assert SAID in printed, words
-        assert "not finite (1 " in printed, words
+        assert "Not finite: " in printed, words
         assert "precision" not in printed, words
     run = local / "local" / "mine"
     assert SAID in runs.read_manifest(run).story

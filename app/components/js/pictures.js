@@ -4,11 +4,13 @@ import { addButtons, addStamp, enlarge, keepForSaving, unescaped } from "./expor
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
 import { fitRowNames } from "./row_names.js"
 
-// Send the value of the horizontal axis at a click. Plotly's own event needs a point under the mouse, and loses it when
-// the picture is redrawn.
+// Send the values of both axes at a click. Plotly's own event needs a point under the mouse, and loses it when the picture
+// is redrawn.
 const clicked = (box, event) => {
   const area = event.target.closest(".nsewdrag")
-  if (box.send && area) box.send(box._fullLayout.xaxis.p2d(event.clientX - area.getBoundingClientRect().left))
+  if (!box.send || !area) return
+  const { left, top } = area.getBoundingClientRect(), { xaxis, yaxis } = box._fullLayout
+  box.send({ x: xaxis.p2d(event.clientX - left), y: yaxis.p2d(event.clientY - top) })
 }
 
 const USUAL = 320, LEAST = 210  // px: a usual picture is at most as high as the first, and is never lower than the second
@@ -158,7 +160,7 @@ const newBox = (host) => {
   return box
 }
 
-// Draw a figure in the host, which keeps its element. `send` gets the value of the horizontal axis at a click. Afterwards
+// Draw a figure in the host, which keeps its element. `send` gets the values of both axes at a click. Afterwards
 // the host can `redraw` another figure and `move` parts of this one, until the next call.
 export const showPicture = (host, given, send = null) => {
   const box = host.querySelector(".rl-picture") ?? newBox(host)

@@ -9,7 +9,9 @@ from rlcorr.systems.mapping.dumps import WithoutPair
 TOKEN_SCORES = "token_level_scores"
 """Column (B, T) that is 0 except at one token of each response, which has its score."""
 ROLLOUT_DATA = WithoutPair(
-    frozenset({"input", "output", "score"}), "verl's rollout_data_dir, which has only texts and scores"
+    frozenset({"input", "output", "score"}),
+    "verl's rollout_data_dir, which has only texts and scores. To get log-probs, train a few steps with "
+    "RLCORR_VERL=record, RLCORR_RUN=my_run and actor_rollout_ref.rollout.calculate_log_probs=True",
 )
 FROM_PICKLE = (
     "a DataProto of verl becomes arrays by `numpy.savez('pairs.npz', **{name: x.numpy() for name, x in "
