@@ -31,6 +31,7 @@ from text import learn as learn_text
 from text import mismatch as mismatch_text
 from text import pages as pages_text
 from text import phrases
+from text import start as start_text
 from text import tokens as tokens_text
 from text import training as training_text
 from text import yours as yours_text
@@ -131,7 +132,8 @@ FIELDS: dict[str, Field] = {
     "presets": _some(reading.drawn_presets, reading.some_of(reading.arms, "preset"), "training"),
     "learn": _one(learn_text.PARTS, "part", learn_text.LESSONS, "learn"),
     "lesson": Field("", reading.lesson, views=("learn",)),
-    "start_bound": Field(reading.START.value, reading.start_bound, "{:.12g}".format, ("start",)),
+    "fix": _one(start_text.FIXES, "correction", start_text.NOTHING, "start"),
+    "start_bound": Field(start_text.USUAL, reading.start_bound, "{:.12g}".format, ("start",)),
     **{key: Field(value, reading.lab(key), _short, ("lab",)) for key, value in lab_text.FIELDS.items()},
     "tour": Field("", reading.tour, clears=("tour_step", "tour_done")),
     "tour_step": Field(1, reading.tour_step),

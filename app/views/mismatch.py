@@ -64,7 +64,7 @@ def verdict(
     part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
     heading, *others = map(said, say.verdict(symptoms, part))
     heading, details = say.headline(heading)
-    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
+    st.markdown(f"## {plain(heading)}\n{plain(details)}".strip())
     for sentence in others:
         st.markdown(plain(sentence))
     advice, view, label = say.next_step(symptoms[0], part)
@@ -75,7 +75,7 @@ def verdict(
 
 def _parts(batch: TokenBatch, source: str) -> None:
     """Show how much of the gap is the engine's and how much the age of the weights."""
-    st.markdown(f"##### {say.PARTS}")
+    st.markdown(f"## {say.PARTS}")
     left, right = st.columns(2, gap="medium")
     with left:
         title, caption = say.PICTURES["parts"]
@@ -139,7 +139,7 @@ def _discarding(record: StepRecord, lags: list[int]) -> None:
             kept, length = left.kept, say.relative(left.length)
             reward = reward if left.reward is None else say.difference(left.reward)
         rows.append([name, percent(kept), length, reward])
-    st.markdown(f"##### {say.DISCARDING}")
+    st.markdown(f"## {say.DISCARDING}")
     st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
     st.caption(say.DISCARDING_IS)
 

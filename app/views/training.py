@@ -70,7 +70,7 @@ def _runs(selection: Selection) -> None:
     """Show a sentence about the course of reward and mismatch, the curves, and one step in short."""
     rows = recorded.metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
-    st.markdown(f"##### {plain(say.course(len(rows), ends))}")
+    st.markdown(f"## {plain(say.course(len(rows), ends))}")
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     manifest = None
@@ -130,7 +130,7 @@ def _step(selection: Selection) -> None:
     if record is None:
         return
     step = record.step
-    st.markdown(f"##### {say.OPENED.format(step=step)}")
+    st.markdown(f"## {say.OPENED.format(step=step)}")
     with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
         st.caption(say.OPEN_IN, width="content")
         view_links(VIEWS, key="open_step")
@@ -224,7 +224,7 @@ def _decisions(shown: Study, result: studies.StudyTable) -> None:
     """
     titled = partial(arm_title, shown)
     heading, sentences = say.study_said(shown, result.rows, result.against_nothing, titled)
-    st.markdown(f"##### {heading}")
+    st.markdown(f"## {heading}")
     if sentences:
         st.markdown("  \n".join(sentences))
     is_alone = result.against_nothing and not result.against_chance and not result.predictions
@@ -341,7 +341,7 @@ def _train() -> None:
         elif not launch.in_progress():
             st.caption(say.LIVE_HELP)
             with st.container(border=True, key="real_model"):
-                st.markdown(f"##### {say.REAL}")
+                st.markdown(f"## {say.REAL}")
                 megabytes = real_model_megabytes()
                 fetch = say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED
                 st.markdown(plain(say.REAL_IS + fetch))
@@ -352,7 +352,7 @@ def _train() -> None:
                     on_click=_start,
                     args=(real_model_options(), "smollm2"),
                 )
-            st.markdown(f"##### {say.CHOOSE}")
+            st.markdown(f"## {say.CHOOSE}")
             _form()
 
 

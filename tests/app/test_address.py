@@ -120,4 +120,4 @@ def test_what_is_wrong_is_shown_once_until_the_next_choice_and_the_rest_of_the_a
     assert line_and_state(at).startswith("beta · step 1")
     assert set(in_url(at)) <= {"view", "run", "step"}
     without = open_app("training", part="", run="beta")  # presses no button: the first part is shown
-    assert "##### Step 1" in said(without)
+    assert "## Step 1" in said(without)

@@ -35,7 +35,7 @@ def test_the_headline_is_the_librarys(root: Path) -> None:
     (finding,) = triage(runs.read_step(run, 0).batch)
     at = open_app(VIEW)
     headings = [part.value.translate(str.maketrans({"\\": "", "\n": " ", "\u00a0": " "})) for part in at.markdown]
-    assert f"##### {in_words(finding)}" in headings
+    assert f"## {in_words(finding)}" in headings
     numbers = shown(at)
     assert numbers["k3"] == f"{finding.numbers['k3']:.4g}"
     assert numbers["Mean e^|Δ|"] == f"{finding.numbers['mult_error']:.4g}"
@@ -93,7 +93,7 @@ def test_a_gap_that_comes_with_the_age_of_the_weights_is_no_rounding(root: Path)
     aged = whole.batch.replace(**tensors, policy_versions=ages, advantages=torch.zeros_like(d))
     add_step(run, replace(whole, batch=aged))
     text = said(open_app(VIEW, run="alpha")).replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
-    assert "##### Looks like old weights: about 92 % of k3 comes with their age." in text
+    assert "## Looks like old weights: about 92 % of k3 comes with their age." in text
     assert "k3 is 5e-5 on the 200 tokens of weights 0 updates old, and 6.5e-4 on all." in text
     assert "By its size alone: Looks like precision" in text
     assert "older weights make 92 % of k3" in text

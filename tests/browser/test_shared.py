@@ -101,7 +101,7 @@ def the_link_is_copied_with_run_and_step(page: Page) -> None:
 SIZES = """() => {
     const size = (css) => parseFloat(getComputedStyle(document.querySelector(css)).fontSize)
     const picture = document.querySelector("[data-picture=weights] .main-svg")
-    return [size("h4"), size("[data-picture=weights] .xtick text"), picture.getBoundingClientRect().height]
+    return [size("h1"), size("[data-picture=weights] .xtick text"), picture.getBoundingClientRect().height]
 }"""
 
 

@@ -120,7 +120,7 @@ def test_titles_label_the_rows_of_the_ranking_and_hover_texts_keep_the_names() -
     (bars,) = figure.data
     assert list(bars.y) == list(figure.layout.yaxis.tickvals) == ["second", "fourth", "third", "first"]
     assert list(figure.layout.yaxis.ticktext) == ["Title of second", "Title of fourth", "Title of third", "first"]
-    assert bars.hovertext[0] == "Title of second<br><span style='font-size:10px'>second</span>"
+    assert bars.hovertext[0] == "Title of second<br><span style='font-size:12px'>second</span>"
     assert bars.hovertext[3] == "first", "once"
     assert bars.hovertemplate == "%{hovertext}: η %{x:.3f}<extra></extra>"
 
@@ -150,7 +150,7 @@ def test_the_plane() -> None:
     others, marked = figure.data
     assert (list(others.text), list(others.x), list(others.y)) == (["a", "c"], [2, 1], [0.3, 1])
     assert list(others.customdata[0]) == pytest.approx([2, 1.8, 2.2, 0.3, 0.27, 0.33])
-    assert others.hovertext[1] == "Title &lt;c><br><span style='font-size:10px'>c</span>"
+    assert others.hovertext[1] == "Title &lt;c><br><span style='font-size:12px'>c</span>"
     assert (marked.name, list(marked.text)) == ("Title &lt;b>", ["b"])
     middle = math.log10(2) / 2, math.log10(0.3) / 2  # of a decade, because the values need less
     assert list(figure.layout.xaxis.range) == pytest.approx([middle[0] - 0.5, middle[0] + 0.5])
