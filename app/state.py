@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import streamlit as st
 from data import configuration, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
-from data.recorded import ANOTHER, LATEST, NEWEST
+from data.recorded import ANOTHER, LATEST, USUAL_RUN
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import compare as compare_text
 from text import gradient as gradient_text
@@ -109,7 +109,7 @@ CONFIG, CONFIG_B = "config", "b.config"
 
 FIELDS: dict[str, Field] = {
     "view": _one(PAGES, "page", "start"),
-    "run": Field(NEWEST, reading.run("run"), clears=("token",)),
+    "run": Field(USUAL_RUN, reading.run("run"), clears=("token",)),
     "step": Field(LATEST, reading.step("run"), clears=("token",)),
     "preset": _one(PRESETS, "preset", DEFAULT_PRESET, clears=(CONFIG,)),
     **{key: _choice(key) for key in CHOICES},

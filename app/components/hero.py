@@ -36,11 +36,13 @@ def tiles(tokens: Sequence[Tile], gap: int, names: tuple[str, str], counts: Sequ
         )
         top, kind = max(token.sampler, token.trainer), " class='rl-gap'" * (index == gap)
         text = html.escape(token.text.strip()) or "␣"
+        tag = "b" if token.weight else "s"
         cells.append(
-            f"<li{kind} style='--weight:{min(token.weight, 1):.3f};--top:{top:.3f}'><span>{bars}</span>"
-            f"<{'b' if token.weight else 's'}>{text}</{'b' if token.weight else 's'}><small>{counted}</small></li>"
+            f"<div role='listitem'{kind} style='--weight:{min(token.weight, 1):.3f};--top:{top:.3f}'>"
+            f"<span>{bars}</span>"
+            f"<{tag}>{text}</{tag}><small>{counted}</small></div>"
         )
-    return f"<ol class='rl-tiles'>{''.join(cells)}</ol>"
+    return f"<div role='list' class='rl-tiles'>{''.join(cells)}</div>"
 
 
 def ends(arms: Mapping[str, Sequence[float]], chosen: str, highest: float) -> str:
@@ -54,10 +56,10 @@ def ends(arms: Mapping[str, Sequence[float]], chosen: str, highest: float) -> st
     rows = []
     for name, shares in arms.items():
         mean = sum(shares) / len(shares)
-        dots = "".join(f"<i style='--share:{share / highest:.3f}'></i>" for share in shares)
+        dots = "".join(f"<i class='rl-run' style='--share:{share / highest:.3f}'></i>" for share in shares)
         kind = " class='rl-chosen'" * (name == chosen)
         rows.append(
-            f"<li{kind}><span>{html.escape(name)}</span><div>{dots}"
-            f"<b style='--share:{mean / highest:.3f}'>{mean:.0%}</b></div></li>"
+            f"<div role='listitem'{kind}>{html.escape(name)}<p>{dots}"
+            f"<b class='rl-mean' style='--share:{mean / highest:.3f}'>{100 * mean:.0f} %</b></p></div>"
         )
-    return f"<ol class='rl-ends'>{''.join(rows)}</ol>"
+    return f"<div role='list' class='rl-ends'>{''.join(rows)}</div>"

@@ -75,7 +75,7 @@ def run(key: str) -> Read:
 
     def read(text: str, values: Values) -> str:
         all_runs = recorded.all_runs()
-        usual = recorded.NEWEST if key == "run" else recorded.ANOTHER
+        usual = recorded.USUAL_RUN if key == "run" else recorded.ANOTHER
         if text in (usual, *all_runs) or not all_runs:
             return text if all_runs else usual
         raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, key: None}, key)}.")

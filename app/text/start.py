@@ -28,7 +28,7 @@ LABELS = {CAP: "Largest weight (looser →)", REJECT: "Largest ratio that is kep
 ANSWERS = {
     NOTHING: "Without a correction the model learns this “{token}” as fully as every other token.",
     CAP: "A token counts by its ratio trainer / sampler, at most {threshold:.3g}: {outside} of the tokens are cut.",
-    REJECT: "Left out: tokens with a ratio outside {inverse:.3g} to {threshold:.3g}, {outside} of this step's.",
+    REJECT: "Left out: tokens with a ratio outside {inverse:.4g} to {threshold:.4g}, {outside} of this step's.",
 }  # fmt: skip
 
 STUDY = "smol_last_weights"

@@ -1,6 +1,6 @@
 """The parts of all figures: colours, layout, lines and notes. The only file that imports plotly.
 
-Colours have one meaning everywhere: ratio > 1 warm, ratio < 1 cool, kept green, rejected grey, cut at a bound purple,
+Colours have one meaning everywhere: ratio > 1 warm, ratio < 1 cool, rejected grey, kept and set by the reader green,
 padding blank. Fills are translucent, so that figures work on light and on dark pages. A figure is built from plain
 dicts in one call, because plotly's update_* and add_* methods take longer than the arithmetic behind the figure.
 """

@@ -104,6 +104,7 @@ export const ground = (element) => {
 const imageOf = async (box, kind, title) => {
   const room = 26, layout = structuredClone(box.layout)
   layout.paper_bgcolor = ground(box)
+  layout.height = box._fullLayout.height  // a resized picture has lost its own
   addStamp(layout, box.stamp, box.scale)
   if (box.legend.length) {
     layout.showlegend = true
