@@ -42,8 +42,13 @@ UNCOVERED = ".stApp .stMainBlockContainer { padding-top: 1rem }"
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
-.st-key-sizes > * { width: auto !important }
-.stMainBlockContainer { max-width: none; padding-left: 2rem; padding-right: 2rem }
+.st-key-sizes, .rl-numbers, .st-key-run_state, .st-key-copy_link { display: none }
+@media (min-width: 641px) {
+  .stApp .stMainBlockContainer { padding-top: 2.6rem }
+  .st-key-heading .stMarkdown { position: absolute; clip-path: inset(50%) }
+  .st-key-heading { position: fixed; top: 0.2rem; right: 3.5rem; z-index: 999992; width: auto }
+  .st-key-navigation { right: 13rem; justify-content: start }
+}
 """
 
 

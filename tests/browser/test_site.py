@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(runs.ROOT / name, recorded / name)
     (recorded / "study").mkdir()
     shutil.copy(runs.ROOT / "index.toml", recorded)
-    for name in ("index.toml", f"{STUDY}.parquet"):
+    for name in ("index.toml", f"{STUDY}.parquet", "smol_last_weights.parquet"):
         shutil.copy(runs.ROOT / "study" / name, recorded / "study")
     command = [sys.executable, "app/publish.py", PLOTLY, "--out", folder, "--presets", *CHOSEN, SEVERAL, "disabled"]
     environment = {**os.environ, "RLCORR_RUNS": str(recorded)}
@@ -119,13 +119,14 @@ def expect_library(page: Page, part: str, run: str, preset: str, nth: int = 0, m
 
 def expect_out(page: Page) -> float:
     """Return the share of the tokens that the first page says are left out: those whose ratio is outside 1/t to t."""
-    said = re.search(r", (\S+ %) of this step", page.locator("#first .rl-answer").inner_text())
+    said = re.search(r", (\S+)\s% of this step", page.locator("#first .rl-answer").inner_text())
     assert said is not None
     batch = runs.read_step(runs.ROOT / WITHOUT_SKETCH, runs.list_steps(runs.ROOT / WITHOUT_SKETCH)[-1]).batch
     d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask]
     threshold = float(page.locator("#first .rl-slider b").inner_text())
-    assert share(said[1]) == pytest.approx(float((d.abs().double().exp() > threshold).double().mean()), abs=1e-3)
-    return share(said[1])
+    out = float(said[1]) / 100
+    assert out == pytest.approx(float((d.abs().double().exp() > threshold).double().mean()), abs=1e-3)
+    return out
 
 
 def test_the_first_page_is_small_leaves_out_what_the_library_does_and_a_dropped_file_is_answered(

@@ -1,17 +1,18 @@
-// Part of the page itself: show it when its first run has ended and its components are there, so that nothing jumps.
-// style.css hides it until then.
+// Part of the page itself: show it when what is there fills the window, or its first run has ended, and its components are
+// there, so that nothing jumps. style.css hides it until then.
 
-const PATIENT = 10000  // ms after the first run: a component that fails must not hide the others
+const PATIENT = 10000  // ms: a component that fails must not hide the others
 const isMounted = (part) => {
   const root = part.querySelector("[data-testid^=stBidiComponent]")
   return root !== null && (root.shadowRoot !== null || root.childElementCount > 1)  // the first is its style
 }
-let ended = null
+let filled = null
 const look = (now) => {
-  if (document.querySelector(".rl-end")) ended ??= now
+  const main = document.querySelector(".stMainBlockContainer > *")
+  if (document.querySelector(".rl-end") || main?.scrollHeight > innerHeight) filled ??= now
   const isLate = document.querySelector("[data-testid=stSkeleton]") !== null
-  const isThere = ended !== null && !isLate && [...document.querySelectorAll(".stBidiComponent")].every(isMounted)
-  if (isThere || (ended !== null && now - ended > PATIENT)) document.documentElement.classList.add("rl-seen")
+  const isThere = filled !== null && !isLate && [...document.querySelectorAll(".stBidiComponent")].every(isMounted)
+  if (isThere || (filled !== null && now - filled > PATIENT)) document.documentElement.classList.add("rl-seen")
   else requestAnimationFrame(look)
 }
 requestAnimationFrame(look)
