@@ -50,17 +50,18 @@ def safe_headers(app: ASGIApp, framed: bool) -> ASGIApp:
 def completes_page(app: ASGIApp, style: str) -> ASGIApp:
     """Add to Streamlit's page what must be there before its websocket is.
 
-    That is the style, and scripts that show the page at once and say that there is no websocket.
+    That is the style, and scripts that show the page at once and say that there is no websocket. The style is after
+    Streamlit's own and before those of the page.
     """
     scripts = "".join(f"<script>{{{script(name)}}}</script>" for name in ("first_sight.js", "no_connection.js"))
-    added = f"<style>{style}</style>{scripts}</body>".encode()
+    added = f"<body><style>{style}</style>{scripts}".encode()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_script(message: Message) -> None:
             if message["type"] == "http.response.start":
                 del MutableHeaders(scope=message)["content-length"]  # the server sends the longer body in chunks
             elif "body" in message:
-                message = {**message, "body": message["body"].replace(b"</body>", added)}
+                message = {**message, "body": message["body"].replace(b"<body>", added)}
             await send(message)
 
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].endswith("/")

@@ -24,7 +24,7 @@ PAGES = {
         "What do my log-probs look like, and which thresholds fit them?",
         "Drop the log-probs of your training run here.",
     ),
-    "mismatch": PageWords("Mismatch", "What is wrong with my run?"),
+    "mismatch": PageWords("Mismatch", "What is wrong with my run?", has_verdict=True),
     "bench": PageWords("Correction bench", "What does this threshold cost, and what does it leave?"),
     "gradient": PageWords("Gradient", "Which threshold gives the best gradient step?"),
     "tokens": PageWords("Tokens", "Which tokens make the mismatch?"),
@@ -43,7 +43,7 @@ TAB = "{title} · rlcorr"
 COPY = "Copy link"
 LINK = {"link": "Link to this view", "copied": "Copied", "press": "Press Ctrl+C to copy"}
 PROJECTOR = "Projector"
-PROJECTOR_HELP = "Larger type on the page and in the figures, and no captions. In a link: projector=1."
+PROJECTOR_HELP = "Larger type and pictures; no captions, and nothing at their side. In a link: projector=1."
 WRONG_PROJECTOR = "projector={got!r} is not known; using 0. Known: 0, 1."
 
 HIDEABLE = {

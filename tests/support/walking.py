@@ -34,7 +34,7 @@ LOOK = """() => {
     sliders: [...document.querySelectorAll(".rl-slider:not([data-slider=start_bound])")].map(
       (s) => [s.dataset.slider, typed(s) ?? s.place()]),
     status: [".st-key-open summary p", ".st-key-run_state"].map((css) => text(css).split(" · ")[0].trim()).join(" · "),
-    heading: text("[data-testid=stMain] h1"),
+    heading: text("[data-testid=stMain] :is(.st-key-heading, h1)"),
     sentence: text(".rl-note"),
   }
 }"""

@@ -12,13 +12,14 @@ const clicked = (box, event) => {
 }
 
 const USUAL = 320, LEAST = 210  // px: a usual picture is at most as high as the first, and is never lower than the second
-const SHARE = 0.33, PROJECTED = 0.58  // of the window's height: a slider, its sentence and two pictures fit into a low window
+const SHARE = 0.33, PROJECTED = 0.54  // of the window's height: a slider, its sentence and two pictures fit into a low window
 const LARGE = 1.2  // times the usual type: a projector, which shows one row of pictures
 
 // Return the height of a picture in this window. Pictures with names or squares on their axes keep theirs.
 const heightOf = ({ height, yaxis }, scale) => {
   if (height > USUAL || yaxis.type === "category" || yaxis.scaleanchor) return height * scale
-  return Math.min(height * scale, Math.max(LEAST * scale, (scale > LARGE ? PROJECTED : SHARE) * innerHeight))
+  if (scale > LARGE) return PROJECTED * innerHeight
+  return Math.min(height * scale, Math.max(LEAST * scale, SHARE * innerHeight))
 }
 
 const BELOW_LEGEND = 8  // px between the legend and the axes
