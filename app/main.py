@@ -1,7 +1,6 @@
 """The entry point: streamlit run app/main.py."""
 
 import gc
-from pathlib import Path
 
 import pandas  # noqa: F401 - plotly looks for it, and must not find a module that another visitor's thread is still importing
 import state
@@ -10,7 +9,7 @@ import torch
 from components.picture import load_plotly
 from controls import pickers, sharing, tours, upload_box
 from data import recorded
-from text import phrases
+from text import pages, phrases
 from text import training as training_text
 from text.formatting import plain
 from views import bench, compare, gradient, kl, lab, learn, mismatch, start, tokens, training, yours
@@ -38,16 +37,15 @@ OF_A_RUN = {
 }  # fmt: skip
 
 forget_imports()
-st.set_page_config(page_title="rlcorr", layout="wide")
 state.begin()
 view = state.get("view")
+st.set_page_config(page_title=pages.TAB.format(title=pages.PAGES[view].title), layout="wide")
 if view == "yours":
     upload_box.read_new_files()
-st.html(Path(__file__).with_name("style.css"))
 load_plotly()
 sharing.navigation()
 studies = view == "training" and state.get("part") != training_text.PARTS[0]  # a study has its own runs
-sharing.apply(without_pickers=view in ("lab", "learn") or studies)
+sharing.apply(without_pickers=view in ("start", "lab", "learn") or studies)
 tours.show()
 all_runs = recorded.all_runs()
 first, second = pickers.select(all_runs) if all_runs else (None, None)
@@ -76,4 +74,5 @@ else:
         compare.show(first, second)
     elif view in OF_A_RUN:
         OF_A_RUN[view].show(first)
+st.html("<i class='rl-end'></i>")  # components/js/first_sight.js waits for it
 state.end()

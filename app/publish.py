@@ -22,6 +22,7 @@ from text import lab as lab_text
 from text import pages, phrases, start
 from text import published as published_text
 from views.lab import carried, lab_data
+from views.start import gained, said
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
@@ -40,7 +41,7 @@ CORRECTED = (
 """The committed runs with a bench, gradients and a comparison: those of the stories, and those to which the lessons
 link there. The other runs have only the Mismatch view, which is a tenth of the size. `--runs` names others."""
 LESSONS_PLOTLY = "lessons/_static/plotly.js"
-STYLES = ("site.css", "live_part.css", "picture.css", "words.css", "lab.css")
+STYLES = ("site.css", "live_part.css", "picture.css", "hero.css", "lab.css")
 
 
 def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets: Iterable[str] | None) -> None:
@@ -80,7 +81,9 @@ def _facts(
     """Return what the page needs to know from the start; `corrected` has the runs with every view."""
     first = start.PLAYED if start.PLAYED in corrected else recorded.default_run(corrected)
     path = corrected[first]
-    packed = pack(view_files.start_package(path, runs.list_steps(path)[-1]), SMALLEST)
+    record = recorded.step(path, runs.list_steps(path)[-1])
+    title, model = said(record)
+    packages = {fix: view_files.start_package(path, record, fix) for fix in start.FIXES}
     return {
         "runs": shown,
         "presets": _presets(preset_names),
@@ -90,8 +93,8 @@ def _facts(
         "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
         "preset_b": SECOND_PRESET if SECOND_PRESET in preset_names else preset_names[0],
         "first": {
-            "packed": base64.b64encode(packed).decode(), "run": first, "preset": start.PLAYED_PRESET,
-            "bound": bounds_of(PRESETS[start.PLAYED_PRESET].config)[0].key,
+            "title": title, "model": model,
+            "packed": {fix: base64.b64encode(pack(one, SMALLEST)).decode() for fix, one in packages.items()},
         },
         "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
         "words": published_text.WORDS, "losses": LOSSES, "loss": kl_text.LOSS,
@@ -191,7 +194,7 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     return _page(
         "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
         study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), kl=kl_text, start=start,
-        drawing=drawing,
+        drawing=drawing, gained={fix: gained(fix) for fix in start.FIXES} if start.STUDY in facts["studies"] else {},
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import streamlit as st
 from data import configuration, kl_example, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
-from data.recorded import ANOTHER, LATEST, NEWEST
+from data.recorded import ANOTHER, LATEST, USUAL_RUN
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import compare as compare_text
 from text import kl as kl_text
@@ -31,6 +31,7 @@ from text import learn as learn_text
 from text import mismatch as mismatch_text
 from text import pages as pages_text
 from text import phrases
+from text import start as start_text
 from text import tokens as tokens_text
 from text import training as training_text
 from text import yours as yours_text
@@ -108,7 +109,7 @@ CONFIG, CONFIG_B = "config", "b.config"
 
 FIELDS: dict[str, Field] = {
     "view": _one(PAGES, "page", "start"),
-    "run": Field(NEWEST, reading.run("run"), clears=("token", "take")),
+    "run": Field(USUAL_RUN, reading.run("run"), clears=("token", "take")),
     "step": Field(LATEST, reading.step("run"), clears=("token",)),
     "preset": _one(PRESETS, "preset", DEFAULT_PRESET, clears=(CONFIG,)),
     **{key: _choice(key) for key in CHOICES},
@@ -133,7 +134,8 @@ FIELDS: dict[str, Field] = {
     "presets": _some(reading.drawn_presets, reading.some_of(reading.arms, "preset"), "training"),
     "learn": _one(learn_text.PARTS, "part", learn_text.LESSONS, "learn"),
     "lesson": Field("", reading.lesson, views=("learn",)),
-    "start_bound": Field(reading.START.value, reading.start_bound, "{:.12g}".format, ("start",)),
+    "fix": _one(start_text.FIXES, "correction", start_text.NOTHING, "start"),
+    "start_bound": Field(start_text.USUAL, reading.start_bound, "{:.12g}".format, ("start",)),
     **{key: Field(value, reading.lab(key), _short, ("lab",)) for key, value in lab_text.FIELDS.items()},
     "tour": Field("", reading.tour, clears=("tour_step", "tour_done", "tour_open")),
     "tour_step": Field(1, reading.tour_step),

@@ -37,8 +37,6 @@ class Slider:
     """The address of the strip, which the static site adds in the browser."""
     exact: tuple[float, float] | None = None
     """Any number between these two can also be typed. If None, nothing can be typed."""
-    plays_to: float | None = None
-    """The value to which the thumb moves by itself, once, and back."""
     text: str = ""
     """The name of the moving text below the slider, if it has one."""
     help: str = ""
@@ -64,20 +62,6 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Words:
-    """Answers as running text, token by token, with a title and a caption in Markdown. Rejected tokens are grey.
-
-    In the strip, the cells of the same key have a row for each answer and a column for each token.
-    """
-
-    texts: Sequence[Sequence[str]]
-    fates: Sequence[Sequence[int]]
-    """Index into `rlcorr.figures.fates.FATES`, per token."""
-    title: str
-    caption: str
-
-
-@dataclass(frozen=True)
 class Note:
     """Markdown, and the name of the moving text after it, if there is one."""
 
@@ -87,10 +71,10 @@ class Note:
 
 @dataclass(frozen=True)
 class LiveContent:
-    """The content of a live part: numbers by their label, rows of pictures and words by their key, texts and tables."""
+    """The content of a live part: numbers by their label, rows of pictures by their key, texts and tables."""
 
     numbers: Mapping[str, Number]
-    rows: Sequence[Mapping[str, Picture | Words]]
+    rows: Sequence[Mapping[str, Picture]]
     refused: str = ""
     """Why pictures are missing, if some are."""
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -104,8 +88,8 @@ class LiveContent:
 
     @property
     def pictures(self) -> dict[str, Picture]:
-        """Return the pictures of all rows, without words."""
-        return {key: shown for row in self.rows for key, shown in row.items() if isinstance(shown, Picture)}
+        """Return the pictures of all rows."""
+        return {key: shown for row in self.rows for key, shown in row.items()}
 
 
 def part_data(
@@ -125,16 +109,13 @@ def part_data(
     }
 
 
-def _picture_data(key: str, shown: Picture | Words, source: str) -> dict[str, Any]:
-    if isinstance(shown, Words):
-        said = {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption), "above": ""}
-        return said | {"words": [*map(list, shown.texts)], "fates": [*map(list, shown.fates)]}
+def _picture_data(key: str, shown: Picture, source: str) -> dict[str, Any]:
     return headed_data(key, shown.title, shown.figure, shown.caption, source) | {"above": inline(shown.above)}
 
 
 _mount = component(
     "rlcorr_live_part",
-    css=style("live_part.css") + style("picture.css") + style("words.css"),
+    css=style("live_part.css") + style("picture.css") + style("hero.css"),
     js=script("live_part.js"),
     isolate_styles=False,
 )

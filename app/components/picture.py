@@ -27,6 +27,7 @@ def picture(
     caption: str,
     source: str,
     on_click: Callable[[], None] | None = None,
+    is_named: bool = True,
 ) -> None:
     """Show a heading, the figure and its caption.
 
@@ -38,12 +39,15 @@ def picture(
         source: Which run, step and file the figure shows, one text line each; written into the figure and into saved
             copies.
         on_click: Called after a click inside the axes; st.session_state[key]["click"] has the clicked x and y.
+        is_named: Whether title and caption are shown. If not, they are only its text alternative.
     """
-    st.markdown(f"**{title}**")
+    if is_named:
+        st.markdown(f"**{title}**")
     data = picture_data(figure, title, caption, source) | {"clicks": on_click is not None}
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
     _mount(data=data, key=key, **listening)
-    st.caption(caption)
+    if is_named:
+        st.caption(caption)
 
 
 def picture_data(figure: Figure, title: str, caption: str, source: str) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 Each function wraps the app, which is of the standard ASGI.
 """
 
+import gzip
 import re
 from collections.abc import Collection
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 from components.sources import script
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse
@@ -45,20 +47,62 @@ def safe_headers(app: ASGIApp, framed: bool) -> ASGIApp:
     return answer
 
 
-def says_no_connection(app: ASGIApp) -> ASGIApp:
-    """Add the script to the page that says that there is no websocket. Streamlit's own page would stay white."""
-    added = f"<script>{script('no_connection.js')}</script></body>".encode()
+def completes_page(app: ASGIApp, style: str) -> ASGIApp:
+    """Add to Streamlit's page what must be there before its websocket is.
+
+    That is the style, and scripts that show the page at once and say that there is no websocket. The style is after
+    Streamlit's own and before those of the page.
+    """
+    scripts = "".join(f"<script>{{{script(name)}}}</script>" for name in ("first_sight.js", "no_connection.js"))
+    added = f"<body><style>{style}</style>{scripts}".encode()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_script(message: Message) -> None:
             if message["type"] == "http.response.start":
                 del MutableHeaders(scope=message)["content-length"]  # the server sends the longer body in chunks
             elif "body" in message:
-                message = {**message, "body": message["body"].replace(b"</body>", added)}
+                message = {**message, "body": message["body"].replace(b"<body>", added)}
             await send(message)
 
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].endswith("/")
         await app(scope, receive, with_script if is_page else send)
+
+    return answer
+
+
+def compressed(app: ASGIApp, base: str) -> ASGIApp:
+    """Compress Streamlit's scripts and styles, each once, and keep them: their addresses change with their content.
+
+    Streamlit sends them as they are, because it would compress them for every visitor anew.
+    """
+    packed: dict[str, tuple[Message, bytes]] = {}
+    static = re.compile(rf"{re.escape(make_url_path(base, 'static'))}/.+\.(js|css)")
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_static = scope["type"] == "http" and scope["method"] == "GET" and static.fullmatch(scope["path"])
+        if not is_static or "gzip" not in Headers(scope=scope).get("accept-encoding", ""):
+            await app(scope, receive, send)
+            return
+        if scope["path"] not in packed:
+            messages: list[Message] = []
+
+            async def keep(message: Message) -> None:
+                messages.append(message)
+
+            await app(scope, receive, keep)
+            start, *rest = messages
+            if start["status"] != 200:
+                for message in messages:
+                    await send(message)
+                return
+            body = await run_in_threadpool(gzip.compress, b"".join(message["body"] for message in rest), 6)
+            MutableHeaders(scope=start).update(
+                {"Content-Encoding": "gzip", "Content-Length": str(len(body)), "Vary": "Accept-Encoding"}
+            )
+            packed[scope["path"]] = start, body
+        start, body = packed[scope["path"]]
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
 
     return answer
 

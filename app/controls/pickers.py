@@ -5,11 +5,12 @@ from pathlib import Path
 
 import state
 import streamlit as st
+from components.links import Link, links
 from components.watched import WatchedContent, watch
 from data import recorded
 from data.configuration import FIRST, SECOND
 from data.names import BETWEEN, run_labels, run_title, shown_title
-from data.recorded import ANOTHER, LATEST, NEWEST, Selection
+from data.recorded import ANOTHER, LATEST, USUAL_RUN, Selection
 from text import compare as say
 from text import phrases
 from text.formatting import duration, paragraph, plain
@@ -17,6 +18,7 @@ from text.formatting import duration, paragraph, plain
 from controls import configuration
 from controls.choosing import pick
 from rlcorr import PRESETS
+from rlcorr.command import launch
 from rlcorr.records import runs
 
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
@@ -26,8 +28,8 @@ WITH_PRESET = ("bench", "gradient", "tokens", "compare")
 
 def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
     """Return what the page shows: a run and its step, and on Compare, if it compares runs, those of B."""
-    slug = state.keep_to("run", [NEWEST, *all_runs])
-    slug = recorded.default_run(all_runs, state.get("view")) if slug == NEWEST else slug
+    slug = state.keep_to("run", [USUAL_RUN, *all_runs])
+    slug = recorded.default_run(all_runs, state.get("view")) if slug == USUAL_RUN else slug
     first = _selected(slug, all_runs, "step")
     if state.get("view") != "compare" or state.get("compare") != say.RUNS:
         return first, None
@@ -54,7 +56,7 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
     with line.expander(_words(first, second, titles), key="open"):
         columns = st.columns([3, 2, 3])
         with columns[0]:
-            _run_box("run", "Run", [NEWEST, *all_runs])
+            _run_box("run", "Run", [USUAL_RUN, *all_runs])
         with columns[1]:
             pick("step", "Step", first.step_options)
         with columns[2]:
@@ -159,7 +161,14 @@ def _state_of(shown: Selection) -> None:
 
 
 def announce_new_runs(all_runs: Mapping[str, Path], shown: str) -> None:
-    """Offer runs that appeared since the page was opened to somebody who is looking at another one."""
+    """Offer the run that is training, and runs that appeared since the page was opened, to who looks at another one."""
+    training = launch.last()
+    if training is not None and training.run != shown and launch.in_progress():
+        count = max((row["step"] for row in recorded.metric_rows(runs.LOCAL / training.run)), default=0)
+        text, link = st.columns([4, 1], vertical_alignment="center")
+        text.markdown(plain(phrases.TRAINING_HERE.format(run=training.run, step=count)))
+        with link:
+            links(Link(phrases.OPEN_RUN, {"view": "training", "run": training.run}), key="open_training")
     seen = st.session_state.setdefault("seen_runs", set(all_runs))
     seen.add(shown)
     for slug in [slug for slug, path in all_runs.items() if slug not in seen and recorded.has_steps(path)]:

@@ -37,18 +37,20 @@ EMPTIED = {
     frozenset(("choices", "budget")): "[data-testid='stColumn']:has(> * > * > .st-key-side)",
 }
 """Names in hide= → the element that shows nothing else, and is hidden if all of them are."""
-# The navigation covers Streamlit's bar, which is 60 pixels high.
-LOW = """
-.stApp .stMainBlockContainer { padding-top: 3.25rem }
-@media (max-width: 640px) { .stApp .stMainBlockContainer { padding-top: 4rem } }
-.stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.5rem }
-[data-testid="stHeading"] h4 { padding: 0.25rem 0 }
-"""
+UNCOVERED = ".stApp .stMainBlockContainer { padding-top: 1rem }"
+"""The style of a page without the navigation, which covers Streamlit's bar."""
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
-.st-key-sizes > * { width: auto !important }
-.stMainBlockContainer { max-width: none; padding-left: 2rem; padding-right: 2rem }
+.st-key-sizes, .rl-numbers, .st-key-run_state, .st-key-copy_link { display: none }
+@media (min-width: 641px) {
+  .stApp .stMainBlockContainer { padding-top: 3.75rem }
+  .stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.2rem }
+  [data-testid="stColumn"]:has(> * > * > .st-key-side) { display: none }
+  .st-key-heading .stMarkdown { position: absolute; clip-path: inset(50%) }
+  .st-key-heading { position: fixed; top: 0.2rem; right: 3.5rem; z-index: 999992; width: auto }
+  .st-key-navigation { right: 13rem; justify-content: start }
+}
 """
 
 
@@ -58,8 +60,8 @@ def apply(*, without_pickers: bool) -> None:
     selectors = [selector for name, selector in SELECTORS.items() if name in names]
     selectors += [selector for emptied, selector in EMPTIED.items() if emptied <= names]
     rules = f"{', '.join(selectors)} {{ display: none }}" if selectors else ""
-    low = "" if "navigation" in names else LOW
-    st.html(f"<style>{rules}{low}{LARGE if state.get('projector') else ''}</style>")
+    uncovered = UNCOVERED if "navigation" in names else ""
+    st.html(f"<style>{rules}{uncovered}{LARGE if state.get('projector') else ''}</style>")
 
 
 def navigation() -> None:
@@ -72,16 +74,24 @@ def navigation() -> None:
 def heading(run_and_step: dict[str, str]) -> None:
     """Show the question that the page answers, its introduction, the button that copies the link, and the projector.
 
-    The link names the run and the step, even if the address leaves them to the newest.
+    The link names the run and the step, even if the address leaves them to the newest. A page without a question has
+    nothing above its result.
     """
     page = PAGES[state.get("view")]
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"#### {page.question}", width="stretch")
+    if not page.question:
+        return
+    with st.container(key="heading", horizontal=True, vertical_alignment="center"):
+        st.markdown(page.question if page.has_verdict else f"# {page.question}", width="stretch")
         with st.container(key="links", horizontal=True, vertical_alignment="center", width="content"):
             copy_link(say.COPY, state.address_of(run_and_step), words=say.LINK, key="copy_link")
             switch("projector", say.PROJECTOR, help=say.PROJECTOR_HELP)
     if page.before:
         st.markdown(page.before)
+
+
+def verdict(sentence: str) -> None:
+    """Show the result of a page, in Markdown, as its heading. The page has `has_verdict` in `text.pages.PAGES`."""
+    st.markdown(f"# {sentence}")
 
 
 def run_and_step(shown: Selection | None) -> dict[str, str]:

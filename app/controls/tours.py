@@ -10,7 +10,7 @@ from text.tours import TOURS, Step, Tour
 
 # The strip stays in sight at the top. On a phone a slider has the top, and the strip the lower edge.
 LIGHT = """<style>
-:is({control}) {{ outline: 3px solid #3a7ca5; outline-offset: 1px; border-radius: 6px }}
+:is({control}) {{ outline: 3px solid #3f9c7d; outline-offset: 1px; border-radius: 6px }}
 </style>"""
 
 

@@ -32,9 +32,9 @@ def lessons() -> list[Lesson]:
 
 
 def notes_for_teachers() -> str:
-    """Return lessons/TEACHING.md without its title, with small headings, and with links that stay in this app."""
+    """Return lessons/TEACHING.md without its title, and with links that stay in this app."""
     text = (LESSONS / "TEACHING.md").read_text(encoding="utf-8")
-    return text.partition("\n")[2].replace("\n## ", "\n##### ").replace("](http://localhost:8501/", "](/")
+    return text.partition("\n")[2].replace("](http://localhost:8501/", "](/")
 
 
 def are_built() -> bool:

@@ -15,10 +15,8 @@ from text import tokens as tokens_text
 from text import training as training_text
 
 from data import lessons, recorded, studies
-from data.bounds import bounds_of
 from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.sketches import BATCH_SIZES
-from rlcorr import PRESETS
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures.training import MOST_RUNS
 from rlcorr.gradients import report
@@ -77,7 +75,7 @@ def run(key: str) -> Read:
 
     def read(text: str, values: Values) -> str:
         all_runs = recorded.all_runs()
-        usual = recorded.NEWEST if key == "run" else recorded.ANOTHER
+        usual = recorded.USUAL_RUN if key == "run" else recorded.ANOTHER
         if text in (usual, *all_runs) or not all_runs:
             return text if all_runs else usual
         raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, key: None}, key)}.")
@@ -269,10 +267,6 @@ def bound(key: str) -> Read:
     return read
 
 
-(START,) = bounds_of(PRESETS[start.PLAYED_PRESET].config)
-"""The bound of the moving picture of Start."""
-
-
 def lab(key: str) -> Read:
     """Read a setting of the Lab. `Experiment` says what it may be."""
     usual = lab_text.FIELDS[key]
@@ -294,7 +288,7 @@ def lab(key: str) -> Read:
 
 
 def start_bound(text: str, _: Values) -> float:
-    return number("start_bound", text, START.value, START.low, START.high)
+    return number("start_bound", text, start.USUAL, start.LOW, start.HIGH)
 
 
 def listed(key: str, allowed: Collection[float], usual: float) -> Read:

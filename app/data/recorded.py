@@ -23,7 +23,7 @@ sketch of the gradient shows which threshold is best."""
 Stamp = tuple[int, int]
 """(mtime_ns, size) of a file, which changes with the file; (0, 0) if there is none."""
 
-NEWEST, LATEST, ANOTHER = "newest", "latest", "another"
+USUAL_RUN, LATEST, ANOTHER = "example", "latest", "another"
 """The run, the step and run B that are shown if nobody has picked one."""
 
 
@@ -67,14 +67,11 @@ def has_steps(run: Path) -> bool:
 def default_run(paths: dict[str, Path], view: str = "start") -> str:
     """Return the slug of the run that a view shows if nobody has picked one.
 
-    It is the newest local run that has a step; without one, an example or the first recorded run. Gradient and KL
-    losses consider only runs with a sketch of the gradient, if there are any.
+    It is an example, or the first recorded run: what an address without a run shows is the same on every machine.
+    Gradient and KL losses consider only runs with a sketch of the gradient, if there are any.
     """
     if view in ("gradient", "kl"):
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
-    local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and has_steps(path)]
-    if local:
-        return local[0]
     # On Compare, rules that reject answers keep nothing of the example of the other views.
     example = SKETCHED_EXAMPLE if view in ("gradient", "kl", "compare") else EXAMPLE
     return example if example in paths else next(iter(paths))

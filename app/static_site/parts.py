@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
-from components.live_part import LiveContent, Picture, Slider, Words, part_data
+from components.live_part import LiveContent, Picture, Slider, part_data
 from components.markdown import plain_text
 from data.bounds import Bound
 from text import phrases
@@ -25,7 +25,7 @@ CURVES, EVERY, CURVE_DIGITS = ("shares_over", "mismatch_over"), 3, 3
 NO_LINE = {
     "type": "line", "xref": "paper", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 0,
     "line": {"color": "black", "dash": "solid", "width": 0},
-    "label": {"text": "", "font": {"size": 11}, "textposition": "end", "textangle": 0, "xanchor": "left",
+    "label": {"text": "", "font": {"size": 12}, "textposition": "end", "textangle": 0, "xanchor": "left",
               "yanchor": "top", "padding": 3},
 }  # fmt: skip
 """A line that is not seen, with all keys that a line of a strip can have. 3 is Plotly's usual padding."""
@@ -39,12 +39,9 @@ LONG = 40
 SHARED = "~shared"
 
 
-def bound_slider(b: Bound, values: Sequence[float], plays_to: float | None = None) -> Slider:
+def bound_slider(b: Bound, values: Sequence[float]) -> Slider:
     """Return a slider of these values. A typed number goes to the nearest of them."""
-    return Slider(
-        b.key, b.label, values, b.value, generation=0, exact=(min(values), max(values)),
-        plays_to=plays_to, help=b.help,
-    )  # fmt: skip
+    return Slider(b.key, b.label, values, b.value, generation=0, exact=(min(values), max(values)), help=b.help)
 
 
 def with_part(
@@ -57,7 +54,7 @@ def with_part(
     data = part(sliders, content, source, resets)
     for picture in (picture for row in data["rows"] for picture in row):
         moves = strip.about["pictures"].get(picture["key"], {"bars": {}, "cells": False})
-        for trace in picture["figure"]["data"] if "figure" in picture else ():
+        for trace in picture["figure"]["data"]:
             if trace["type"] == "bar" and trace["name"] in moves["bars"]:
                 del trace["y"]
             elif trace["type"] == "heatmap" and moves["cells"]:
@@ -114,10 +111,8 @@ def part(sliders: Sequence[Slider], content: LiveContent, source: str, resets: M
     return data | {"rows": rows}
 
 
-def _small(picture: dict[str, Any], shown: Picture | Words) -> dict[str, Any]:
+def _small(picture: dict[str, Any], shown: Picture) -> dict[str, Any]:
     """Return a picture with a rounded figure, and its text alternative in two parts: many pictures have the first."""
-    if isinstance(shown, Words):
-        return picture
     figure = rounded(json.loads(picture["figure"]))
     for trace in figure["data"] if picture["key"] in CURVES else ():
         for axis in ("x", "y"):

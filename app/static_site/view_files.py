@@ -11,7 +11,7 @@ from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Sli
 from components.markdown import inline, plain_text
 from controls import strips
 from data import corrections, recorded, sketches, studies
-from data.bounds import Bound, bounds_of, slider_values_of, useful_slider_values
+from data.bounds import Bound, bounds_of, slider_values_of
 from data.kl_example import LOSSES
 from data.names import arm_title
 from data.reading import USUAL_BATCH
@@ -39,6 +39,7 @@ from rlcorr.figures import gradients, mismatch
 from rlcorr.figures.study import differences, study_curves
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sweep import GradientSweep
+from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.packing import Package, PictureStrip
 from rlcorr.systems.export import SYSTEMS, exports
@@ -46,9 +47,6 @@ from static_site import parts
 
 COUNT, COUNT_OF_OTHERS = 61, 41
 """Numbers of values of a preset's first slider and of its others. Each preset and run has a file per slider."""
-COUNT_OF_START = 301
-TIGHTEST = 1e-4
-"""The tightest threshold of the first page. No answer of its run has a lower k3, so it rejects everything."""
 DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
 WHOLE = ""
 """Key of the file with the whole bench; other keys are those of bounds."""
@@ -143,17 +141,13 @@ def _exported(preset: str, configs: list[CorrectionConfig]) -> dict[str, list[st
     return systems
 
 
-def start_package(run: Path, step: int) -> Package:
-    """Return the moving picture of the first page, as on the app's."""
-    record, config = recorded.step(run, step), PRESETS[start_text.PLAYED_PRESET].config
-    identity, (b,), batch = corrections.identity(run, step), bounds_of(config), record.batch
-    loosest = useful_slider_values([(identity, batch)], config, b, b.value)[-1]
-    values = slider_values_of(replace(b, low=TIGHTEST, high=loosest), b.value, COUNT_OF_START)
-    content = start_page.start_content(batch, config, start_page.first_answers(record))
-    strip = start_page.start_strip(batch, config, b, values)
-    plays_to = min(values, key=lambda value: abs(value - start_text.PLAYED_TO))
-    slider = replace(parts.bound_slider(b, values, plays_to), label=start_text.MOVING_LABEL)
-    return parts.with_part(strip, content, [slider], recorded.source(run, step))
+def start_package(run: Path, record: StepRecord, fix: str) -> Package:
+    """Return the tiles of the first page under one of its corrections, with the strip of their slider."""
+    sliders, content = start_page.part(record, fix, start_text.USUAL)
+    source = recorded.source(run, record.step)
+    if not sliders:
+        return Package({}, {"part": parts.part([], content, source, {})})
+    return parts.with_part(start_page.strip(record, fix), content, sliders, source, resets={})
 
 
 def mismatch_package(run: Path, step: int) -> Package:

@@ -98,7 +98,7 @@ def swatches(colours: dict[str, str]) -> str:
         f"{html.escape(name)}</span>"
         for name, colour in colours.items()
     )
-    return f"<div style='font-size:0.85rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"
+    return f"<div style='font-size:0.875rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"
 
 
 def with_tooltip(cell: str, meanings: Mapping[str, str]) -> str:

@@ -49,7 +49,7 @@ OPEN_PRESET = "Open it in the bench"
 ALL = "All presets: what they do, when they hurt, and their source"
 ALL_HEADER = ["Preset", "System", "What it does", "When it hurts", "Source"]
 
-BUILD = "##### Make a link"
+BUILD = "## Make a link"
 BUILD_IS = "The link has the run, step, preset and thresholds that you have set in the other views."
 VIEW, HIDE, LARGE, MAKE = "View", "Hide", "For the projector", "Copy this link"
 HIDE_HEADER = ["In hide=", "What it hides"]

@@ -13,6 +13,15 @@ OFFERED = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items()
 DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]
 """The methods that can be drawn, and those that are if nobody picks others."""
 
+RECORDED = "{cause}: k3 is {k3}."
+"""The heading of a committed run, whose record names the cause, if the log-probs alone do not show it."""
+RECORDED_IS = "The record of this run names the cause. Choose a threshold, and see what it costs."
+WHY = "What the log-probs alone say"
+CHECKS = {
+    "Old weights?": "Sync the weights and measure. Gap gone? It was old weights.",
+    "Rounding?": "Measure with the sampler in float32, its KV cache too. Gap gone? It was the sampler's rounding.",
+}
+"""Check → how to do it, and what its result means."""
 ALSO = "Also: {sentence}"
 OLD = "Looks like old weights: about {share} of k3 comes with their age. {sentence}"
 BY_SIZE = "By its size alone: {sentence}"
@@ -50,8 +59,7 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
         *_THRESHOLD,
     ),
     "undecided": (
-        "Check first: are the weights old? Is the KV cache 8-bit? Measure once more, as described above. Then choose a "
-        "threshold, and see what it costs.",
+        "Check first, then choose a threshold, and see what it costs.",
         *_THRESHOLD,
     ),
     "old weights": (

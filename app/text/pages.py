@@ -13,36 +13,38 @@ class PageWords:
     title: str
     question: str
     before: str = ""
+    has_verdict: bool = False
+    """Whether the page's heading is its result (`sharing.verdict`). Then the question is small."""
 
 
 PAGES = {
-    "start": PageWords(
-        "Start",
-        "rlcorr · Your sampler and your trainer disagree. See how much it costs, and what fixes it.",
-    ),
+    "start": PageWords("Start", "", has_verdict=True),
     "yours": PageWords(
         "Your data",
         "What do my log-probs look like, and which thresholds fit them?",
         "Drop the log-probs of your training run here.",
     ),
-    "mismatch": PageWords("Mismatch", "What is wrong with my run?"),
-    "bench": PageWords("Correction bench", "What does this threshold throw away, and what mismatch remains?"),
+    "mismatch": PageWords("Mismatch", "What is wrong with my run?", has_verdict=True),
+    "bench": PageWords("Correction bench", "What does this threshold cost, and what does it leave?"),
     "gradient": PageWords("Gradient", "Which threshold gives the best gradient step?"),
     "kl": PageWords("KL losses", "k3 measures one KL, and as a loss it pulls towards the other."),
     "tokens": PageWords("Tokens", "Which tokens make the mismatch?"),
     "compare": PageWords("Compare", "Which of these two configs is better?"),
     "training": PageWords("Training", "Does it learn, and do sampler and trainer drift apart?"),
-    "lab": PageWords("Lab", "What does this threshold do to training?"),
+    "lab": PageWords("Lab", "What does this threshold do to training?", has_verdict=True),
     "learn": PageWords("Learn", "What do you want to understand?"),
 }
 """In the order of the navigation."""
 STUDY = "Which corrections keep training stable?"
 """The question of the study, which is a part of Training."""
 
+TAB = "{title} · rlcorr"
+"""The title of the browser's tab."""
+
 COPY = "Copy link"
 LINK = {"link": "Link to this view", "copied": "Copied", "press": "Press Ctrl+C to copy"}
 PROJECTOR = "Projector"
-PROJECTOR_HELP = "Larger type on the page and in the figures, and no captions. In a link: projector=1."
+PROJECTOR_HELP = "Larger type and pictures; no captions, and nothing at their side. In a link: projector=1."
 WRONG_PROJECTOR = "projector={got!r} is not known; using 0. Known: 0, 1."
 
 HIDEABLE = {

@@ -22,9 +22,11 @@ EXPLAIN = (
     "Other names of the sampler are engine and rollout, and of an answer response and sequence."
 )
 
+TRAINING_HERE, OPEN_RUN = "A run is training here: {run}, step {step}.", "Open it"
+
 COLOURS = (
-    "Orange: ratio above 1. Blue: ratio below 1. Green: ratio near 1, or kept. Purple: weight clipped at a threshold. "
-    "Grey: rejected. Blank: padding."
+    "Orange: ratio above 1, or a weight cut at the upper threshold. Blue: ratio below 1, or a weight cut at the lower "
+    "one. Green: kept, and your setting. Grey: rejected. Blank: padding."
 )
 
 WEIGHTS = (

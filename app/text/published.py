@@ -11,12 +11,6 @@ NAVIGATION = {
     name: PAGES[name].title for name in ("start", "yours", "mismatch", "bench", "gradient", "kl", "compare", "lab")
 }
 NAVIGATION["study"] = "Study"
-HEADING = PAGES["start"].question.replace("rlcorr · Your", "rlcorr: your")
-INTRODUCTION = (
-    "A fast engine (vLLM) writes the answers that a trainer (PyTorch) learns from, and the two give the same token "
-    "different probabilities. This page shows recorded training runs and what each published correction does. Nothing "
-    "has to be installed."
-)
 READ = "Read the lessons"
 
 
@@ -94,6 +88,7 @@ EVERY_VIEW, ONE_VIEW = "In every view", "Only in Mismatch"
 # --- what the script says ---
 
 WORDS = {
+    "APP": "In the app",
     "FROM_A_FILE": "Only the Start page works, because this page was opened as a file, and the browser lets such a "
     "page read no other files. Serve its folder, for example with python3 -m http.server, and open "
     "http://localhost:8000.",

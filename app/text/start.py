@@ -3,10 +3,57 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from text.formatting import percent
 
-INTRODUCTION = "Everything is set for you, and you cannot break anything."
-LESSONS, PAPERS, CODE = "Lessons", "Papers", "Code"
+TITLE = "Your sampler says {sampler}. Your trainer says {trainer}."
+WITHOUT = "Your sampler and your trainer disagree."
+"""The title if the run of the picture is not there."""
+MODEL = (
+    "The same weights, two programs. The sampler, with an 8-bit cache, wrote this “{token}”; the trainer, which must "
+    "learn from it, would not have."
+)
+PLAYED = "smol_kv_fp8_e5m2"
+"""The run of the picture."""
+SAMPLER, TRAINER = "sampler {share}", "trainer {share}"
+MOST_TOKENS = 10
+
+FIX = "Correction"
+NOTHING, CAP, REJECT = "nothing", "cap", "reject"
+FIXES = (NOTHING, CAP, REJECT)
+USUAL, LOW, HIGH = 2.0, 1.002, 20.0
+"""The threshold of both corrections, and its range."""
+LABELS = {CAP: "Largest weight (looser →)", REJECT: "Largest ratio that is kept (looser →)"}
+ANSWERS = {
+    NOTHING: "Without a correction the model learns this “{token}” as fully as every other token.",
+    CAP: "A token counts by its ratio trainer / sampler, at most {threshold:.3g}: {outside} of the tokens are cut.",
+    REJECT: "Left out: tokens with a ratio outside {inverse:.4g} to {threshold:.4g}, {outside} of this step's.",
+}  # fmt: skip
+
+STUDY = "smol_last_weights"
+ARMS = {"none": NOTHING, "token_cap": CAP, "fresh": "no mismatch"}
+"""Arm of the study → its name in the picture; those of corrections are options of the control."""
+GAINED = "What a cap gained"
+GAINED_IS = "New sums solved after training, weights six updates old. Ten runs each, planned before."
+NOT_TRAINED = "Rejecting tokens was not a part of this study."
+OPEN_STUDY = "The study"
+
+LESSONS, CODE, TRAIN = "Lessons", "Code", "Train a real model here"
+
+
+def answer(fix: str, token: str, threshold: float, report: Mapping[str, float]) -> str:
+    """Return a sentence about what a correction does to a step; `report` has its metrics."""
+    outside = percent(report.get("rollout_is_oob_ratio", 0.0))
+    return ANSWERS[fix].format(token=token, threshold=threshold, inverse=1 / threshold, outside=outside)
+
+
+def counted(weight: float) -> str:
+    """Return how much a token counts."""
+    return f"× {np.format_float_positional(weight, 1, fractional=False, trim='-')}" if weight else "out"
+
+
+# --- cards ---
 
 
 @dataclass(frozen=True)
@@ -25,10 +72,7 @@ class Story:
 
 HEALTHY = Story(
     title="Healthy",
-    sentence=(
-        "A real language model. The only mismatch is rounding to bfloat16: the two probabilities of an uncertain token "
-        "differ by a few percent."
-    ),
+    sentence="The only mismatch is rounding to bfloat16. The two probabilities differ by a few percent.",
     button="Open the healthy run",
     tour="healthy",
     run="smol_bf16_both",
@@ -36,7 +80,7 @@ HEALTHY = Story(
 )
 STALE = Story(
     title="Stale",
-    sentence="The same model. Weights that are six updates old wrote each batch, so the probabilities differ a lot.",
+    sentence="Weights that are six updates old wrote each batch. The probabilities differ a lot.",
     button="Open the stale run",
     tour="stale",
     run="smol_stale_6",
@@ -44,60 +88,37 @@ STALE = Story(
 )
 COLLAPSING = Story(
     title="Collapsing",
-    sentence="Weights eight steps old, a high learning rate and no correction. The reward climbs, and then falls.",
+    sentence="Weights eight steps old, a high learning rate. Without a correction the reward climbs, and then falls.",
     button="Open the training runs",
     tour="collapsing",
     run="smol_stale_6",
     preset="disabled",
 )
-"""If STUDY is not there, LONG is the third story."""
+"""If its study is not there, its card is not there."""
 LONG = Story(
     title="Adding up",
-    sentence="A coarse KV cache, and answers of four hundred tokens. Over so many tokens, small differences add up.",
+    sentence="An 8-bit cache, and answers of four hundred tokens. Over so many tokens, small differences add up.",
     button="Open the long answers",
     tour="long",
     run="long_kv_fp8_e5m2",
     preset="decoupled_seq_is",
 )
-
-PLAYED, PLAYED_PRESET, PLAYED_TO = "smol_kv_fp8_e5m2", "decoupled_k3_rs", 0.1
-"""The run and the preset of the moving picture, and the value to which its slider moves by itself."""
-MOVING = "Drag the threshold: which answers are thrown away?"
-MOVING_IS = (
-    "One training step of a real language model with a sampler that rounds coarsely. k3 measures the distance between "
-    "the two probabilities of a token. Answers whose mean k3 is above the threshold turn grey: the model does not "
-    "learn from them."
-)
-MOVING_LABEL = "Largest allowed mean k3 of an answer (verl: seq_mean_k3)"
-OPEN_MOVING = "Open it in the bench"
-SHOWN = 24
-"""Number of answers that are shown in words."""
-WORDS = "What the model wrote: the first {shown} of the {all} answers of this step"
-ANSWER = "{rejected} of {all} answers are thrown away. The rest has {kept} of the tokens."
-
-
-def answer(report: Mapping[str, float], total: int) -> str:
-    """Return a sentence about what the rule rejects of a step with this many answers."""
-    rejected = round(report["rollout_rs_seq_masked_fraction"] * total)
-    return ANSWER.format(rejected=rejected, all=total, kept=percent(report["kept_fraction"]))
-
+STORIES = (HEALTHY, STALE, LONG, COLLAPSING)
 
 DENSITY_TITLE = "Both probabilities of every token"
 DENSITY = "On the diagonal the sampler and the trainer agree."
 REWARD_TITLE = "Reward, without and with a correction"
 REWARD = "Mean over the seeds, per step. The two training runs differ only in the cap on each token's weight."
-REWARD_PRESETS = {"disabled": "no correction", "decoupled_token_is": "weights capped at 2"}
+REWARD_PRESETS = {"disabled": "no correction", "decoupled_token_is": "capped at 2"}
 """Preset of the picture → its name there."""
 LENGTH_TITLE = "Ratio of each whole answer against its length"
 LENGTH = "One point per answer. Independent noise of this size would stay inside the dotted cone."
-
-K3 = "k3 **{k3}**"
-TOUR = "A tour of {count} steps shows you around."
 MISSING = "The recorded run {run} is not here, so this story has no picture."
 
-YOURS = "Your runs"
-YOURS_ARE = "Trained on this machine, newest first."
-NONE_YET = "Nothing has been trained on this machine yet."
-TRAIN = "Train a real model here"
-ANY = "Any run"
-ANY_IS = "The run selected below, {run}, opens in every view:"
+LAB_TITLE, LAB, OPEN_LAB = (
+    "Lab", "Turn a threshold, and small policies train in front of you, in your browser.", "Open the Lab"
+)  # fmt: skip
+OWN_TITLE, OWN, OPEN_OWN = (
+    "Your run", "Log-probs of verl, TRL, SkyRL or another system. They stay on this machine.", "Drop your own file"
+)  # fmt: skip
+OWN_DROP = ".jsonl · .parquet · .npz · .pt · .safetensors"

@@ -205,11 +205,11 @@ CLASS = _tour(
     (("run", "smol_kv_fp8_e5m2"), ("preset", "decoupled_token_is")),
     Step(
         "start",
-        "Ask: how many answers come back at a threshold of 0.05? Then drag the slider to 0.05 or above.",
-        "At 0.01, 85 of the 128 answers are grey; at 0.05, 40 of them. So 45 come back. Each grey answer has a "
-        "mean k3 above the threshold, and the model does not learn from it.",
-        "[data-slider='start_bound']",
-        at_least("start_bound", 0.05),
+        "Ask: which token would the trainer not have written? Then press “reject” and drag to 1.05 or below.",
+        "The “0”. At 2, 5 % of this step's tokens are left out, and the “0” is one of them; at 1.05, 27 %. A tight "
+        "threshold throws away tokens with which nothing is wrong.",
+        "[data-slider='start_bound'], .st-key-fix",
+        at_most("start_bound", 1.05),
         (("run", "smol_kv_fp8_e5m2"),),
     ),
     Step(

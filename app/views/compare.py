@@ -99,7 +99,7 @@ def _live(
         sliders += [replace(slider, label=f"A: {slider.label}") for slider in of_slot] if name == "A" else of_slot
     content, refused = strips.content_of(partial(two_corrections, batch, b=b), a)
     heading, said = _verdict(selection, a, b, gradients)
-    st.markdown(f"##### {heading}")
+    st.markdown(f"## {heading}")
     live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST, SECOND))
     if refused:
         st.error(plain(refused))
@@ -200,7 +200,7 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
         both = ("A", titles[0], a, of_a, first.source), ("B", titles[1], b, of_b, second.source)
         for column, (name, title, batch, figure, source) in zip(st.columns(2, gap="medium"), both, strict=True):
             with column:
-                st.markdown(f"##### {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
+                st.markdown(f"## {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
                 density = cells.probability_density(batch)
                 picture(say.DENSITY_TITLE, density, key=f"density_{name}", caption=say.DENSITY, source=source)
                 picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)

@@ -26,14 +26,14 @@ def show() -> None:
     if settings["bound"] in TWO_SIDED:  # below 1 there is nothing between a threshold and its inverse
         settings["threshold"] = max(settings["threshold"], 1.0)
     lab_part(lab_data(settings, state.generation))
-    st.markdown(f"##### {say.SCENARIOS_TITLE}")
+    st.markdown(f"## {say.SCENARIOS_TITLE}")
     for start in range(0, len(say.SCENARIOS), 3):
         for column, scenario in zip(st.columns(3), say.SCENARIOS[start : start + 3], strict=False):
             with column.container(border=True):
                 st.markdown(f"**{scenario.title}**  \n{scenario.text}")
                 links(Link(say.OPEN, {"view": "lab", **query(scenario)}), key=f"lab_{scenario.title}")
     sentence, table_of_studies = carried()
-    st.markdown(f"##### {say.CLAIMS_TITLE}\n{say.CLAIMS}\n##### {say.CARRIED_TITLE}\n{plain(sentence)}")
+    st.markdown(f"## {say.CLAIMS_TITLE}\n{say.CLAIMS}\n## {say.CARRIED_TITLE}\n{plain(sentence)}")
     st.html(table_of_studies)
 
 

@@ -39,7 +39,7 @@ def _lessons() -> None:
             minutes=lesson.minutes, level=lesson.level, needs=needs, hardware=lesson.hardware
         )
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
-            st.markdown(f"##### {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
+            st.markdown(f"## {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
             st.caption(plain(facts))
 
 

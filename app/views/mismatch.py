@@ -5,8 +5,10 @@ from collections.abc import Callable
 import streamlit as st
 from components.links import Link, links
 from components.picture import picture
+from controls import sharing
 from controls.choosing import pick_several
 from controls.pickers import picked_record
+from data.names import run_title
 from data.recorded import Selection
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
@@ -16,7 +18,7 @@ from rlcorr import CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.analysis.segments import age_share, answer_lags, by_lag, by_turn, token_lags
-from rlcorr.analysis.symptoms import Symptom
+from rlcorr.analysis.symptoms import Symptom, short
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
@@ -24,6 +26,7 @@ from rlcorr.figures.canvas import Figure
 from rlcorr.foreign.missing_fields import missing
 from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
+from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 
 
@@ -37,10 +40,10 @@ def show(shown: Selection) -> None:
         lags = token_lags(batch, record.step)[batch.response_mask].unique().tolist()
     try:
         symptoms = triage(batch)
-        verdict(record, symptoms, lambda view, label: links(Link(label, {"view": view}), key="next_link"))
     except UsageError as error:
         st.error(plain(str(error)))
         return
+    _result(shown, record, symptoms)
     with st.container(horizontal=True, key="sizes"):
         for label, (name, help) in say.SIZES.items():
             if name in symptoms[0].numbers:
@@ -51,7 +54,28 @@ def show(shown: Selection) -> None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)
     _discarding(record, lags)
-    _regions(batch, shown.source)
+
+
+def _result(shown: Selection, record: StepRecord, symptoms: list[Symptom]) -> None:
+    """Show the verdict, or the cause that a committed run records, as the heading; what to do, pictures, and why."""
+    part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
+    first, *others = map(in_words, say.verdict(symptoms, part))
+    heading, details = say.headline(first)
+    pattern, title = symptoms[0].pattern, run_title(shown.slug)
+    advice, view, label = say.next_step(symptoms[0], part)
+    is_open = pattern == "undecided"
+    if is_open and shown.run.parent == runs.ROOT and title != shown.slug:
+        heading, details = say.RECORDED.format(cause=title, k3=short(symptoms[0].numbers["k3"])), first
+        advice, is_open = say.RECORDED_IS, False
+    sharing.verdict(plain(heading))
+    with st.container(horizontal=True, vertical_alignment="center", key="next"):
+        for check, result in say.CHECKS.items() if is_open else ():
+            st.popover(check).markdown(result)
+        st.markdown(advice, width="content")
+        links(Link(label, {"view": view}), key="next_link")
+    _regions(record.batch, shown.source)
+    with st.expander(say.WHY):
+        st.markdown(plain("\n\n".join([details, *others])))
 
 
 def verdict(
@@ -75,7 +99,7 @@ def verdict(
 
 def _parts(batch: TokenBatch, source: str) -> None:
     """Show how much of the gap is the engine's and how much the age of the weights."""
-    st.markdown(f"##### {say.PARTS}")
+    st.markdown(f"## {say.PARTS}")
     left, right = st.columns(2, gap="medium")
     with left:
         title, caption = say.PICTURES["parts"]
@@ -92,9 +116,9 @@ def _parts(batch: TokenBatch, source: str) -> None:
 
 def _regions(batch: TokenBatch, source: str) -> None:
     """Show the choice of methods and their pictures."""
+    left, right = st.columns(2)
     names = pick_several("methods", say.METHODS, list(say.OFFERED))
     methods = {name: say.OFFERED[name] for name in names}
-    left, right = st.columns(2)
     with left:
         title, caption = say.PICTURES["acceptance"]
         picture(title, mismatch.acceptance(batch, methods), key="acceptance", caption=caption, source=source)
@@ -139,7 +163,7 @@ def _discarding(record: StepRecord, lags: list[int]) -> None:
             kept, length = left.kept, say.relative(left.length)
             reward = reward if left.reward is None else say.difference(left.reward)
         rows.append([name, percent(kept), length, reward])
-    st.markdown(f"##### {say.DISCARDING}")
+    st.markdown(f"## {say.DISCARDING}")
     st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
     st.caption(say.DISCARDING_IS)
 

@@ -1,106 +1,197 @@
-"""The Start page: three training runs on one screen, each with a picture and a button that opens it in a view."""
+"""The Start page: one sentence of a real model and what a correction does to it, what it gained, and cards."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import cycle
 from pathlib import Path
 
+import numpy as np
 import state
 import streamlit as st
+from components.hero import Tile, ends, tiles
 from components.links import Link, links
-from components.live_part import ANSWER, LiveContent, Slider, Words, live_part
+from components.live_part import ANSWER, LiveContent, Note, Slider, live_part
 from components.offers import offer
 from components.picture import picture
 from controls import strips
-from controls.sharing import view_links
+from controls.choosing import buttons
+from controls.sharing import verdict
 from data import corrections, lessons, recorded, studies
-from data.bounds import Bound, bounds_of, useful_slider_values, with_bounds
-from data.names import run_title
 from data.recorded import Selection
-from text import learn as learn_text
 from text import phrases
 from text import start as say
-from text.formatting import plain
-from text.pages import PAGES
+from text.formatting import percent, plain
 from text.tours import STUDY, TOURS
-from views import bench
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch
+from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.regions import SEQUENCE_METHODS
-from rlcorr.analysis.symptoms import short
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, mismatch, study
-from rlcorr.figures.fates import token_fates
-from rlcorr.measuring.metrics import describe
+from rlcorr.figures.canvas import Figure
 from rlcorr.records import runs
-from rlcorr.records.study import study_path
+from rlcorr.records.study import last_accuracies, study_path
 from rlcorr.records.token_texts import END, NEW_LINE, pieces
-from rlcorr.strips.packing import Package, PictureStrip, arrays_of, pack
-from rlcorr.strips.strip import strip, token_cells
+from rlcorr.strips.packing import Package, pack
+from rlcorr.strips.slider_scale import slider_scale
 from rlcorr.teaching.code_address import public_address
 
-KEY = "start_bound"
-HEIGHT, PLAYED_HEIGHT = 215, 160
-"""Pixels of the picture of a story, so that three stories fit on one screen, and of the one that moves."""
-WORDS, STATISTIC = "words", "statistic"
+KEY, HERO = "start_bound", "hero"
+VALUES = slider_scale(say.LOW, say.HIGH, of_ratio=True, count=121, also=(say.USUAL,))
+HEIGHT = 170
+"""Pixels of the picture of a card."""
 
 
 def show(paths: dict[str, Path], shown: Selection | None) -> None:
     if shown is None:
         return
     if say.PLAYED in paths:
-        _played(paths[say.PLAYED])
+        _hero(paths[say.PLAYED])
     else:
-        _links()
-    stories = (say.HEALTHY, say.STALE, say.COLLAPSING if study_path(STUDY).is_file() else say.LONG)
-    for column, story in zip(st.columns(3, gap="medium", border=True), stories, strict=True):
-        with column:
+        verdict(say.WITHOUT)
+    st.markdown(f"## {phrases.WHAT_IS_THIS}\n{phrases.EXPLAIN}")
+    stories = [story for story in say.STORIES if story != say.COLLAPSING or study_path(STUDY).is_file()]
+    columns = cycle(st.columns(3, gap="medium"))
+    for story in stories:
+        with next(columns), st.container(border=True, key=f"story_{story.title}"):
             _story(story, paths)
+    with next(columns), st.container(border=True):
+        st.html("<div class='rl-drop' aria-hidden='true'>▶</div>")
+        st.markdown(f"### {say.LAB_TITLE}\n{say.LAB}")
+        links(Link(say.OPEN_LAB, {"view": "lab"}), key="open_lab")
+    with next(columns), st.container(border=True):
+        st.html(f"<div class='rl-drop'>{say.OWN_DROP}</div>")
+        st.markdown(f"### {say.OWN_TITLE}\n{say.OWN}")
+        links(Link(say.OPEN_OWN, {"view": "yours"}), key="open_yours")
+    _more(paths)
+
+
+def _more(paths: dict[str, Path]) -> None:
+    """Show links to the lessons, to training and to the newest runs of this machine."""
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
-    st.markdown(f"##### {say.YOURS}")
-    st.caption(say.YOURS_ARE if local else say.NONE_YET)
-    opened = [Link(slug, {"view": "training", "run": slug}) for slug in local]
-    links(*opened, Link(say.TRAIN, {"view": "training", "part": "Train"}), key="your_runs")
-    st.markdown(f"##### {say.ANY}")
-    st.markdown(say.ANY_IS.format(run=f"**{plain(run_title(shown.slug))}**"))
-    view_links([name for name in PAGES if name != "start"], key="any_view")
+    shown = [Link(say.LESSONS, {"view": "learn"}), Link(say.TRAIN, {"view": "training", "part": "Train"})]
+    if (code := public_address(lessons.LESSONS.parent)) is not None:
+        shown.append(Link(say.CODE, address=code))
+    links(*shown, *(Link(slug, {"view": "training", "run": slug}) for slug in local), key="start_more")
 
 
-def _links(heading: str = "", query: Mapping[str, str] | None = None) -> None:
-    """Show a heading, and next to it links to the lessons, the papers, and the code if its address is known.
+# --- one sentence, token by token ---
 
-    With a query there is a link to the bench, too.
-    """
-    with st.container(key="start_links", horizontal=True, vertical_alignment="center"):
-        st.markdown(f"##### {heading}" if heading else say.INTRODUCTION, width="stretch")
-        shown = [Link(say.OPEN_MOVING, {"view": "bench", **query})] if query is not None else []
-        shown += [Link(say.LESSONS, {"view": "learn"}), Link(say.PAPERS, {"view": "learn", "learn": learn_text.SHEET})]
-        if (code := public_address(lessons.LESSONS.parent)) is not None:
-            shown.append(Link(say.CODE, address=code))
-        links(*shown, key="start_links_row")
+
+def _hero(run: Path) -> None:
+    """Show the sentence with the largest gap of the last step, under the correction that is chosen."""
+    record = _newest(run)
+    title, model = said(record)
+    verdict(title)
+    left, right = st.columns([5, 2], gap="medium")
+    with left:
+        with st.container(horizontal=True, vertical_alignment="center", key="start_model"):
+            st.markdown(model, width="stretch")
+            fix = buttons("fix", say.FIX, say.FIXES, hide_label=True)
+        with st.container(key="start"):
+            threshold = min(VALUES, key=lambda value: abs(value - state.get(KEY)))
+            sliders, content = part(record, fix, threshold)
+            version = repr((corrections.identity(run, record.step), fix))
+            offered = [
+                replace(
+                    slider, generation=state.generation(KEY),
+                    strip=offer("strips", KEY, lambda: pack(strip(record, fix)), version=version),
+                )
+                for slider in sliders
+            ]  # fmt: skip
+            live_part(offered, content, source=recorded.source(run, record.step), resets={})
+    with right:
+        if study_path(say.STUDY).is_file():
+            st.markdown(f"## {say.GAINED}")
+            st.html(gained(fix))
+            st.markdown(f"{say.GAINED_IS} {say.NOT_TRAINED if fix == say.REJECT else ''}")
+            to = {"view": "training", "part": "Study", "study": say.STUDY}
+            links(Link(say.OPEN_STUDY, to), key="open_study")
+
+
+def gap_of(batch: TokenBatch) -> tuple[int, int]:
+    """Return row and column of the token with the largest gap."""
+    rollout, old = batch.rollout_log_probs, batch.tensors()["old_log_probs"]
+    sizes = (old - rollout).abs().masked_fill(~batch.response_mask, 0.0)
+    row, column = np.unravel_index(int(sizes.argmax()), sizes.shape)
+    return int(row), int(column)
+
+
+def said(record: runs.StepRecord) -> tuple[str, str]:
+    """Return the title and the sentence about the token with the largest gap, in Markdown."""
+    tokens, _ = sentence(record, CorrectionConfig())
+    gap = tokens[-1]
+    title = say.TITLE.format(sampler=_share(gap.sampler), trainer=_share(gap.trainer))
+    return title, say.MODEL.format(token=plain(gap.text.strip()))
+
+
+def sentence(record: runs.StepRecord, config: CorrectionConfig) -> tuple[list[Tile], dict[str, float]]:
+    """Return the tokens up to the one with the largest gap, and the metrics of the correction on the whole step."""
+    batch, (row, column) = record.batch, gap_of(record.batch)
+    result, report = corrections.corrected(batch, config)
+    weights = result.weights * result.keep_mask
+    shown = slice(max(0, column + 1 - say.MOST_TOKENS), column + 1)
+    columns = (batch.rollout_log_probs.exp(), batch.tensors()["old_log_probs"].exp(), weights)
+    texts = [text.replace(NEW_LINE, " ").replace(END, "") for text in pieces(record)[row][shown]]
+    of_tokens = zip(texts, *(of[row, shown].tolist() for of in columns), strict=True)
+    return [Tile(*of_token) for of_token in of_tokens], report
+
+
+def part(record: runs.StepRecord, fix: str, threshold: float) -> tuple[list[Slider], LiveContent]:
+    """Return the sliders of a correction, without their strip, and the content for this threshold."""
+    sliders = [Slider(KEY, say.LABELS[fix], VALUES, threshold, generation=0)] if fix in say.LABELS else []
+    tokens, report = sentence(record, config_of(fix, threshold))
+    gap = tokens[-1]
+    names = say.SAMPLER.format(share=_share(gap.sampler)), say.TRAINER.format(share=_share(gap.trainer))
+    shown = tiles(tokens, len(tokens) - 1, names, [say.counted(token.weight) for token in tokens])
+    texts = {ANSWER: say.answer(fix, gap.text.strip(), threshold, report)}
+    return sliders, LiveContent({}, [], texts=texts, tables={HERO: shown}, notes=[Note("", HERO)])
+
+
+def strip(record: runs.StepRecord, fix: str) -> Package:
+    """Return what the slider of a correction changes."""
+    return strips.package_contents([part(record, fix, threshold)[1] for threshold in VALUES])
+
+
+def config_of(fix: str, threshold: float) -> CorrectionConfig:
+    """Return the correction: the ratio as weight, with a cap, or without the tokens outside a band."""
+    if fix == say.NOTHING:
+        return CorrectionConfig()
+    lower, mode = (None, "truncate") if fix == say.CAP else (1 / threshold, "mask")
+    return CorrectionConfig(
+        rollout_is="token", rollout_is_threshold=threshold, rollout_is_threshold_lower=lower, rollout_is_mode=mode
+    )
+
+
+def gained(fix: str) -> str:
+    """Return how the runs of the planned study ended, as HTML."""
+    accuracies = last_accuracies(studies.table(say.STUDY).rows)
+    arms = {name: [*accuracies[arm].values()] for arm, name in say.ARMS.items()}
+    return ends(arms, fix, max(max(shares) for shares in arms.values()))
+
+
+def _share(share: float) -> str:
+    """Return a probability for a title: two digits, and two decimals if it is small."""
+    return f"{100 * share:.0f} %" if share >= 0.01 else percent(share)
+
+
+# --- cards ---
 
 
 def _story(story: say.Story, paths: dict[str, Path]) -> None:
-    with st.container(key=f"story_{story.title}", horizontal=True, vertical_alignment="center"):
-        st.markdown(f"##### {story.title}", width="stretch")
-        if story.run in paths:
-            first = TOURS[story.tour].steps[0]
-            to = {**dict(first.query), "view": first.view, "tour": story.tour}
-            links(Link(story.button, to), key=f"open_{story.tour}")
-    st.markdown(story.sentence)
-    if story.run not in paths:
+    if story.run in paths:
+        try:
+            _picture(story, paths[story.run])
+        except UsageError as error:
+            st.error(plain(str(error)))
+    else:
         st.info(plain(say.MISSING.format(run=story.run)))
-        return
-    st.caption(say.TOUR.format(count=len(TOURS[story.tour].steps)))
-    try:
-        _picture(story, paths[story.run])
-    except UsageError as error:
-        st.error(plain(str(error)))
+    st.markdown(f"### {story.title}\n{story.sentence}")
+    if story.run in paths:
+        first = TOURS[story.tour].steps[0]
+        to = {**dict(first.query), "view": first.view, "tour": story.tour}
+        links(Link(story.button, to), key=f"open_{story.tour}")
 
 
 def _picture(story: say.Story, run: Path) -> None:
-    """Show the picture of a story, and k3 below it if the picture is of one step."""
-    batch = None
     if story == say.COLLAPSING:
         table = studies.table(STUDY)
         rows = [row | {"preset": say.REWARD_PRESETS.get(row["preset"], row["preset"])} for row in table.rows]
@@ -108,16 +199,19 @@ def _picture(story: say.Story, run: Path) -> None:
         title, caption, source = say.REWARD_TITLE, say.REWARD, table.source
     else:
         record = _newest(run)
-        batch, source = record.batch, recorded.source(run, record.step)
+        source = recorded.source(run, record.step)
         if story == say.LONG:
-            title, figure, caption = say.LENGTH_TITLE, mismatch.by_length(batch, SEQUENCE_METHODS), say.LENGTH
+            title, figure, caption = say.LENGTH_TITLE, mismatch.by_length(record.batch, SEQUENCE_METHODS), say.LENGTH
         else:
-            title, figure, caption = say.DENSITY_TITLE, cells.probability_density(batch), say.DENSITY
-    figure.layout.height = HEIGHT
-    picture(title, figure, key=f"picture_{story.title}", caption=caption, source=source)
-    if batch is not None:
-        k3 = short(corrections.corrected(batch, corrections.NO_CORRECTION)[1]["k3_kl"])
-        st.markdown(say.K3.format(k3=k3), help=plain(describe("k3_kl")), width="content")
+            title, figure, caption = say.DENSITY_TITLE, cells.probability_density(record.batch), say.DENSITY
+    picture(title, _bare(figure), key=f"picture_{story.title}", caption=caption, source=source, is_named=False)
+
+
+def _bare(figure: Figure) -> Figure:
+    """Return the figure as the picture of a card: without axes and legend."""
+    margin = dict.fromkeys("lrtb", 4)
+    figure.update_layout(showlegend=False, height=HEIGHT, margin=margin, xaxis_visible=False, yaxis_visible=False)
+    return figure.update_layout(yaxis_scaleanchor=None)  # a square would leave half of the card empty
 
 
 def _newest(run: Path) -> runs.StepRecord:
@@ -125,59 +219,3 @@ def _newest(run: Path) -> runs.StepRecord:
     if step is None:
         raise runs.DamagedFile(" ".join([*problems, phrases.NO_STEPS]))
     return recorded.step(run, step)
-
-
-# --- the picture that moves ---
-
-
-def _played(run: Path) -> None:
-    """Show one bound on one step; its slider moves by itself, once."""
-    record, config = _newest(run), PRESETS[say.PLAYED_PRESET].config
-    batch, texts, identity = record.batch, first_answers(record), corrections.identity(run, record.step)
-    (b,) = bounds_of(config)
-    value = b.within(state.get(KEY))
-    slider_values = useful_slider_values([(identity, batch)], config, b, value)
-    strip_key, make = strips.of_bounds(identity, partial(start_strip, batch))(config, b, slider_values)
-    slider = Slider(
-        KEY, say.MOVING_LABEL, slider_values, value, generation=state.generation(KEY),
-        strip=offer("strips", KEY, lambda: pack(make()), version=strip_key),
-        plays_to=min(slider_values, key=lambda other: abs(other - say.PLAYED_TO)),
-    )  # fmt: skip
-    query = {"run": say.PLAYED, "preset": say.PLAYED_PRESET}
-    _links(say.MOVING, query | ({} if value == b.value else {b.key: f"{value:.12g}"}))
-    st.markdown(say.MOVING_IS)
-    with st.container(key="start"):
-        content = start_content(batch, with_bounds(config, {b.id: value}), texts)
-        live_part([slider], content, source=recorded.source(run, record.step), resets={})
-
-
-def first_answers(record: runs.StepRecord) -> list[list[str]]:
-    """Return the texts of the tokens of the first answers. An end token is an empty text."""
-    return [[text.replace(NEW_LINE, " ").replace(END, "") for text in row] for row in pieces(record)[: say.SHOWN]]
-
-
-def start_content(batch: TokenBatch, config: CorrectionConfig, texts: Sequence[Sequence[str]]) -> LiveContent:
-    """Return the live part of the Start page: the first answers of a step in words, and the statistic of one rule.
-
-    `texts` has the texts of the tokens of these answers. Raises `UsageError` if the correction does.
-    """
-    result, report = corrections.corrected(batch, config)
-    statistic = replace(bench.pictures_of(batch, result, config)[STATISTIC], caption="")
-    statistic.figure.layout.height = PLAYED_HEIGHT
-    fates = token_fates(batch, result, config)
-    total = len(batch.response_mask)
-    fates_of_texts = [fates[row, : len(tokens)].tolist() for row, tokens in enumerate(texts)]
-    words = Words(texts, fates_of_texts, say.WORDS.format(shown=len(texts), all=total), "")
-    return LiveContent({}, [{WORDS: words, STATISTIC: statistic}], texts={ANSWER: say.answer(report, total)})
-
-
-def start_strip(batch: TokenBatch, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:
-    """Return what changes in `start_content`, for every value of the slider of this bound of the first rule."""
-    bound_strip = strip(batch, config, slider_values, b.id)
-    pictures = {WORDS: PictureStrip(cells=True)}
-    if bound_strip.statistic is not None:
-        pictures[STATISTIC] = strips.histogram(STATISTIC, bound_strip.statistic)
-    reports, total = strips.reports(batch, config, bound_strip), len(batch.response_mask)
-    texts = {ANSWER: [say.answer(one, total) for one in reports]}
-    arrays = arrays_of(bound_strip) | token_cells(batch, config, slider_values, b.id).arrays()
-    return strips.package(arrays, [{}] * len(slider_values), texts, pictures)

@@ -165,4 +165,4 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
         return
     row, column = furthest
     q, p = (float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch)))
-    st.markdown(f"##### {say.answer(share, texts[row][column], row, column, q, p)}")
+    st.markdown(f"## {say.answer(share, texts[row][column], row, column, q, p)}")

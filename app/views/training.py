@@ -66,7 +66,7 @@ def _runs(selection: Selection) -> None:
     """Show a sentence about the course of reward and mismatch, the curves, and links to the step."""
     rows = recorded.metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
-    st.markdown(f"##### {plain(say.course(len(rows), ends))}")
+    st.markdown(f"## {plain(say.course(len(rows), ends))}")
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     manifest = None
@@ -213,7 +213,7 @@ def _decisions(shown: Study, result: studies.StudyTable) -> None:
     titled = partial(arm_title, shown)
     arms = len(result.outcomes)
     heading, lines = say_study.study_said(shown, result.planned, result.against_nothing, titled, arms)
-    st.markdown(f"##### {heading}")
+    st.markdown(f"## {heading}")
     shows = partial(picture, source=result.source)
     for key, one in endpoint_pictures(shown, result).items():
         shows(one.title, one.figure, key=key, caption=one.caption)
@@ -328,7 +328,7 @@ def _train() -> None:
         elif not launch.in_progress():
             st.caption(say.LIVE_HELP)
             with st.container(border=True, key="real_model"):
-                st.markdown(f"##### {say.REAL}")
+                st.markdown(f"## {say.REAL}")
                 megabytes = real_model_megabytes()
                 fetch = say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED
                 st.markdown(plain(say.REAL_IS + fetch))
@@ -339,7 +339,7 @@ def _train() -> None:
                     on_click=_start,
                     args=(real_model_options(), "smollm2"),
                 )
-            st.markdown(f"##### {say.CHOOSE}")
+            st.markdown(f"## {say.CHOOSE}")
             _form()
 
 

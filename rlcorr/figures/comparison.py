@@ -12,7 +12,6 @@ from rlcorr.figures.canvas import (
     KEPT,
     REJECTED,
     Figure,
-    fade,
     figure,
     tail_curve,
 )
@@ -34,7 +33,7 @@ def mask_map(
     a_drops, b_drops = (_may_drop(config) for config in configs)
     is_possible = (True, a_drops and b_drops, b_drops, a_drops)
     possible = [name for name, may_be in zip(SHARED[1:], is_possible, strict=True) if may_be]
-    return token_map("shared", codes, SHARED[1:], (fade(KEPT, 0.3), REJECTED, *COLOURS.values()), possible)
+    return token_map("shared", codes, SHARED[1:], (KEPT, REJECTED, *COLOURS.values()), possible)
 
 
 def _may_drop(config: CorrectionConfig) -> bool:

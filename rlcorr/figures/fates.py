@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import span_of
-from rlcorr.figures.canvas import CUT, KEPT, REJECTED, Figure, fade
+from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure
 from rlcorr.figures.cells import token_map
 from rlcorr.types import CorrectionResult, TokenBatch
 
@@ -40,7 +40,7 @@ def fate_mask(fates: np.ndarray, config: CorrectionConfig) -> Figure:
         bool(config.rollout_rs),
     )
     possible = [fate for fate, may_be in zip(FATES[1:], is_possible, strict=True) if may_be]
-    return token_map("fate", fates, FATES[1:], (fade(KEPT, 0.3), fade(CUT, 0.5), CUT, REJECTED), possible)
+    return token_map("fate", fates, FATES[1:], (KEPT, COOL, WARM, REJECTED), possible)
 
 
 def shades(batch: TokenBatch, result: CorrectionResult) -> tuple[Tensor, float]:

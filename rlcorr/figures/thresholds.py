@@ -8,12 +8,12 @@ from torch import Tensor
 
 from rlcorr.analysis.bound_curve import BoundCurve
 from rlcorr.figures.axes import power_axis, threshold_scale
-from rlcorr.figures.canvas import ACROSS, CUT, KEPT, REJECTED, Figure, Part, figure, line, vertical_line
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM, Figure, Part, figure, line, vertical_line
 
 SHARES = {
     "kept tokens": ("kept_fraction", KEPT),
     "effective sample size": ("trained_eff_sample_size", ACROSS[2]),
-    "weights clipped": ("rollout_is_oob_ratio", CUT),
+    "weights clipped": ("rollout_is_oob_ratio", WARM),
 }
 """Name on the page → metric, colour."""
 

@@ -195,8 +195,8 @@ def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.
     assert "step 40 · Cap each token's weight at 2 | stale_4 · " in sketched
 
 
-def test_the_page_of_a_run_says_what_it_has_and_follows_the_newest(root: Path) -> None:
-    """Without a run; with one; with a newer one, once it has a step; and when that has gone quiet."""
+def test_the_page_of_a_run_says_what_it_has_and_stays(root: Path) -> None:
+    """Without a run; with one; with a newer one, which is opened by name; and when that has gone quiet."""
     text = said(open_app())
     assert f"No runs yet in {root}" in text
     assert "python -m rlcorr train" in text
@@ -208,11 +208,12 @@ def test_the_page_of_a_run_says_what_it_has_and_follows_the_newest(root: Path) -
     assert "Every file agrees with its hash. Readable: 2 of 2 steps, 2 rows of metrics." in said(at)
     assert "no step yet" in said(open_app(BENCH, run="mine"))
     add_step(run, make_record(0))
-    assert line_and_state(open_app()).startswith("mine · step 0 | 1 step recorded · running")
+    assert line_and_state(open_app()) == "alpha · step 1 | 2 steps recorded · complete"  # none takes over by itself
+    assert line_and_state(open_app(run="mine")).startswith("mine · step 0 | 1 step recorded · running")
     long_ago = time.time() - 300
     for path in (run / "manifest.json", run / "metrics.jsonl", run / "steps"):
         os.utime(path, (long_ago, long_ago))
-    assert "stopped without finishing" in said(open_app())
+    assert "stopped without finishing" in said(open_app(run="mine"))
 
 
 @pytest.mark.parametrize("view", [RUN, BENCH])

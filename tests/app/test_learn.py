@@ -37,7 +37,7 @@ def test_the_lessons_are_those_of_the_index(root: Path) -> None:
     index = tomllib.loads((PROJECT / "lessons" / "index.toml").read_text(encoding="utf-8"))
     assert index
     for slug, lesson in index.items():
-        assert f"##### {slug[:2]} · {lesson['title']}\n{lesson['claim']}" in said(at)
+        assert f"## {slug[:2]} · {lesson['title']}\n{lesson['claim']}" in said(at)
         assert f"{lesson['minutes']} minutes · {lesson['level']}" in said(at)
         assert (PROJECT / "lessons" / f"{slug}.ipynb").is_file()
     assert "`make site`" in said(at)

@@ -1,6 +1,7 @@
 """The mismatch view's script: it opens on every run and says what the library says."""
 
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -25,6 +26,11 @@ __all__ = ["committed", "one_scan", "root"]  # fixtures
 VIEW = "views/mismatch.py"
 
 
+def run_titles() -> dict[str, str]:
+    index = tomllib.loads((runs.ROOT / "index.toml").read_text(encoding="utf-8"))
+    return {slug: entry["title"] for slug, entry in index.items() if "title" in entry}
+
+
 def in_words(symptom: Symptom) -> str:
     """Return its sentence as the page writes it: the library's engine is the sampler there."""
     return symptom.sentence.replace("an engine", "a sampler").replace("engine", "sampler")
@@ -35,7 +41,9 @@ def test_the_headline_is_the_librarys(root: Path) -> None:
     (finding,) = triage(runs.read_step(run, 0).batch)
     at = open_app(VIEW)
     headings = [part.value.translate(str.maketrans({"\\": "", "\n": " ", "\u00a0": " "})) for part in at.markdown]
-    assert f"##### {in_words(finding)}" in headings
+    heading, _, details = in_words(finding).partition(". ")
+    assert f"# {heading}." in headings
+    assert details in headings
     numbers = shown(at)
     assert numbers["k3"] == f"{finding.numbers['k3']:.4g}"
     assert numbers["Mean e^|Δ|"] == f"{finding.numbers['mult_error']:.4g}"
@@ -67,13 +75,16 @@ def test_the_next_step_follows_the_verdict() -> None:
     assert set(say.NEXT) == set(get_args(Pattern))
     assert {view for _, view, _ in say.NEXT.values()} <= set(PAGES)
     for slug, advice, label in (
-        ("stale_4", "Then choose a threshold", "Choose a threshold"),
+        ("stale_4", "Choose a threshold, and see what it costs", "Choose a threshold"),
         ("stale_head", "are the rows of the output head the same on both sides?", "See the tokens"),
     ):
         at = open_app(VIEW, run=slug)
         text = said(at).replace("\n", " ")
         verdict = in_words(triage(runs.read_step(runs.ROOT / slug, runs.list_steps(runs.ROOT / slug)[-1]).batch)[0])
-        assert text.index(verdict) < text.index(advice)
+        assert all(sentence in text for sentence in verdict.split(". ", 1))
+        assert advice in text
+        recorded = f"# {run_titles()[slug]}: k3 is "  # its record names the cause, which the log-probs do not show
+        assert (recorded in text) == (slug == "stale_4")
         (link,) = [link for link in links(at) if link["label"] == label]
         assert f"run={slug}" in link["href"]
 
@@ -93,7 +104,7 @@ def test_a_gap_that_comes_with_the_age_of_the_weights_is_no_rounding(root: Path)
     aged = whole.batch.replace(**tensors, policy_versions=ages, advantages=torch.zeros_like(d))
     add_step(run, replace(whole, batch=aged))
     text = said(open_app(VIEW, run="alpha")).replace("−", "-").replace("\N{NO-BREAK SPACE}", " ")
-    assert "##### Looks like old weights: about 92 % of k3 comes with their age." in text
+    assert "# Looks like old weights: about 92 % of k3 comes with their age." in text
     assert "k3 is 5e-5 on the 200 tokens of weights 0 updates old, and 6.5e-4 on all." in text
     assert "By its size alone: Looks like precision" in text
     assert "older weights make 92 % of k3" in text

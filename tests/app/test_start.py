@@ -1,7 +1,8 @@
-"""The Start page: three stories that open the right view in the right state, local runs, and old links."""
+"""The Start page: one sentence under a correction, cards that open the right view in the right state, local runs."""
 
+import math
+import re
 import shutil
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,12 @@ from app_pages import (
     root,
     said,
     widget,
-    words,
 )
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import preset
 from rlcorr.records import runs
+from rlcorr.records.step_files import StepRecord
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
@@ -35,21 +36,57 @@ def stories(root: Path) -> Path:
     return root
 
 
-TWO_DIGITS = {"smol_bf16_both": "0.0013", "smol_stale_6": "0.093"}
-"""k3 of the stories as the page writes it."""
+def the_gap() -> tuple[StepRecord, int, int]:
+    """The last step of the page's run, and row and column of the largest gap."""
+    from text.start import PLAYED
+
+    run = runs.ROOT / PLAYED
+    record = runs.read_step(run, runs.list_steps(run)[-1])
+    sizes = (
+        record.batch.tensors()["old_log_probs"] - record.batch.rollout_log_probs
+    ).abs() * record.batch.response_mask
+    row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+    return record, row, column
 
 
 @pytest.mark.usefixtures("committed")
-def test_the_committed_stories_have_pictures_and_numbers() -> None:
+def test_the_title_has_both_probabilities_of_the_token_with_the_largest_gap() -> None:
     at = open_app(VIEW)
     assert not at.error
     assert not at.info
-    for slug in ("smol_bf16_both", "smol_stale_6"):
-        run = runs.ROOT / slug
-        batch = runs.read_step(run, runs.list_steps(run)[-1]).batch
-        d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask].double()
-        assert f"k3 **{TWO_DIGITS[slug]}**" in said(at)
-        assert float(TWO_DIGITS[slug]) == pytest.approx(float((d.exp() - 1 - d).mean()), rel=0.05)
+    record, row, column = the_gap()
+    sampler = 100 * math.exp(record.batch.rollout_log_probs[row, column])
+    trainer = 100 * math.exp(record.batch.tensors()["old_log_probs"][row, column])
+    assert f"# Your sampler says {sampler:.0f} %. Your trainer says {trainer:.2f} %." in said(at)
+    assert record.responses[row].startswith("60 + 2 = 60")
+    assert [len(heading) for heading in re.findall("^#+ ", said(at), re.MULTILINE)][:1] == [2]
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize(("fix", "threshold"), [("nothing", 2.0), ("cap", 2.0), ("reject", 2.0), ("reject", 1.002)])
+def test_a_token_counts_what_the_correction_says(fix: str, threshold: float) -> None:
+    """Nothing: 1. Cap: min(r, t). Reject: r where 1/t ≤ r ≤ t, else it is struck out."""
+    record, row, column = the_gap()
+    d = (record.batch.tensors()["old_log_probs"] - record.batch.rollout_log_probs)[row, : column + 1].double()
+    ratios = d.exp().tolist()
+    at = open_app(VIEW, fix=fix, **({} if fix == "nothing" else {"start_bound": str(threshold)}))
+    shown = live_parts(at)[0]["tables"]["hero"]
+    counts = [float(weight) for weight in re.findall("--weight:([0-9.]+)", shown)]
+    is_out = [not 1 / threshold <= ratio <= threshold and fix == "reject" for ratio in ratios]
+    expected = [1.0 if fix == "nothing" else 0.0 if out else min(r, 1) for r, out in zip(ratios, is_out, strict=True)]
+    assert counts == pytest.approx(expected, abs=0.001)
+    assert shown.count("</s>") == sum(is_out)
+    assert is_out[-1] == (fix == "reject")
+
+
+@pytest.mark.usefixtures("committed")
+def test_the_study_is_shown_as_it_was_planned() -> None:
+    """The three means of runs/study/smol_3.md, and the arm of the correction is marked."""
+    for fix in ("nothing", "cap"):
+        (shown,) = [e.proto.body for e in open_app(VIEW, fix=fix).get("html") if "rl-ends" in e.proto.body]
+        assert re.findall(r">(\d+ %)<", shown) == ["23 %", "45 %", "56 %"]
+        assert shown.count("<i ") == 30
+        assert re.findall("class='rl-chosen'>(.*?)<", shown) == [fix]
 
 
 STORIES = {
@@ -78,39 +115,6 @@ def test_a_story_without_its_run_or_with_a_damaged_one_says_so(stories: Path) ->
     text = said(open_app(VIEW))
     assert "cannot be read" in text
     assert "The recorded run smol_stale_6 is not here" in text
-    assert text.count("k3 **") == 1
-
-
-@pytest.mark.usefixtures("committed")
-def test_the_page_says_its_name_and_links_to_lessons_and_papers() -> None:
-    """And to the code only if pyproject.toml says where it is."""
-    at = open_app(VIEW)
-    assert "rlcorr · Your sampler and your trainer disagree" in said(at)
-    by_label = {link["label"]: link for link in links(at)}
-    assert by_label["Lessons"]["to"] == {"view": "learn"}
-    assert "learn=Cheat" in by_label["Papers"]["href"]
-    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    assert ("Code" in by_label) == ("Repository" in project["project"].get("urls", {}))
-
-
-@pytest.mark.usefixtures("committed")
-def test_answers_above_the_threshold_are_grey() -> None:
-    """Grey is an answer whose mean of e^d - 1 - d is above 0.02; the sentence counts all of them."""
-    from text.start import PLAYED
-
-    run = runs.ROOT / PLAYED
-    record = runs.read_step(run, runs.list_steps(run)[-1])
-    mask = record.batch.response_mask
-    d = (record.batch.tensors()["old_log_probs"] - record.batch.rollout_log_probs).double() * mask
-    above = (d.exp() - 1 - d).sum(1) / mask.sum(1) > 0.02
-    at = open_app(VIEW, start_bound="0.02")
-    (shown,) = words(at)
-    fates = shown["fates"]
-    assert len(fates) == len(shown["words"]) >= 12
-    for row, answer in enumerate(fates):
-        assert {fate == 4 for fate in answer} == {bool(above[row])}, row
-        assert "".join(shown["words"][row]).split() == record.responses[row].split()
-    assert f"{int(above.sum())} of {len(above)} answers are thrown away." in live_parts(at)[0]["texts"]["answer"]
 
 
 def test_own_runs_are_found_and_open(stories: Path) -> None:

@@ -151,13 +151,13 @@ def test_products_of_long_answers_are_far_from_1() -> None:
     assert float((d.sum(1).abs().exp() > 10).double().mean()) >= 0.5
 
 
-def test_the_class_counts_the_answers_that_come_back() -> None:
+def test_the_class_rejects_the_token_and_others_with_it() -> None:
     sentence, (mask, old, rollout) = seen("class", 1)
-    d = old - rollout
-    k3 = ((d.exp() - 1 - d) * mask).sum(1) / mask.sum(1)
-    grey = [int((k3 > bound).sum()) for bound in (0.01, 0.05)]
-    assert f"{grey[0]} of the {len(k3)} answers are grey; at 0.05, {grey[1]} of them" in sentence
-    assert f"So {grey[0] - grey[1]} come back" in sentence
+    sizes = (old - rollout)[mask].abs().exp()
+    out = [f"{float((sizes > threshold).double().mean()):.0%}".replace("%", " %") for threshold in (2, 1.05)]
+    assert (
+        f"At 2, {out[0]} of this step's tokens are left out, and the “0” is one of them; at 1.05, {out[1]}." in sentence
+    )
 
 
 def test_the_coarse_cache_changes_every_probability() -> None:

@@ -18,7 +18,7 @@ DO: dict[str, list[dict[str, str]]] = {
     "stale": [{"methods": "TIS"}, {"is_upper": "1.1"}, {"preset": "decoupled_geo_rs"}, {}],
     "collapsing": [{"presets": "disabled"}, {"study": "stale_0"}, {"is_upper": "1.1"}],
     "long": [{"is_upper": "1.5"}, {"preset": "decoupled_token_icepop"}, {}],
-    "class": [{"start_bound": "0.05"}, {}, {"token": "0.0"}, {"is_upper": "1.1"}, {}],
+    "class": [{"fix": "reject", "start_bound": "1.05"}, {}, {"token": "0.0"}, {"is_upper": "1.1"}, {}],
 }
 
 

@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_read_says_why(root: Path) -> None:
     for name, content, expected in REFUSED:
         drop(at, name, content)
         assert expected in "\n".join(error.value for error in at.error).replace("\\", ""), name
-        assert chosen(at, "run") == "newest", name
+        assert chosen(at, "run") == "example", name
         assert "Nothing was read. Drop another file." in said(at), name
         assert not copied(at), name
     drop_all(at, ("a.jsonl", step_of(1)), ("b.csv", b"1"))

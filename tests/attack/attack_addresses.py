@@ -25,7 +25,7 @@ KEYS = (
 VALUES = (
     "", " ", "0", "-1", "1", "1e400", "-1e400", "nan", "inf", "9" * 400, "1.2.3", "999999999999.1", "-1.-1", "1,2",
     ",", "../../etc/passwd", "/", "a\0b", "\0", "x" * 300, "x" * 5000, "upload_", "upload_" + "0" * 24, "<b>x</b>",
-    "[a](javascript:b)", "\u202eabc", "\ud7ff\uffff", "%00", "%", "None", "newest", "latest", "true", "token",
+    "[a](javascript:b)", "\u202eabc", "\ud7ff\uffff", "%00", "%", "None", "example", "latest", "true", "token",
     "sequence", "decoupled_token_is", "rules", "1_000", "٣", "1e-320", "𝟙", "{}", "[]", "'\"", "two runs", "a study",
     "upload_../../a",
 )  # fmt: skip

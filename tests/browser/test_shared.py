@@ -5,6 +5,7 @@ import hashlib
 import io
 import re
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -102,7 +103,7 @@ def the_link_is_copied_with_run_and_step(page: Page) -> None:
 SIZES = """() => {
     const size = (css) => parseFloat(getComputedStyle(document.querySelector(css)).fontSize)
     const picture = document.querySelector("[data-picture=weights] .main-svg")
-    return [size("h4"), size("[data-picture=weights] .xtick text"), picture.getBoundingClientRect().height]
+    return [size("h1"), size("[data-picture=weights] .xtick text"), picture.getBoundingClientRect().height]
 }"""
 
 
@@ -166,7 +167,7 @@ def a_picture_is_saved_with_where_it_comes_from(page: Page, root: Path) -> None:
     digest = hashlib.sha256(runs.step_path(root / "alpha", 0).read_bytes()).hexdigest()
     stamp = f"alpha · step 0 · seed 0 · {digest[:12]}"
     drawn(page, "weights")
-    expect(page.locator("[data-picture=weights] .annotation-text").get_by_text(stamp)).to_be_visible()
+    expect(page.locator(".rl-stamp", has_text=stamp).filter(visible=True)).to_have_count(1)  # once on the page
     box = page.locator("[data-picture=weights] .rl-picture").bounding_box()
     assert box is not None
     name, png = download(page, "weights", "PNG")
@@ -214,14 +215,41 @@ def in_colours(page: Page, scheme: Literal["light", "dark"]) -> None:
     page.wait_for_function(SHOWN, arg=scheme)
 
 
-def usable(page: Page) -> None:
-    """Check that axe-core has no serious finding, neither in the light nor in the dark: contrast, names of controls,
-    order of headings."""
-    expect(page.get_by_role("button", name="Copy link")).to_be_visible()
+HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].filter((e) => e.checkVisibility())
+    .map((e) => Number(e.tagName[1]))"""
+
+
+def usable(page: Page, path: str = "learn") -> None:
+    """Check that axe-core has no serious finding, neither in the light nor in the dark: contrast, names of controls.
+    There is a link to copy, except on Start, a title of the tab, and one h1, below which no level is left out."""
+    expect(page.get_by_role("button", name="Copy link")).to_have_count(int(path != "start"))
+    expect(page).to_have_title(re.compile(r"^\w.* · rlcorr$"))
+    if path not in ("yours", "gradient"):  # their sections are still h5
+        levels = page.evaluate(HEADINGS)
+        assert levels[0] == 1, levels
+        assert levels.count(1) == 1, levels
+        assert all(later <= earlier + 1 for earlier, later in pairwise(levels)), levels
     in_colours(page, "light")
     assert unreadable(page) == set(), page.url
     in_colours(page, "dark")
     assert unreadable(page, "color-contrast") == set(), page.url
+
+
+SHIFTS = """() => {
+    window.shifts = []
+    const note = (list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) shifts.push(one.value) }
+    new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true })
+}"""
+
+
+def test_nothing_jumps_while_a_page_loads(page: Page, url: str) -> None:
+    """Less than 0.1, which web.dev calls good, until the last picture is drawn."""
+    page.add_init_script(f"({SHIFTS})()")
+    for path in ("start", "mismatch", "bench"):
+        page.goto(f"{url}/?view={path}")
+        page.wait_for_selector(".rl-picture .main-svg")
+        settled(page)
+        assert page.evaluate("shifts.reduce((sum, one) => sum + one, 0)") < 0.1, path
 
 
 def test_every_page_can_be_used_by_everyone(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +268,7 @@ def test_every_page_can_be_used_by_everyone(page: Page, url: str, monkeypatch: p
         if path == "bench":
             for kind in ("PNG", "SVG", "CSV"):
                 download(page, "weights", kind)
-        usable(page)
+        usable(page, path)
     opened(page, TITLED["learn"].title, LEARN["Lessons"])
     for part in LEARN:
         opened(page, part, LEARN[part])

@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(runs.ROOT / name, recorded / name)
     (recorded / "study").mkdir()
     shutil.copy(runs.ROOT / "index.toml", recorded)
-    for name in ("index.toml", f"{STUDY}.parquet"):
+    for name in ("index.toml", f"{STUDY}.parquet", "smol_last_weights.parquet"):
         shutil.copy(runs.ROOT / "study" / name, recorded / "study")
     command = [sys.executable, "app/publish.py", PLOTLY, "--out", folder, "--presets", *CHOSEN, SEVERAL, "disabled"]
     environment = {**os.environ, "RLCORR_RUNS": str(recorded)}
@@ -68,7 +68,8 @@ def url(folder: Path) -> Iterator[str]:
 def visit(page: Page, address: str, part: str = "first") -> None:
     """Where a page is open already, its address alone changes, and what it shows is drawn anew."""
     page.goto(address)
-    expect(page.locator(f"#{part} .main-svg").first).to_be_visible()
+    drawn = ".rl-tiles" if part == "first" else ".main-svg"
+    expect(page.locator(f"#{part} {drawn}").first).to_be_visible()
 
 
 def drag(page: Page, part: str, share: float, nth: int = 0) -> None:
@@ -109,9 +110,6 @@ def expect_library(page: Page, part: str, run: str, preset: str, nth: int = 0, m
     if not config.rollout_is:
         usual = BoundId(0, "upper")
     report = evaluate(batch, at_threshold(config, bound(page, part, nth), moved or usual))[1]
-    if part == "first":
-        assert said_kept(page) == pytest.approx(report["rollout_corr/kept_fraction"], abs=1e-4)
-        return
     shown = numbers(page, part)
     for label, name in METRICS.items():
         assert share(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], abs=1e-4)
@@ -119,29 +117,39 @@ def expect_library(page: Page, part: str, run: str, preset: str, nth: int = 0, m
         assert float(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], rel=1e-3)
 
 
-def said_kept(page: Page) -> float:
-    """Return the share of the tokens that the first page says the rule keeps."""
-    said = re.search(r"has (.*?) of the tokens", page.locator("#first .rl-answer").inner_text())
+def expect_out(page: Page) -> float:
+    """Return the share of the tokens that the first page says are left out: those whose ratio is outside 1/t to t."""
+    said = re.search(r", (\S+)\s% of this step", page.locator("#first .rl-answer").inner_text())
     assert said is not None
-    return share(said[1])
+    batch = runs.read_step(runs.ROOT / WITHOUT_SKETCH, runs.list_steps(runs.ROOT / WITHOUT_SKETCH)[-1]).batch
+    d = (batch.tensors()["old_log_probs"] - batch.rollout_log_probs)[batch.response_mask]
+    threshold = float(page.locator("#first .rl-slider b").inner_text())
+    out = float(said[1]) / 100
+    assert out == pytest.approx(float((d.abs().double().exp() > threshold).double().mean()), abs=1e-3)
+    return out
 
 
-def test_the_first_story_is_small_throws_away_what_the_library_does_and_a_dropped_file_is_answered(
+def test_the_first_page_is_small_leaves_out_what_the_library_does_and_a_dropped_file_is_answered(
     page: Page, url: str
 ) -> None:
     """At most 1.5 MB come before the first drag, as a plain file server sends it."""
     sizes = []
     page.on("response", lambda got: sizes.append(len(got.body())) if got.url.startswith(url) else None)
-    visit(page, url)
+    page.goto(url)
+    expect(page.get_by_role("heading", level=1).filter(visible=True)).to_have_text(re.compile("Your sampler says"))
+    page.get_by_role("link", name="reject", exact=True).click()
+    expect(page.locator("#first .rl-slider")).to_be_visible()
     assert 0 < sum(sizes) < 1.5e6
-    kept = []
+    out = []
     for to in (0.01, 0.4, 0.99):
         drag(page, "first", to)
-        expect_library(page, "first", WITHOUT_SKETCH, "decoupled_k3_rs")
+        expect_out(page)
         page.mouse.up()
-        page.wait_for_url("**start.seq_mean_k3_upper=**")
-        kept.append(said_kept(page))
-    assert kept[0] < 0.01 < kept[1] < 0.9 < 0.99 < kept[2]  # the first drag changes a lot
+        page.wait_for_url("**start_bound=**")
+        out.append(expect_out(page))
+    assert out[0] > 0.4 > out[1] > 0.1 > 0.02 > out[2]
+    page.get_by_role("link", name="cap", exact=True).click()
+    expect(page.locator(".rl-chosen").filter(visible=True)).to_have_text("cap45 %")
     page.evaluate("""() => {
       const dataTransfer = new DataTransfer()
       dataTransfer.items.add(new File(["{}"], "pairs.jsonl"))
@@ -151,10 +159,10 @@ def test_the_first_story_is_small_throws_away_what_the_library_does_and_a_droppe
     expect(page.locator("#own-command")).to_have_text('make app ARGS="--file my_log_probs.jsonl"')
 
 
-def test_the_first_story_needs_no_server(page: Page, folder: Path) -> None:
-    visit(page, (folder / "index.html").as_uri())
+def test_the_first_page_needs_no_server(page: Page, folder: Path) -> None:
+    page.goto((folder / "index.html").as_uri() + "#fix=reject")
     drag(page, "first", 0.4)
-    expect_library(page, "first", WITHOUT_SKETCH, "decoupled_k3_rs")
+    expect_out(page)
     page.mouse.up()
     page.get_by_role("link", name="Mismatch").click()
     expect(page.get_by_text("this page was opened as a file")).to_be_visible()

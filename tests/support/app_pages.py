@@ -179,11 +179,6 @@ def components(at: AppTest) -> list[dict[str, Any]]:
     return [json.loads(element.proto.json) for element in at.get("bidi_component") if element.proto.json]
 
 
-def words(at: AppTest) -> list[dict[str, Any]]:
-    """Answers in running text that move with a slider."""
-    return [shown for part in live_parts(at) for row in part["rows"] for shown in row if "words" in shown]
-
-
 def live_parts(at: AppTest) -> list[dict[str, Any]]:
     """Those that move with a slider."""
     return [component for component in components(at) if "rows" in component]

@@ -56,7 +56,7 @@ def a_box_a_view_and_a_switch_at_once(page: Page, url: str) -> None:
     page.locator(".st-key-projector label").click()
     page.wait_for_url(lambda now: "view=mismatch" in now and "projector=1" in now)
     settled(page)
-    expect(page.get_by_role("heading", name="What is wrong with my run?")).to_be_visible()
+    expect(page.get_by_text("What is wrong with my run?")).to_be_visible()
     page.go_back()
     if "view=mismatch" in page.url:  # one entry if the second press reached the server before the first had ended
         page.go_back()

@@ -23,7 +23,7 @@ VIEWS = {
 RUNS = ("bf16", "stale_4", "alpha", "beta", "sketched")
 PRESETS = ("decoupled_token_is", "decoupled_seq_is_rs", "decoupled_geo_rs_token_tis", "trl_opsm")
 FILES = ("mine.jsonl", "other.jsonl")
-DEFAULTS = {"view": "start", "run": "newest", "step": "latest", "preset": "decoupled_token_is"}
+DEFAULTS = {"view": "start", "run": "example", "step": "latest", "preset": "decoupled_token_is"}
 # The slider of Start moves by itself.
 LOOK = """() => {
   const value = (key) => document.querySelector(`.st-key-${key} input`)?.value.split(" · ").pop() ?? null
@@ -34,7 +34,7 @@ LOOK = """() => {
     sliders: [...document.querySelectorAll(".rl-slider:not([data-slider=start_bound])")].map(
       (s) => [s.dataset.slider, typed(s) ?? s.place()]),
     status: [".st-key-open summary p", ".st-key-run_state"].map((css) => text(css).split(" · ")[0].trim()).join(" · "),
-    heading: text("[data-testid=stMain] h4"),
+    heading: text("[data-testid=stMain] :is(.st-key-heading, h1)"),
     sentence: text(".rl-note"),
   }
 }"""
@@ -97,7 +97,7 @@ def agree(now: Shown, step: str, uploads: dict[str, str]) -> None:
     for key, shown in zip(("run", "step", "preset"), now.pickers, strict=True):
         if shown is not None:
             assert shown == named[key], (step, key, now)
-    if now.pickers[0] not in (None, "newest"):
+    if now.pickers[0] not in (None, "example"):
         assert now.pickers[0] in now.status.split(" · "), (step, now)
 
 

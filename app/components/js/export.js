@@ -21,7 +21,7 @@ export const enlarge = (node, scale) => {
   }
 }
 
-export const addStamp = (layout, stamp, scale) => {
+const addStamp = (layout, stamp, scale) => {
   if (!stamp) return
   const lines = stamp.split("\n"), room = (STAMP + LINE * (lines.length - 1)) * scale
   layout.margin.b += room
@@ -29,7 +29,7 @@ export const addStamp = (layout, stamp, scale) => {
   const at = { xref: "paper", yref: "paper", x: 1, y: 0, xanchor: "right", yanchor: "bottom", yshift: -layout.margin.b }
   const text = lines.map(escaped).join("<br>")
   const xshift = layout.margin.r - EDGE * scale  // names to the right of the axes leave too little room on a phone
-  const look = { text, xshift, align: "right", showarrow: false, font: { size: 11 * scale }, opacity: 0.85 }
+  const look = { text, xshift, align: "right", showarrow: false, font: { size: 12 * scale }, opacity: 0.85 }
   layout.annotations = [...(layout.annotations ?? []), { ...at, ...look }]
 }
 
@@ -104,6 +104,8 @@ export const ground = (element) => {
 const imageOf = async (box, kind, title) => {
   const room = 26, layout = structuredClone(box.layout)
   layout.paper_bgcolor = ground(box)
+  layout.height = box._fullLayout.height  // a resized picture has lost its own
+  addStamp(layout, box.stamp, box.scale)
   if (box.legend.length) {
     layout.showlegend = true
     layout.margin.t += LEGEND

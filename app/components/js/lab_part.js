@@ -192,13 +192,13 @@ const newLab = (root, data) => {
   const shownOf = (key) => {
     const host = make("div"), { heading, caption } = data.pictures[key]
     lab.hosts[key] = host
-    return Object.assign(make("section", `rl-shown rl-lab-${key}`, make("h3", "", heading), host, make("p", "rl-caption", caption)))
+    return Object.assign(make("section", `rl-shown rl-lab-${key}`, make("h2", "", heading), host, make("p", "rl-caption", caption)))
   }
   const button = (key, act) => {
     lab.buttons[key] = Object.assign(make("button", "", data.words[key]), { type: "button", onclick: act })
     return lab.buttons[key]
   }
-  lab.title = Object.assign(make("h2", "rl-lab-title"), { role: "status" })
+  lab.title = Object.assign(make("h1", "rl-lab-title"), { role: "status" })
   lab.trouble = Object.assign(make("p", "rl-lab-trouble"), { role: "alert" })
   lab.handles = make("div", "rl-sliders")
   lab.chosen = make("div", "rl-choices")

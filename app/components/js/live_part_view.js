@@ -72,33 +72,6 @@ const linesOf = (part, key) => [...part.sliderOf.values()]
   .map((slider) => [slider, slider.strip() && movingLine(slider.strip(), key)])
   .filter(([, line]) => line)
 
-// --- answers as running text, whose tokens turn grey where the cells of a strip call them rejected ---
-
-// The host has the methods of a host of a picture: `rest` and `move` take the cells of a slider position.
-const REJECTED = 4  // index into rlcorr.figures.correction.FATES
-
-const colour = (host, fateOf) => {
-  for (const [row, answer] of host.tokens.entries()) {
-    for (const [column, token] of answer.entries()) token.classList.toggle("rl-rejected", fateOf(row, column) === REJECTED)
-  }
-}
-
-const newWords = (host, words) => {
-  host.tokens = words.map((texts) => texts.map((text) => Object.assign(make("span", "rl-word"), { textContent: text })))
-  const answers = host.tokens.map((tokens) => make("span", "rl-said-answer", ...tokens))
-  host.replaceChildren(make("div", "rl-words", ...answers))
-  host.move = ({ cells }) => colour(host, (row, column) => cells.codes[row * cells.width + column])
-  host.rest = host.move
-  host.pullable = () => {}
-}
-
-const showWords = (host, { words, fates }) => {
-  const written = JSON.stringify(words)
-  if (host.written !== written) newWords(host, words)
-  host.written = written
-  colour(host, (row, column) => fates[row][column])
-}
-
 // --- all parts ---
 
 const showPictures = (part, rows) => {
@@ -110,8 +83,7 @@ const showPictures = (part, rows) => {
   showHeaded(part.pictureOf, rows.flat(), place, (shown, picture) => {
     shown.above ??= shown.insertBefore(make("p", "rl-above"), shown.heading)
     putHtml(shown.above, picture.above)
-    if (picture.words) showWords(shown.host, picture)
-    else showPicture(shown.host, picture)
+    showPicture(shown.host, picture)
     shown.host.pullable(() => linesOf(part, picture.key))
   })
 }
@@ -154,13 +126,8 @@ export const restAt = (root, at) => {
 }
 
 // Load the strip of the first slider first, because the others are moved more rarely.
-const loadInTurn = async (part, sliders) => {
+const loadInTurn = async (sliders) => {
   for (const slider of sliders) await slider.load()
-  const pictures = [...part.pictureOf.values()]
-  while (pictures.some((shown) => shown.isConnected && !shown.querySelector(".main-svg, .rl-words"))) {
-    await new Promise(requestAnimationFrame)
-  }
-  for (const slider of sliders) slider.playOnce()
 }
 
 export const livePart = (root, data, tell) => {
@@ -175,7 +142,7 @@ export const livePart = (root, data, tell) => {
   showResets(part, data.resets, tell)
   if (!sliders.some(({ isAhead }) => isAhead())) showAll(part, data)
   for (const slider of sliders) slider.overtake()
-  loadInTurn(part, sliders)
+  loadInTurn(sliders)
   return () => setTimeout(() => {
     if (root.isConnected) return
     for (const { host } of part.pictureOf.values()) purge(host)

@@ -1,6 +1,6 @@
 import { makePullable } from "./line_drag.js"
-import { byKey, make, putHtml } from "./dom.js"
-import { addButtons, addStamp, enlarge, keepForSaving, unescaped } from "./export.js"
+import { byKey, make, put, putHtml } from "./dom.js"
+import { addButtons, enlarge, keepForSaving, unescaped } from "./export.js"
 import { drawBars, drawCells, isWhole, sketch, textsOf } from "./fast_redraw.js"
 import { fitRowNames } from "./row_names.js"
 
@@ -14,11 +14,13 @@ const clicked = (box, event) => {
 }
 
 const USUAL = 320, LEAST = 210  // px: a usual picture is at most as high as the first, and is never lower than the second
-const SHARE = 0.33  // of the window's height, so that a slider, its sentence and two pictures fit into a low window
+const SHARE = 0.33, PROJECTED = 0.54  // of the window's height: a slider, its sentence and two pictures fit into a low window
+const LARGE = 1.2  // times the usual type: a projector, which shows one row of pictures
 
 // Return the height of a picture in this window. Pictures with names or squares on their axes keep theirs.
 const heightOf = ({ height, yaxis }, scale) => {
   if (height > USUAL || yaxis.type === "category" || yaxis.scaleanchor) return height * scale
+  if (scale > LARGE) return PROJECTED * innerHeight
   return Math.min(height * scale, Math.max(LEAST * scale, SHARE * innerHeight))
 }
 
@@ -54,10 +56,21 @@ const showLegend = (box, entries) => {
   }))
 }
 
+// Show which run, step and file a picture shows, once below the last picture of them.
+const showStamp = (box) => {
+  box.stampText ??= box.parentElement.insertAdjacentElement("afterend", make("p", "rl-stamp"))
+  put(box.stampText, box.stamp)
+  const shown = new Set()
+  for (const stamp of [...document.querySelectorAll(".rl-stamp")].reverse()) {
+    stamp.hidden = shown.has(stamp.textContent)
+    shown.add(stamp.textContent)
+  }
+}
+
 const CHARACTER = 7, APART = 8  // px
 
 // Leave out labels that do not fit side by side, from the middle outwards. Plotly would turn all of them, and the title of
-// the axis would be over the stamp.
+// the axis would be over the next picture.
 const thinTicks = ({ xaxis: { tickvals, ticktext, range, type }, margin }, width, scale) => {
   if (!ticktext || !range) return
   const placeOf = (value) => ((type === "log" ? Math.log10(value) : value) - range[0]) / (range[1] - range[0]) * (width - (margin.l + margin.r) * scale)
@@ -71,7 +84,7 @@ const thinTicks = ({ xaxis: { tickvals, ticktext, range, type }, margin }, width
   }
 }
 
-// Return the figure as Plotly draws it on this page: scaled to the size of its type, and with its source in it.
+// Return the figure as Plotly draws it on this page: scaled to the size of its type.
 const prepared = (box, text) => {
   const figure = JSON.parse(text)
   const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16
@@ -84,7 +97,6 @@ const prepared = (box, text) => {
     enlarge(figure.layout, scale)
     for (const side of Object.keys(figure.layout.margin)) figure.layout.margin[side] *= scale
   }
-  addStamp(figure.layout, box.stamp, scale)
   const style = getComputedStyle(box)
   figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
   return figure
@@ -168,12 +180,13 @@ export const showPicture = (host, given, send = null) => {
   Object.assign(box, { given, send, stamp: given.stamp })
   keepForSaving(box.parentElement, given)
   clearTimeout(box.waiting)
+  const figure = prepared(box, given.figure)
+  box.style.height = `${figure.layout.height}px`  // before Plotly is there, so that nothing moves when it draws
+  showLegend(box, box.entries)
+  showStamp(box)
   const start = () => {
-    if (!window.Plotly) { box.waiting = setTimeout(start, 30); return }
-    const figure = prepared(box, given.figure)
-    box.style.height = `${figure.layout.height}px`
-    showLegend(box, box.entries)
-    draw(box, figure, true)
+    if (window.Plotly) draw(box, figure, true)
+    else box.waiting = setTimeout(start, 30)
   }
   start()
 }
@@ -185,7 +198,7 @@ export const purge = (host) => {
 }
 
 const makeShown = () => {
-  const heading = make("h3"), host = make("div"), caption = make("p", "rl-caption")
+  const heading = make("h2"), host = make("div"), caption = make("p", "rl-caption")
   return Object.assign(make("section", "rl-shown", heading, host, caption), { heading, host, caption })
 }
 

@@ -70,7 +70,8 @@ const chosen = () => {
     view, named, run, lacks, wrong, values: state,
     preset: one("preset", names, facts.preset),
     preset_b: one("preset_b", names, facts.preset_b),
-    loss: one("kl_loss", facts.losses, facts.loss), study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
+    fix: one("fix", Object.keys(facts.first.packed), "nothing"), loss: one("kl_loss", facts.losses, facts.loss),
+    study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
   }
 }
 
@@ -173,10 +174,19 @@ const showExported = (systems, key, place) => {
 }
 
 const SHOW = {
-  start: async () => {
-    if (!strips.has("first")) strips.set("first", await readWhole(unpackedBytes(facts.first.packed), []))
-    const { part } = strips.get("first").about
-    return () => showStrips(element("first"), part, { [facts.first.bound]: "first" }, { prefix: "start." })
+  start: async ({ fix }) => {
+    const address = `first.${fix}`
+    if (!strips.has(address)) strips.set(address, await readWhole(unpackedBytes(facts.first.packed[fix]), []))
+    const { part } = strips.get(address).about
+    return () => {
+      for (const link of document.querySelectorAll("[data-fix]")) {
+        link.href = addressOf({ ...given(), fix: link.dataset.fix })
+        if (link.dataset.fix === fix) link.setAttribute("aria-current", "true")
+        else link.removeAttribute("aria-current")
+      }
+      for (const gained of document.querySelectorAll("[data-gained]")) gained.hidden = gained.dataset.gained !== fix
+      return showStrips(element("first"), part, { start_bound: address })
+    }
   },
   yours: async () => {},
   app: async (now) => () => put(element("app-address"), inApp(now)),
@@ -309,6 +319,7 @@ const show = async () => {
   element("preset_b-label").hidden = view !== "compare"
   put(element("preset-name"), view === "compare" ? "Preset of A" : "Preset")
   element("study-label").hidden = view !== "study"
+  document.title = `${document.querySelector(`nav [data-view="${view}"]`)?.textContent ?? facts.words.APP} · rlcorr`
   for (const picker of PICKERS) element(`pick-${picker}`).value = now[picker]
   put(element("about"), ["study", "kl"].includes(view) ? "" : facts.runs[now.run].said)
   const wrong = [...(dropped ? [facts.words.DROPPED.replace("{name}", dropped)] : []), ...now.wrong]

@@ -7,7 +7,6 @@
 import { make, put } from "./dom.js"
 import { fetched, placeOf } from "./strips.js"
 
-const PLAYED = 7000  // ms for a thumb that moves by itself and back
 const REST = 120  // ms from the last change until the page runs again
 
 const elements = () => {
@@ -35,7 +34,7 @@ const refusal = (typed, [low, high]) => {
 export const makeSlider = (draw) => {
   const slider = elements(), { input, typed, wrong } = slider
   let data = null, tell = null, values = [], listedValues = "", looked = null, frame = null, resting = null
-  let playing = false, held = false
+  let held = false
   const value = () => values[Number(input.value)]
   const say = (value) => {
     put(slider.shown, written(value))
@@ -65,23 +64,8 @@ export const makeSlider = (draw) => {
     held = false
     rerun(value())
   }
-  // Move the thumb without running the page, which shows the same again when the thumb is back.
-  const play = (from, to, start) => {
-    const step = (now) => {
-      if (!playing || !slider.isConnected) return
-      const share = Math.min((now - start) / PLAYED, 1)
-      input.value = Math.round(from + (to - from) * (1 - Math.cos(2 * Math.PI * share)) / 2)
-      say(value())
-      look()
-      if (share < 1) requestAnimationFrame(step)
-      else playing = false
-    }
-    requestAnimationFrame(step)
-  }
-  input.onpointerdown = () => { playing = false }
   input.oninput = () => {
     if (!held) tell.started?.(data.key)
-    playing = false
     put(wrong, "")
     say(value())
     held = true
@@ -117,13 +101,6 @@ export const makeSlider = (draw) => {
   }
   slider.letGo = () => {
     if (held) input.onchange()
-  }
-  slider.playOnce = () => {
-    const still = matchMedia("(prefers-reduced-motion: reduce)").matches
-    if (data.plays_to === null || !isReady() || held || still || sessionStorage.getItem("rlcorr_played")) return
-    sessionStorage.setItem("rlcorr_played", "1")
-    playing = true
-    play(slider.place(), values.indexOf(data.plays_to), performance.now())
   }
   slider.strip = () => (isReady() ? looked.strip : null)
   slider.load = load
