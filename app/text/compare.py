@@ -52,6 +52,7 @@ GRADIENT = (
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
     "do not differ significantly."
 )
+TWO_GAPS = "How do the gaps of these two runs differ?"
 RUNS_INTRO = (
     "The same configuration on two batches. Their tokens differ, so the page does not compare token by token. It "
     "compares the distribution of the tokens, the size of |Δ|, and the metrics."

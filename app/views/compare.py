@@ -11,7 +11,7 @@ from controls import strips
 from controls.choosing import batch_size, buttons
 from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import picked_record
-from controls.sharing import with_study_link
+from controls.sharing import verdict, with_study_link
 from data import corrections, sketches, studies
 from data.bounds import Bound, useful_slider_values
 from data.configuration import FIRST, SECOND
@@ -99,7 +99,7 @@ def _live(
         sliders += [replace(slider, label=f"A: {slider.label}") for slider in of_slot] if name == "A" else of_slot
     content, refused = strips.content_of(partial(two_corrections, batch, b=b), a)
     heading, said = _verdict(selection, a, b, gradients)
-    st.markdown(f"## {heading}")
+    verdict(heading)
     live_part(sliders, replace(content, said=said), source=selection.source, resets=resets(FIRST, SECOND))
     if refused:
         st.error(plain(refused))
@@ -193,6 +193,7 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
         return
     labels = run_labels([first.slug, second.slug])
     titles = [plain(f"{labels[slug]}, step {of.step}") for slug, of in ((first.slug, record), (second.slug, other))]
+    verdict(say.TWO_GAPS)
     st.caption(say.SAME_STEP if titles[0] == titles[1] else say.RUNS_INTRO)
     batches = a, b = record.batch, other.batch
     try:

@@ -10,6 +10,7 @@ from controls import strips
 from controls.choosing import pick
 from controls.configuration import settings
 from controls.pickers import explain, picked_record
+from controls.sharing import verdict
 from data import corrections
 from data.bounds import Bound
 from data.recorded import Selection
@@ -165,4 +166,4 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
         return
     row, column = furthest
     q, p = (float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch)))
-    st.markdown(f"## {say.answer(share, texts[row][column], row, column, q, p)}")
+    verdict(say.answer(share, texts[row][column], row, column, q, p))

@@ -12,7 +12,7 @@ from components.live_part import Picture
 from components.picture import picture
 from components.watched import WatchedContent, watch
 from controls.choosing import buttons, number, pick, pick_label, pick_several
-from controls.sharing import view_links
+from controls.sharing import verdict, view_links
 from data import recorded, studies
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
 from data.recorded import LATEST, Selection
@@ -66,7 +66,7 @@ def _runs(selection: Selection) -> None:
     """Show a sentence about the course of reward and mismatch, the curves, and links to the step."""
     rows = recorded.metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
-    st.markdown(f"## {plain(say.course(len(rows), ends))}")
+    verdict(plain(say.course(len(rows), ends)))
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     manifest = None
@@ -213,7 +213,7 @@ def _decisions(shown: Study, result: studies.StudyTable) -> None:
     titled = partial(arm_title, shown)
     arms = len(result.outcomes)
     heading, lines = say_study.study_said(shown, result.planned, result.against_nothing, titled, arms)
-    st.markdown(f"## {heading}")
+    verdict(heading)
     shows = partial(picture, source=result.source)
     for key, one in endpoint_pictures(shown, result).items():
         shows(one.title, one.figure, key=key, caption=one.caption)

@@ -8,7 +8,7 @@ from controls import upload_box
 from controls.choosing import folding, pick
 from controls.configuration import export_text, pick_system
 from controls.pickers import picked_record
-from controls.sharing import run_and_step
+from controls.sharing import run_and_step, verdict
 from data import suggestions, uploads
 from data.bounds import bounds_of
 from data.names import BETWEEN, run_labels
@@ -42,7 +42,7 @@ NOTHING_ELSE = "<style>.st-key-pickers { display: none }</style>"
 def show(selection: Selection) -> None:
     if upload_box.is_refused():
         st.html(NOTHING_ELSE)
-        st.info(say.REFUSED)
+        verdict(say.REFUSED)
         return
     with st.container(key="yours"):
         if not selection.slug.startswith(uploads.PREFIX) and selection.run.parent != runs.LOCAL:
@@ -61,7 +61,7 @@ def _page(selection: Selection, record: runs.StepRecord) -> None:
     stamps = suggestions.stamps_of(selection.run, selection.steps)
     advice = suggestions.advice(stamps, state.get("system"))
     symptoms = triage(record.batch)
-    st.markdown(f"# {_said(advice.sentence)}")
+    verdict(_said(advice.sentence))
     named = [token for symptom in symptoms for token in symptom.tokens]
     if advice.take is None or named:
         st.markdown(_said(advice.reason))
