@@ -1,16 +1,29 @@
-"""Files that are written whole, and lines of JSON that a running process adds. Errors of the disk become sentences."""
+"""Files that are written whole, lines of JSON that a running process adds, and the one door by which files are read.
 
+Errors of the disk become sentences. Whatever a stranger's run or file is, the door opens regular files only, bounds
+what is read of them, and notices if one changes meanwhile.
+"""
+
+import gzip
 import json
 import os
+import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlcorr.errors import UsageError
 
 OLD_CHECKSUM = "crc32"
 """Key that lines of older versions have; the hashes of the manifest have taken its place."""
+
+
+LARGEST = 512 << 20
+"""Bytes of a file that is read as a whole, and of what it unpacks to."""
+UNREADABLE = (OSError, EOFError, zlib.error, ValueError, UsageError)
+"""Exceptions of `content_of`."""
 
 
 class CannotWrite(UsageError):
@@ -50,6 +63,41 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         raise
 
 
+# --- reading ---
+
+
+@contextmanager
+def opened(path: Path, most: int = LARGEST, *, grows: bool = False) -> Iterator[IO[bytes]]:
+    """Open a regular file of at most `most` bytes for a `with` block that reads it. `grows`: lines may be added to it.
+
+    Raises `OSError`, and `UsageError` if it is no such file, or is written anew while it is read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait for a writer
+    with open(descriptor, "rb") as file:
+        before = os.fstat(descriptor)
+        if not stat.S_ISREG(before.st_mode):
+            raise UsageError("it is no regular file")
+        _require_fitting(before.st_size, most)
+        yield file
+        after = os.fstat(descriptor)
+        changed = (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
+        if after.st_size < before.st_size or (changed and not grows):
+            raise UsageError("it was changed while it was read; try again when its writer has ended")
+
+
+def content_of(path: Path, most: int = LARGEST, *, grows: bool = False) -> bytes:
+    """Return the content of a file, unpacked if its name ends in .gz. Raises one of `UNREADABLE`."""
+    with opened(path, most, grows=grows) as file:
+        content = gzip.GzipFile(fileobj=file).read(most + 1) if path.suffix == ".gz" else file.read()
+    _require_fitting(len(content), most)
+    return content
+
+
+def _require_fitting(size: int, most: int) -> None:
+    if size > most:
+        raise UsageError(f"{size:,} bytes; at most {most:,} are read. Split the file, or leave out what is not needed")
+
+
 # --- one JSON object per line, to which a running process adds lines ---
 
 
@@ -73,7 +121,7 @@ def parsed(line: str) -> dict[str, Any] | None:
     """Return the object of a line; None if the line was cut off."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict):
         return None
