@@ -66,6 +66,10 @@ class RunManifest:
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that change numbers, such as TRITON_F32_DEFAULT. Runs before version 0.3 have none of these four."""
     weights_sha256: dict[str, str] = field(default_factory=dict)
+    inputs_sha256: dict[str, str] = field(default_factory=dict)
+    """Of the file of prompts and of the module of the reward function. Runs before version 0.4 have no such hashes."""
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    """After which steps another commit or other versions went on, and which."""
     started: str = ""
     ended: str = ""
     config: dict[str, Any] = field(default_factory=dict)
