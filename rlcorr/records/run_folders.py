@@ -137,7 +137,7 @@ def whole_directory(run: Path) -> Iterator[Path]:
     already, or is being written, at the start or at the end.
     """
     runs.refuse_existing(run)
-    _remove_abandoned(run.parent)
+    remove_abandoned(run.parent, r"\.[0-9a-f]{32}")
     folder = run.with_name(f".{uuid.uuid4().hex}")
     with only_writer(folder):
         try:
@@ -160,10 +160,9 @@ def _give_name(folder: Path, run: Path) -> None:
             raise
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Delete hidden folders whose process was killed: they are old and nobody has their lock."""
-    hidden = [folder for folder in parent.glob(".*") if re.fullmatch(r"\.[0-9a-f]{32}", folder.name)]
-    for folder in hidden:
+def remove_abandoned(parent: Path, names: str) -> None:
+    """Delete folders of these names (a regex) whose process was killed: they are old and nobody has their lock."""
+    for folder in (folder for folder in parent.glob("*") if re.fullmatch(names, folder.name)):
         with suppress(UsageError, FileNotFoundError):  # it is written, or has just got its name
             if time.time() - folder.stat().st_mtime > ABANDONED:
                 with only_writer(folder):
