@@ -1,12 +1,16 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import streamlit as st
 from components.links import Link, links
 from components.picture import picture
 from controls.choosing import pick_several
 from controls.pickers import picked_record
+from data import recorded
+from data.caching import cached
+from data.corrections import identity
 from data.recorded import Selection
 from text import mismatch as say
 from text.formatting import number, percent, plain, table
@@ -25,6 +29,9 @@ from rlcorr.foreign.missing_fields import missing
 from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records.step_files import StepRecord
+
+MOST_LAGS = 12
+"""Ages of the weights for which discarding is shown, the youngest first."""
 
 
 def show(shown: Selection) -> None:
@@ -50,7 +57,7 @@ def show(shown: Selection) -> None:
     if batch.sampled_log_probs is not None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)
-    _discarding(record, lags)
+    _discarding(shown, lags)
     _regions(batch, shown.source)
 
 
@@ -125,11 +132,21 @@ def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
         _row(source, **second)
 
 
-def _discarding(record: StepRecord, lags: list[int]) -> None:
+def _discarding(shown: Selection, lags: list[int]) -> None:
     """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
+    st.markdown(f"##### {say.DISCARDING}")
+    rows = _discarded_rows(shown.run, shown.step or 0, tuple(lags[:-1][:MOST_LAGS]))
+    st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
+    st.caption(say.DISCARDING_IS)
+
+
+@cached(16, lambda run, number, lags: (identity(run, number), lags))
+def _discarded_rows(run: Path, number: int, lags: tuple[int, ...]) -> list[list[str]]:
+    """Return a row for each way of discarding. Each takes a thousand bootstrap samples."""
+    record = recorded.step(run, number)
     batch = record.batch
     ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
-    for lag in lags[:-1]:
+    for lag in lags:
         ways[say.OLDER.format(lag=lag)] = answer_lags(batch, record.step) <= lag
     rows = []
     for name, keep in ways.items():
@@ -139,9 +156,7 @@ def _discarding(record: StepRecord, lags: list[int]) -> None:
             kept, length = left.kept, say.relative(left.length)
             reward = reward if left.reward is None else say.difference(left.reward)
         rows.append([name, percent(kept), length, reward])
-    st.markdown(f"##### {say.DISCARDING}")
-    st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
-    st.caption(say.DISCARDING_IS)
+    return rows
 
 
 def _row(source: str, **figures: Figure) -> None:
