@@ -140,10 +140,10 @@ def _discarding(shown: Selection, lags: list[int]) -> None:
     st.caption(say.DISCARDING_IS)
 
 
-@cached(16, lambda run, number, lags: (identity(run, number), lags))
-def _discarded_rows(run: Path, number: int, lags: tuple[int, ...]) -> list[list[str]]:
+@cached(16, lambda run, step, lags: (identity(run, step), lags))
+def _discarded_rows(run: Path, step: int, lags: tuple[int, ...]) -> list[list[str]]:
     """Return a row for each way of discarding. Each takes a thousand bootstrap samples."""
-    record = recorded.step(run, number)
+    record = recorded.step(run, step)
     batch = record.batch
     ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
     for lag in lags:

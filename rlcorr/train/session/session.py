@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
@@ -47,10 +47,11 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     """Load the models, start the engine, prove that it takes new weights, and probe its mismatch."""
     torch.manual_seed(config.seed)
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
-    task, tokenizer = task_of(config), load_tokenizer(model)
-    ending_ids = eos_ids(model, tokenizer)
+    task, (tokenizer, ending_ids) = task_of(config), tokenizer_of(model)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
     prompts = [encode_example(tokenizer, task, example) for example in held_out[:PROBED]]
+    if not all(prompts):
+        raise UsageError(f"the tokenizer in {model}, or its chat template, makes no token of a prompt.")
     precision = config.optim.precision
     policy = Policy(load_lm(model, ranks.device), config.advantage.estimator == "gae", precision).to(ranks.device)
     refuse_long_prompts(config, task, tokenizer, policy.lm.config.to_dict().get("max_position_embeddings"))
@@ -96,6 +97,17 @@ def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
         config=config,
         ranks=ranks,
     )
+
+
+def tokenizer_of(model: Path) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """Return the tokenizer of a model, and the ids that end a response. Raises `UsageError` if a file is damaged."""
+    try:
+        tokenizer = load_tokenizer(model)
+        return tokenizer, eos_ids(model, tokenizer)
+    except UsageError:
+        raise
+    except Exception as error:  # the library of tokenizers raises this class itself
+        raise UsageError(f"the tokenizer in {model} cannot be read: {first_line(error).rstrip('.')}.") from error
 
 
 def refuse_long_prompts(
