@@ -70,10 +70,11 @@ def _matching_files(pattern: str, endings: Sequence[str]) -> list[Path]:
         every = list(_files_below(path))
         inside = [file for file in every if file.suffix.lower() in endings]
         inside = inside or [file for file in every if file.suffix.lower() in _PICKLES]  # refused with advice
-        steps = [file for file in inside if file.parent.name == "steps"]
+        if (path / "steps").is_dir():  # of a run
+            inside = [file for file in inside if file.parent.name == "steps"]
         if not inside:
             raise UsageError(f"{pattern} holds no file that ends in {', '.join(endings)}.")
-        return sorted(steps if (path / "steps").is_dir() else inside)
+        return sorted(inside)
     matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
     if not matches:
         raise UsageError(f"{pattern} is neither a file nor a folder, and as a glob it matches nothing.")

@@ -107,8 +107,6 @@ class Recorder:
             elif not (recorded and may_rename):
                 runs.start_run(self.run, self._manifest)
         except BaseException:
-            with suppress(OSError):  # it is removed only if it is empty
-                self.run.rmdir()
             release()
             raise
         if not recorded or self._continued:

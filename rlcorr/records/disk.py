@@ -101,6 +101,10 @@ def _require_fitting(size: int, most: int) -> None:
 # --- one JSON object per line, to which a running process adds lines ---
 
 
+_DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) < 19 else float(text))
+"""Reads integers beyond 63 bits as floats: no number of a line is too large for a picture or an array."""
+
+
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """Add one line with one call, so that a reader sees all of it or nothing.
 
@@ -120,7 +124,7 @@ def as_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def parsed(line: str) -> dict[str, Any] | None:
     """Return the object of a line; None if the line was cut off."""
     try:
-        row = json.loads(line)
+        row = _DECODER.decode(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict):

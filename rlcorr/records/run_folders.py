@@ -63,8 +63,11 @@ def take_lock(run: Path) -> Callable[[], None]:
     it is only among the processes of one machine. Where the file system has no locks, a file is the lock. Raises
     `UsageError` if another process writes the run.
     """
+    is_new = not run.is_dir()
     make_folder(run, parents=True)
     with ExitStack() as undo, naming(run):
+        if is_new:
+            undo.callback(_remove_empty, run)
         descriptor = os.open(run, os.O_RDONLY)
         _descriptors.add(descriptor)
         undo.callback(_close, descriptor, os.getpid())
@@ -80,6 +83,11 @@ def take_lock(run: Path) -> Callable[[], None]:
             file = _make_lock_file(run)
             undo.callback(_remove, file, os.getpid())
         return undo.pop_all().close
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # not empty: it has become a run
+        folder.rmdir()
 
 
 def _close(descriptor: int, process: int) -> None:
@@ -150,14 +158,9 @@ def whole_directory(run: Path) -> Iterator[Path]:
 def _give_name(folder: Path, run: Path) -> None:
     """Give a whole folder its name. The lock keeps out a training run, whose folder is empty at first."""
     with only_writer(run):
-        try:
-            runs.refuse_existing(run)
-            with naming(run):
-                folder.rename(run)
-        except UsageError:
-            with suppress(OSError):  # not empty: it is somebody's
-                run.rmdir()
-            raise
+        runs.refuse_existing(run)
+        with naming(run):
+            folder.rename(run)
 
 
 def remove_abandoned(parent: Path, names: str) -> None:
