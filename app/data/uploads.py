@@ -53,7 +53,7 @@ def folder() -> tempfile.TemporaryDirectory:
     def expire() -> None:
         while Path(made.name).is_dir():
             _remove_expired(Path(made.name))
-            time.sleep(EXPIRY / 100)
+            time.sleep(max(EXPIRY / 100, 1.0))
 
     threading.Thread(target=expire, daemon=True).start()
     return made

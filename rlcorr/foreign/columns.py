@@ -170,20 +170,6 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = 
 # --- rows ---
 
 
-def select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows of every column at which `selected` (B,) is true; a number for the whole file stays."""
-    result: Columns = {}
-    for name, column in columns.items():
-        if isinstance(column, Lists):
-            null = None if column.null is None else column.null[selected]
-            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
-        elif isinstance(column, list):
-            result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
-        else:
-            result[name] = column[selected] if isinstance(column, Tensor) and column.dim() else column
-    return result
-
-
 def split_rows(columns: Columns, groups: Tensor) -> list[Columns]:
     """Return the rows of each number in `groups` (B,), ascending, with one sort; a number for the file stays."""
     numbers, group = groups.unique(sorted=True, return_inverse=True)

@@ -22,6 +22,8 @@ OLD_CHECKSUM = "crc32"
 
 LARGEST = 512 << 20
 """Bytes of a file that is read as a whole, and of what it unpacks to."""
+PACKED = 64 << 20
+"""Bytes to which a file may unpack, and 20 times its size more: metrics unpack to ten times their size."""
 UNREADABLE = (OSError, EOFError, zlib.error, ValueError, UsageError)
 """Exceptions of `content_of`."""
 
@@ -73,10 +75,11 @@ def opened(path: Path, most: int = LARGEST, *, grows: bool = False) -> Iterator[
     Raises `OSError`, and `UsageError` if it is no such file, or is written anew while it is read.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait for a writer
+    before = os.fstat(descriptor)
+    if not stat.S_ISREG(before.st_mode):
+        os.close(descriptor)
+        raise UsageError("it is no regular file")
     with open(descriptor, "rb") as file:
-        before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode):
-            raise UsageError("it is no regular file")
         _require_fitting(before.st_size, most)
         yield file
         after = os.fstat(descriptor)
@@ -88,7 +91,10 @@ def opened(path: Path, most: int = LARGEST, *, grows: bool = False) -> Iterator[
 def content_of(path: Path, most: int = LARGEST, *, grows: bool = False) -> bytes:
     """Return the content of a file, unpacked if its name ends in .gz. Raises one of `UNREADABLE`."""
     with opened(path, most, grows=grows) as file:
-        content = gzip.GzipFile(fileobj=file).read(most + 1) if path.suffix == ".gz" else file.read()
+        if path.suffix == ".gz":
+            most = min(most, PACKED + 20 * os.fstat(file.fileno()).st_size)
+            file = gzip.GzipFile(fileobj=file)
+        content = file.read(most + 1)
     _require_fitting(len(content), most)
     return content
 

@@ -1,5 +1,6 @@
 """Runs of strangers, and files that change while they are read: bounded memory, an end, no part for the whole."""
 
+import gzip
 import io
 import json
 import os
@@ -83,6 +84,7 @@ ODD: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a deep manifest": (MANIFEST, text('{"a":' * 100_000 + "1" + "}" * 100_000)),
     "metrics that are a FIFO": ("metrics.jsonl", instead(os.mkfifo)),
     "a metric of 4,000 digits": ("metrics.jsonl", text('{"step": 0, "reward": 1' + "0" * 4000 + "}\n")),
+    "packed metrics": ("metrics.jsonl.gz", lambda path: path.write_bytes(gzip.compress(bytes(400 << 20))) and None),
     "deep metrics": ("metrics.jsonl", text("[" * 100_000 + "\n")),
 }  # fmt: skip
 """What is done to a run → the file and the function that does it."""
