@@ -11,8 +11,9 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rlcorr.errors import UsageError
 
@@ -69,7 +70,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 @contextmanager
-def opened(path: Path, most: int = LARGEST, *, grows: bool = False) -> Iterator[IO[bytes]]:
+def opened(path: Path, most: int = LARGEST, *, grows: bool = False) -> Iterator[BufferedReader]:
     """Open a regular file of at most `most` bytes for a `with` block that reads it. `grows`: lines may be added to it.
 
     Raises `OSError`, and `UsageError` if it is no such file, or is written anew while it is read.
@@ -93,8 +94,7 @@ def content_of(path: Path, most: int = LARGEST, *, grows: bool = False) -> bytes
     with opened(path, most, grows=grows) as file:
         if path.suffix == ".gz":
             most = min(most, PACKED + 20 * os.fstat(file.fileno()).st_size)
-            file = gzip.GzipFile(fileobj=file)
-        content = file.read(most + 1)
+        content = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(most + 1)
     _require_fitting(len(content), most)
     return content
 

@@ -64,7 +64,8 @@ def test_a_strip_is_computed_once_and_for_nobody_who_has_gone(monkeypatch: pytes
         scope = {"type": "http", "path_params": {"ticket": address.removeprefix("strips/")}}
         async with anyio.create_task_group() as group:
             for number in range(8):
-                group.start_soon(offers.get_offered, Request(scope, gone if number % 2 else anyio.sleep_forever))
+                receive: Any = gone if number % 2 else anyio.sleep_forever
+                group.start_soon(offers.get_offered, Request(scope, receive))
 
     anyio.run(at_once)
     again = offers.offer("strips", "key", lambda: bytes([computed.append(1) or 7]), version="1")

@@ -64,6 +64,10 @@ def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return change
 
 
+def packed_zeros(path: Path) -> None:
+    path.write_bytes(gzip.compress(bytes(400 << 20)))
+
+
 def text(content: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         path.write_text(content)
@@ -84,7 +88,7 @@ ODD: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a deep manifest": (MANIFEST, text('{"a":' * 100_000 + "1" + "}" * 100_000)),
     "metrics that are a FIFO": ("metrics.jsonl", instead(os.mkfifo)),
     "a metric of 4,000 digits": ("metrics.jsonl", text('{"step": 0, "reward": 1' + "0" * 4000 + "}\n")),
-    "packed metrics": ("metrics.jsonl.gz", lambda path: path.write_bytes(gzip.compress(bytes(400 << 20))) and None),
+    "packed metrics": ("metrics.jsonl.gz", packed_zeros),
     "deep metrics": ("metrics.jsonl", text("[" * 100_000 + "\n")),
 }  # fmt: skip
 """What is done to a run → the file and the function that does it."""
