@@ -13,6 +13,10 @@ ENGINE ?= $(shell if [ -n "$(WHEELS)" ]; then echo engineless; elif nvidia-smi -
 READY := .venv/ready-$(ENGINE)
 PAGES := .venv/pages/ready
 NPM := .venv/npm/ready
+# After an upgrade of Python its programs are gone or see no packages, so .venv is made anew. `python -m` everywhere:
+# the other programs of .venv name the folder in which they were installed, and a clone may be moved.
+WORKS = $(BIN)/python -Ic "import pip" 2>/dev/null
+GONE := $(shell $(WORKS) || rm -f .venv/ready-*)
 ARGS ?=
 
 help: ## list the verbs
@@ -27,13 +31,13 @@ app: $(READY) ## the playground alone, over the recorded runs
 	@$(BIN)/python -m rlcorr play --no-train $(ARGS)
 
 learn: $(READY) ## the lessons in JupyterLab
-	@$(BIN)/jupyter lab --notebook-dir lessons $(ARGS)
+	@$(BIN)/python -m jupyterlab --notebook-dir lessons $(ARGS)
 
 train: $(READY) ## one training run; options in ARGS="--task running_sum --preset decoupled_seq_is"
 	@$(BIN)/python -m rlcorr train $(ARGS)
 
 test: $(READY) system $(PAGES) ## every test, the lessons under nbval included
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
+	$(BIN)/python -m ruff check . && $(BIN)/python -m ruff format --check . && $(BIN)/python -m basedpyright
 	$(PYTEST) -m "not slow"
 	$(PYTEST) -m slow --dist loadfile --no-loadscope-reorder --numprocesses 3
 	$(NBVAL) lessons
@@ -91,7 +95,7 @@ bench: $(READY) system ## measure the figures of the README
 	PYTHONPATH=tests/support:tests/peers $(BIN)/python tests/bench/bench.py $(ARGS)
 
 fmt: $(READY) ## format and lint
-	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/basedpyright
+	$(BIN)/python -m ruff format . && $(BIN)/python -m ruff check --fix . && $(BIN)/python -m basedpyright
 
 lock: ## rewrite requirements/ from pyproject.toml (needs uv and npm); ARGS=--upgrade takes the newest versions
 	sh requirements/lock.sh $(ARGS)
@@ -103,10 +107,10 @@ clean: ## remove .venv and caches; recorded runs stay
 PLOTLY = .venv/npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js
 
 # Two cores. The slow tests wait for processes to start and pages to be drawn, so three run at once.
-PYTEST = $(BIN)/pytest -p no:nbval -p no:logging --numprocesses 2
+PYTEST = $(BIN)/python -m pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
-	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
 
 # Lessons whose numbers depend most on the order of sums, and the kinds of arithmetic that torch can be told to use:
 # without vector instructions, and with AVX2 where the processor has it.
@@ -117,12 +121,12 @@ CAPABILITIES = default $(shell $(BIN)/python -c "import torch; print('avx2' * to
 
 # The pinned files name every package, so nothing is resolved: pip installs exactly what is written, and refuses a file
 # whose hash is not written. A package without a wheel is built with the setuptools of .venv, whose hash is checked too.
-PIP = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(if $(WHEELS),--no-index --find-links wheels)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(if $(WHEELS),--no-index --find-links wheels)
 
 $(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed; $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12")'
 	@echo "setting up .venv for the $(ENGINE) engine: two to five minutes, once"
-	@$(PYTHON) -m venv .venv
+	@$(WORKS) || $(PYTHON) -m venv --clear .venv
 	@[ $(ENGINE) = cuda ] || $(PIP) --require-hashes -r requirements/torch.txt
 	@$(PIP) --require-hashes -r requirements/$(ENGINE).txt
 	@$(PIP) -e .
@@ -131,7 +135,7 @@ $(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
 # Sphinx, in an environment of its own.
 $(PAGES): requirements/pages.txt | $(READY)
 	@$(PYTHON) -m venv .venv/pages
-	@.venv/pages/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pages.txt
+	@.venv/pages/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/pages.txt
 	@touch $@
 
 # What the pages draw with and what the tests check them with, by the npm that comes with a pinned Python package.

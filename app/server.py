@@ -1,23 +1,48 @@
 """The server of `make app`: the page of main.py, addresses of its components, and the lessons."""
 
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import streamlit as st
 from components import offers
 from controls import lesson_pages
-from controls.middleware import completes_page, compressed, old_addresses, own_pages, safe_headers
+from controls.middleware import completes_page, compressed, limited_uploads, old_addresses, own_pages, safe_headers
+from data import uploads
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 HOSTS = st.get_option("server.allowedHosts")  # `rlcorr play` sets it; without it every name is accepted
+MOST_FILES = 1 << 16
+"""Descriptors. A session takes four, and macOS gives a process 256 unless it asks for more."""
+
+
+@asynccontextmanager
+async def while_serving(_: st.App) -> AsyncIterator[None]:
+    """Prepare this process, and delete what visitors have dropped when it ends, however it is asked to end."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES) if most > 0 else MOST_FILES, most))
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    uploads.folder()  # also deletes what a killed server has left
+    yield
+    uploads.folder().cleanup()
+
+
 app = st.App(
     "main.py",
+    lifespan=while_serving,
     routes=[*offers.ROUTES, *lesson_pages.ROUTES],
     middleware=[
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
         Middleware(safe_headers, framed=not HOSTS),
         Middleware(own_pages, hosts=HOSTS),
+        Middleware(limited_uploads),
         Middleware(old_addresses, base=st.get_option("server.baseUrlPath")),
         Middleware(compressed, base=st.get_option("server.baseUrlPath")),
         Middleware(completes_page, style=STYLE),

@@ -9,6 +9,7 @@ command -v chromium >/dev/null || missing="chromium"
 command -v g++ >/dev/null || command -v clang++ >/dev/null || missing="$missing g++"
 [ -z "$missing" ] && exit 0
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    echo "installing what the tests need on this system: $missing"
     apt-get update -qq
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing >/dev/null

@@ -10,7 +10,7 @@ import secrets
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import streamlit as st
 from starlette.requests import Request
@@ -23,17 +23,20 @@ MEDIA_TYPES = {"strips": "application/octet-stream", "watched": "application/jso
 """Kind of offer, which its address begins with → the type of the answer."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Offer:
     """What an address answers. `answer` raises `UsageError` if the correction refuses a slider value."""
 
     answer: Callable[[], bytes]
-    media_type: str
+    kind: str
+    strip: bytes | None = None
+    """What was answered, if it stays the same."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 _OFFERS: weakref.WeakValueDictionary[str, Offer] = weakref.WeakValueDictionary()
 # One request per core at a time, in the order of arrival. Thirty requests that share two cores would all be slow.
-_WORKERS = ThreadPoolExecutor(os.cpu_count())
+_WORKERS, _TURNS = ThreadPoolExecutor(os.cpu_count()), asyncio.Semaphore(os.cpu_count() or 1)
 
 
 def offer(kind: str, key: str, answer: Callable[[], bytes], *, version: str = "") -> str:
@@ -43,22 +46,31 @@ def offer(kind: str, key: str, answer: Callable[[], bytes], *, version: str = ""
     """
     name = f"{key}_{kind}_offer"
     before = st.session_state.get(name)
-    ticket = before[1] if before and before[0] == version else secrets.token_urlsafe(16)
-    _OFFERS[ticket] = offered = Offer(answer, MEDIA_TYPES[kind])
+    _, ticket, same = before if before and before[0] == version else ("", secrets.token_urlsafe(16), None)
+    _OFFERS[ticket] = offered = Offer(answer, kind, same and same.strip)
     st.session_state[name] = version, ticket, offered
     return f"{kind}/{ticket}"
 
 
 async def get_offered(request: Request) -> Response:
-    """Answer with what is offered; 404 if the offer has ended, 400 if the correction refuses."""
+    """Answer with what is offered; 404 if the offer has ended, 400 if the correction refuses.
+
+    However many requests somebody sends, one of an address is answered at a time, and none whose browser has gone.
+    """
     offered = _OFFERS.get(request.path_params["ticket"])
     if offered is None:
         return PlainTextResponse("This page is no longer open.", 404)
-    try:
-        body = await asyncio.get_running_loop().run_in_executor(_WORKERS, offered.answer)
-    except UsageError as error:
-        return PlainTextResponse(str(error), 400)
-    return Response(body, media_type=offered.media_type)
+    async with offered.turn, _TURNS:
+        if await request.is_disconnected():
+            return PlainTextResponse("Nobody waits for this.", 499)
+        try:
+            if (body := offered.strip) is None:
+                body = await asyncio.get_running_loop().run_in_executor(_WORKERS, offered.answer)
+        except UsageError as error:
+            return PlainTextResponse(str(error), 400)
+        if offered.kind == "strips":
+            offered.strip = body
+    return Response(body, media_type=MEDIA_TYPES[offered.kind])
 
 
 ROUTES = [Route("/strips/{ticket}", get_offered), Route("/watched/{ticket}", get_offered)]

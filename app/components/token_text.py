@@ -15,6 +15,8 @@ SHADES = 20
 STRONGEST = 0.7
 """Opacity of full colour: the text above it must stay legible."""
 TOKENS_PER_PAGE, RESPONSES_PER_PAGE = 4000, 20
+PIECE = 16_384
+"""Tokens of a response on one page. A browser takes 3 s for four times as many."""
 
 
 HTML = """<div class="legend"></div><div class="grid" role="grid"></div>"""
@@ -25,9 +27,11 @@ _mount = component("rlcorr_token_text", html=HTML, css=style("token_text.css"), 
 
 @dataclass(frozen=True)
 class ShownResponse:
-    """One response with all that is shown of it; the lists have one entry per token."""
+    """One response, or a piece of a long one, with all that is shown of it; the lists have one entry per token."""
 
     row: int
+    start: int
+    """Column of the first token that is shown."""
     heading: str
     prompt: str
     texts: list[str]
@@ -91,15 +95,18 @@ def _ratio(d: float) -> str:
     return f"{math.exp(d):.2g}".replace("e-0", "e−").replace("e+0", "e")
 
 
-def pages_of(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Split the rows into pages of at most `RESPONSES_PER_PAGE` rows and, unless one row has more, `TOKENS_PER_PAGE`
-    tokens."""
-    pages: list[list[int]] = []
+def pages_of(rows: Sequence[int], lengths: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Split the rows into pages of pieces (row, column of its first token). A piece has at most `PIECE` tokens.
+
+    A page has at most `RESPONSES_PER_PAGE` pieces and, unless one has more, `TOKENS_PER_PAGE` tokens.
+    """
+    pages: list[list[tuple[int, int]]] = []
     tokens = 0
-    for row in rows:
-        tokens += lengths[row]
+    for row, start in [(i, start) for i in rows for start in range(0, max(lengths[i], 1), PIECE)]:
+        length = min(lengths[row] - start, PIECE)
+        tokens += length
         if not pages or len(pages[-1]) == RESPONSES_PER_PAGE or tokens > TOKENS_PER_PAGE:
             pages.append([])
-            tokens = lengths[row]
-        pages[-1].append(row)
+            tokens = length
+        pages[-1].append((row, start))
     return pages

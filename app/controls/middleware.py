@@ -7,6 +7,7 @@ import gzip
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from typing import cast
 from urllib.parse import urlsplit
 
 from components.sources import script
@@ -15,6 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit.runtime import get_instance
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.url_util import make_url_path
 
 POLICY = (
@@ -23,6 +26,9 @@ POLICY = (
     "object-src 'none'; base-uri 'self'"
 )
 """Everything comes from this server. Streamlit and plotly need inline scripts and styles, and eval."""
+OF_VISITOR, OF_SERVER = 192 << 20, 768 << 20
+"""Bytes of files that a visitor, and all visitors, may have in their boxes."""
+UPLOAD = re.compile(r"/_stcore/upload_file/([^/]+)/")
 UNFRAMED = "; frame-ancestors 'self'"
 """No page of another site may show the app in a frame."""
 
@@ -121,6 +127,31 @@ def own_pages(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:
             names = {*hosts, urlsplit(f"//{headers.get('host', '')}").hostname}
             if origin is not None and urlsplit(origin).hostname not in names:
                 answered = PlainTextResponse("This page belongs to another site.", 403)
+        await answered(scope, receive, send)
+
+    return answer
+
+
+def limited_uploads(app: ASGIApp) -> ASGIApp:
+    """Refuse a file if the files in a visitor's boxes, or in those of all visitors, would be too many bytes.
+
+    Streamlit keeps them in memory, also for a while after a page was closed: those are forgotten here.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        answered, put = app, UPLOAD.search(scope["path"]) if scope["type"] == "http" else None
+        if put and scope["method"] == "PUT":
+            runtime = get_instance()
+            stored = cast(MemoryUploadedFileManager, runtime.uploaded_file_mgr)
+            sizes = {
+                name: sum(len(one.data) for one in files.values()) for name, files in [*stored.file_storage.items()]
+            }
+            for session in [name for name in sizes if not runtime.is_active_session(name)]:
+                stored.remove_session_files(session)
+                del sizes[session]
+            size = int(Headers(scope=scope).get("content-length", "0"))
+            if sizes.get(put[1], 0) + size > OF_VISITOR or sum(sizes.values()) + size > OF_SERVER:
+                answered = PlainTextResponse("These files are more bytes than this server takes at once.", 413)
         await answered(scope, receive, send)
 
     return answer

@@ -176,3 +176,5 @@ def announce_new_runs(all_runs: Mapping[str, Path], shown: str) -> None:
         text.info(plain(f"A new run has appeared: {slug}."))
         changes = {"run": slug, "step": LATEST}
         button.button("Show it", key=f"show_{slug}", on_click=state.change, kwargs=changes)
+    for sentence in runs.unlisted_runs():
+        st.caption(plain(sentence))

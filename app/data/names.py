@@ -73,6 +73,8 @@ def arm_label(study: Study, arm: str) -> str:
 
 @cached(4, lambda index: (index, recorded.stamp(index)))
 def _titles(index: Path) -> dict[str, str]:
-    if not index.is_file():
+    try:
+        entries = read_entries(index)[1]
+    except UsageError:  # missing or damaged: slugs are enough for the pages
         return {}
-    return {slug: entry["title"] for slug, entry in read_entries(index)[1].items() if "title" in entry}
+    return {slug: entry["title"] for slug, entry in entries.items() if "title" in entry}

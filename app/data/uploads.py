@@ -1,17 +1,20 @@
 """Runs made of files that visitors dropped: in a folder of this server, which is deleted when it stops.
 
 A run belongs to the session that made it. Its name cannot be guessed. Whoever has its link can open it until it
-expires, or until its session has made `QUOTA` newer ones.
+expires, or until its session has made `QUOTA` newer ones. What a visitor and the server may keep is limited in bytes.
 """
 
+import functools
 import hashlib
 import re
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import streamlit as st
@@ -20,23 +23,40 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary, summarize, write_run
 from rlcorr.foreign.read_file import ENDINGS, read_parts
 from rlcorr.foreign.steps import Source, read_steps
+from rlcorr.records.run_folders import remove_abandoned, take_lock
 
-PREFIX = "upload_"
+PREFIX, FOLDER_PREFIX = "upload_", "rlcorr_uploads_"
 QUOTA = 12
 """Number of runs that a session may have; the oldest one is deleted for the next."""
 EXPIRY = 24 * 3600.0
 """Seconds after which a run is deleted."""
+OF_VISITOR, OF_SERVER = 256 << 20, 4 << 30
+"""Bytes that the runs of a session may have; the oldest ones are deleted for the next. Bytes of all sessions."""
 
-NAME_FILE = "dropped_as.txt"
-"""File in the folder of such a run, with the name of the dropped file."""
+NAME_FILE = "dropped_as.log"
+"""File in the folder of such a run, with the name of the dropped file; hashes of logs are not in a manifest."""
 
 DroppedFile = tuple[str, bytes]
 """Name and content."""
 
 
-@st.cache_resource(show_spinner=False)
+@functools.cache
 def folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory(prefix="rlcorr_uploads_")
+    """Make the folder of this server, and delete those of servers that were killed.
+
+    It is locked while this process lives, and a thread deletes what has expired in it, whether somebody comes or not.
+    """
+    made = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True)
+    take_lock(Path(made.name))
+    remove_abandoned(Path(made.name).parent, rf"{FOLDER_PREFIX}\w+")
+
+    def expire() -> None:
+        while Path(made.name).is_dir():
+            _remove_expired(Path(made.name))
+            time.sleep(max(EXPIRY / 100, 1.0))
+
+    threading.Thread(target=expire, daemon=True).start()
+    return made
 
 
 def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) -> tuple[str, ImportSummary]:
@@ -68,16 +88,28 @@ def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) 
     sources = [source(*file) for file in ordered]
     slug = PREFIX + _digest(ordered, repairs)
     run = Path(folder().name) / slug
-    _remove_expired()
+    _remove_expired(run.parent)
+    if bytes_of(run.parent) > OF_SERVER:
+        raise UsageError(
+            f"this server keeps at most {OF_SERVER >> 30} GiB of dropped files, and has them now. Come back in some "
+            "hours, or start the app on your own machine."
+        )
     if (run / "manifest.json").is_file():
         return slug, summarize(read_steps(sources, join=join))
     summary = write_run(run, read_steps(sources, join=join), story)
     (run / NAME_FILE).write_text(name_of([name for name, _ in ordered]), encoding="utf-8")
-    made = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])]
-    for oldest in made[:-QUOTA]:
-        shutil.rmtree(run.with_name(oldest), ignore_errors=True)
-    st.session_state["uploads"] = made[-QUOTA:]
+    made, kept = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])], 0
+    for age, name in enumerate(reversed(made)):
+        kept += bytes_of(run.with_name(name))
+        if age >= QUOTA or (age and kept > OF_VISITOR):
+            shutil.rmtree(run.with_name(name), ignore_errors=True)
+    st.session_state["uploads"] = [name for name in made if run.with_name(name).is_dir()]
     return slug, summary
+
+
+def bytes_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def name_of(names: Sequence[str]) -> str:
@@ -101,11 +133,17 @@ def _digest(files: Sequence[DroppedFile], repairs: Sequence[str]) -> str:
     return digest.hexdigest()[:24]
 
 
-def _remove_expired() -> None:
+def _remove_expired(folder: Path) -> None:
     """Delete the runs of all sessions that are older than `EXPIRY`."""
-    for run in Path(folder().name).glob(f"{PREFIX}*/"):
-        if time.time() - run.stat().st_mtime > EXPIRY:
+    for run in folder.glob(f"{PREFIX}*/"):
+        if _is_expired(run):
             shutil.rmtree(run, ignore_errors=True)
+
+
+def _is_expired(run: Path) -> bool:
+    with suppress(FileNotFoundError):  # it is not whole yet, or is just being deleted
+        return time.time() - (run / "manifest.json").stat().st_mtime > EXPIRY
+    return False
 
 
 def mine() -> dict[str, Path]:
@@ -115,5 +153,6 @@ def mine() -> dict[str, Path]:
     # Only letters and digits after the prefix: a slug of the URL must not leave the folder.
     slugs = [slug for slug in slugs if re.fullmatch(rf"{PREFIX}[0-9a-z]{{1,56}}", slug)]
     runs = {slug: root / slug for slug in slugs if (root / slug / "manifest.json").is_file()}
+    runs = {slug: run for slug, run in runs.items() if not _is_expired(run)}
     st.session_state["opened_uploads"] = tuple(runs)
     return runs

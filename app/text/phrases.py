@@ -116,8 +116,8 @@ WRONG_SYSTEM = "system='{raw}' is not known. Known: {allowed}."
 UPLOAD = (
     "Parquet or JSON Lines with one answer per row; or .npz, .pt or .safetensors with arrays and a mask. Required "
     "are the log-probs of the sampler and of the trainer: rollout_log_probs and old_log_probs, or the names that NeMo "
-    "RL, prime-rl, slime, SkyRL and verl use. Several files become the steps of one run. The files stay on this "
-    "machine and are deleted when the app ends."
+    "RL, prime-rl, slime, SkyRL and verl use. Several files become the steps of one run. The server of this "
+    "page keeps them for a day at most, and deletes them when it stops."
 )
 UPLOAD_LABEL = "One file per training step (or per rank)"
 REPAIRS = {

@@ -62,6 +62,11 @@ def heading(row: int, reward: float | None, mean_ratio: float, rejected: int, to
     return " · ".join(parts)
 
 
+def piece(start: int, stop: int, tokens: int) -> str:
+    """Return what the line above says about a response of which only some tokens are shown."""
+    return "" if stop - start == tokens else f" · tokens {start:,} to {stop - 1:,} of {tokens:,}"
+
+
 def visible(text: str) -> str:
     """Return the text with line breaks and other invisible characters written as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

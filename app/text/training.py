@@ -146,7 +146,7 @@ LIVE_HELP = (
     "This starts `python -m rlcorr train` on the machine that serves this page, one training run at a time. The run "
     "continues when the page is closed."
 )
-FORBIDDEN = "This page cannot start or stop training runs, because it is served with {name} set."
+FORBIDDEN = "This page cannot start or stop training runs: whoever serves it has not set {name}=0."
 FIELDS = {
     "preset": ("Preset", "The correction that the trainer applies."),
     "task": ("Task", "The prompts, and what is rewarded."),

@@ -1,6 +1,7 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import streamlit as st
 from components.links import Link, links
@@ -8,6 +9,9 @@ from components.picture import picture
 from controls import sharing
 from controls.choosing import pick_several
 from controls.pickers import picked_record
+from data import recorded
+from data.caching import cached
+from data.corrections import identity
 from data.names import run_title
 from data.recorded import Selection
 from text import mismatch as say
@@ -28,6 +32,9 @@ from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
+
+MOST_LAGS = 12
+"""Ages of the weights for which discarding is shown, the youngest first."""
 
 
 def show(shown: Selection) -> None:
@@ -53,7 +60,7 @@ def show(shown: Selection) -> None:
     if batch.sampled_log_probs is not None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)
-    _discarding(record, lags)
+    _discarding(shown, lags)
 
 
 def _result(shown: Selection, record: StepRecord, symptoms: list[Symptom]) -> None:
@@ -149,11 +156,21 @@ def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
         _row(source, **second)
 
 
-def _discarding(record: StepRecord, lags: list[int]) -> None:
+def _discarding(shown: Selection, lags: list[int]) -> None:
     """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
+    st.markdown(f"## {say.DISCARDING}")
+    rows = _discarded_rows(shown.run, shown.step or 0, tuple(lags[:-1][:MOST_LAGS]))
+    st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
+    st.caption(say.DISCARDING_IS)
+
+
+@cached(16, lambda run, step, lags: (identity(run, step), lags))
+def _discarded_rows(run: Path, step: int, lags: tuple[int, ...]) -> list[list[str]]:
+    """Return a row for each way of discarding. Each takes a thousand bootstrap samples."""
+    record = recorded.step(run, step)
     batch = record.batch
     ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
-    for lag in lags[:-1]:
+    for lag in lags:
         ways[say.OLDER.format(lag=lag)] = answer_lags(batch, record.step) <= lag
     rows = []
     for name, keep in ways.items():
@@ -163,9 +180,7 @@ def _discarding(record: StepRecord, lags: list[int]) -> None:
             kept, length = left.kept, say.relative(left.length)
             reward = reward if left.reward is None else say.difference(left.reward)
         rows.append([name, percent(kept), length, reward])
-    st.markdown(f"## {say.DISCARDING}")
-    st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
-    st.caption(say.DISCARDING_IS)
+    return rows
 
 
 def _row(source: str, **figures: Figure) -> None:

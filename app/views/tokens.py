@@ -5,7 +5,7 @@ from functools import partial
 import state
 import streamlit as st
 from components.live_part import LiveContent, Note
-from components.token_text import SHADES, ShownResponse, pages_of, token_text
+from components.token_text import PIECE, SHADES, ShownResponse, pages_of, token_text
 from controls import strips
 from controls.choosing import pick
 from controls.configuration import settings
@@ -73,41 +73,43 @@ def fates_strip(batch: TokenBatch, config: CorrectionConfig, b: Bound, slider_va
 
 def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, config: CorrectionConfig) -> TokenIndex:
     """Show one page of responses, and return the token to show: the opened one, or the largest mismatch of the page."""
-    rows = _page(record, texts, result)
-    opened = _opened(texts) or furthest_token(record.batch, result, rows)
+    pieces = _page(record, texts, result)
+    opened = _opened(texts) or furthest_token(record.batch, result, [row for row, _ in pieces])
     if opened is None:
         raise UsageError(say.NO_TOKENS)
     strengths, span = shades(record.batch, result)
     fates = token_fates(record.batch, result, config)
     means, rewards, responses = mean_ratios(record.batch, result), record.batch.rewards, []
-    for row in rows:
-        count = len(texts[row])
+    for row, start in pieces:
+        count, stop = len(texts[row]), min(start + PIECE, len(texts[row]))
         rejected = int((fates[row] == FATES.index("rejected")).sum())
         reward = None if rewards is None else float(rewards[row])
         responses.append(
             ShownResponse(
                 row=row,
-                heading=say.heading(row, reward, means[row], rejected, count),
+                start=start,
+                heading=say.heading(row, reward, means[row], rejected, count) + say.piece(start, stop, count),
                 prompt=say.prompt(record.prompts[row]),
-                texts=[say.token(text) for text in texts[row]],
-                ratios=[number(r) for r in ratio(result.log_ratio[row, :count]).tolist()],
-                shades=(SHADES + strengths[row, :count] * SHADES).round().int().tolist(),
-                fates=fates[row, :count].tolist(),
+                texts=[say.token(text) for text in texts[row][start:stop]],
+                ratios=[number(r) for r in ratio(result.log_ratio[row, start:stop]).tolist()],
+                shades=(SHADES + strengths[row, start:stop] * SHADES).round().int().tolist(),
+                fates=fates[row, start:stop].tolist(),
             )
         )
     token_text(responses, opened, span=span, words=say.LEGEND, fates=say.FATES, key=TEXT, on_open=_clicked)
     return opened
 
 
-def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> list[int]:
-    """Show the pickers of order and page, and return the rows of the selected page."""
+def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> list[tuple[int, int]]:
+    """Show the pickers of order and page, and return the selected page, see `pages_of`."""
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     with left:
         order = pick(ORDER, "Order", list(say.ORDERS), written=say.ORDERS.__getitem__)
     pages = pages_of(ordered_rows(record.batch, result, order), [len(row) for row in texts])
     opened = _opened(texts)
     if opened is not None and st.session_state.get("tokens_turned_for") != opened:
-        state.change(**{PAGE: next((n for n, rows in enumerate(pages, 1) if opened[0] in rows), 1)})
+        piece = opened[0], opened[1] // PIECE * PIECE
+        state.change(**{PAGE: next((n for n, pieces in enumerate(pages, 1) if piece in pieces), 1)})
     st.session_state["tokens_turned_for"] = opened
     last = max(len(pages), 1)
     if state.get(PAGE) > last:

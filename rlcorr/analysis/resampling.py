@@ -7,6 +7,7 @@ from torch import Tensor
 
 REPLICATES = 1000
 LEVEL = (0.025, 0.975)
+MOST_UNITS = 4096
 _AT_ONCE = 1 << 20  # resampled units in memory
 
 
@@ -22,10 +23,15 @@ class Estimate:
 def resampled(sums: Tensor, seed: int = 0) -> Tensor:
     """Return sums over the units of (units, columns): of all units, then of units drawn with replacement.
 
+    More than `MOST_UNITS` are drawn in as many groups: the samples have the same variance, and take bounded time.
+
     Returns:
         (1 + REPLICATES, columns)
     """
     chance = torch.Generator().manual_seed(seed)
+    if len(sums) > MOST_UNITS:
+        groups = torch.arange(len(sums), device=sums.device) % MOST_UNITS
+        sums = sums.new_zeros(MOST_UNITS, sums.shape[1]).index_add_(0, groups, sums)
     units = len(sums)
     rows = max(_AT_ONCE // units, 1)
     parts = [sums.sum(0)[None]]

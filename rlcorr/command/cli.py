@@ -6,6 +6,7 @@ should start at once.
 """
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -59,14 +60,17 @@ EXIT_PROBLEMS = 1
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Errors of a disk that is full, read-only or of another user, in files that other packages write."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors of a disk that is full or read-only, in files that other packages write."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb and exit. A `UsageError` is printed as one line on stderr with exit code 2, and so is an
-    error of the disk; Ctrl-C exits with 130."""
+    error of a file; Ctrl-C exits with 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores SIGINT for a verb started with &
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not every terminal has all characters; a closed stream is None
+            stream.reconfigure(errors="replace")
     try:
         sys.exit(run_verb(sys.argv[1:] if arguments is None else arguments))
     except UsageError as error:
@@ -78,9 +82,10 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_PROBLEMS)
     except OSError as error:
-        if error.errno not in DISK:
+        if error.errno not in FULL and error.filename is None:
             raise
-        print(f"rlcorr: {error.filename or 'a file'} cannot be written: {error.strerror}.", file=sys.stderr)
+        what = "written" if error.errno in FULL else "used"
+        print(f"rlcorr: {error.filename or 'a file'} cannot be {what}: {error.strerror}.", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 
 

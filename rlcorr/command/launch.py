@@ -21,10 +21,12 @@ from typing import IO, Any, Literal
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
-from rlcorr.records.disk import make_folder, write_whole
+from rlcorr.records.disk import UNREADABLE, content_of, make_folder, naming, opened, write_whole
+from rlcorr.records.run_folders import NO_FLOCK, start_of
 
 FORBID = "RLCORR_NO_TRAINING"
-"""Environment variable of the app. If it is set, except to 0, pages cannot start or stop training runs."""
+"""Environment variable of the app. Unless it is 0, pages cannot start or stop training runs. `play` sets it to 0 if it
+serves this machine alone; whoever hosts the app for others must say so."""
 GRACE = 20.0
 """Seconds in which a training run may end by itself before it is killed."""
 
@@ -41,13 +43,15 @@ class Training:
     started_by: int
     """Id of the process that started it."""
     stop_asked: float = 0.0
+    start: str = ""
+    """When the process started, see `start_of`: the lock of file systems that have none."""
 
 
 # --- starting and stopping ---
 
 
 def is_forbidden() -> bool:
-    return os.environ.get(FORBID, "") not in ("", "0")
+    return os.environ.get(FORBID) != "0"
 
 
 def start(options: Sequence[str], run: str = "", task: str = "training", *, log: bool = True) -> Training:
@@ -66,7 +70,7 @@ def start(options: Sequence[str], run: str = "", task: str = "training", *, log:
         run = run or runs.free_name(task)
         command = train_command([*options, "--run", run])
         process = _spawn(command, run, lock, log)
-        started = Training(run, process.pid, tuple(command), os.getpid())
+        started = Training(run, process.pid, tuple(command), os.getpid(), start=start_of(process.pid))
         _describe(started)
     threading.Thread(target=process.wait, daemon=True).start()  # otherwise the ended process stays a zombie
     return started
@@ -136,22 +140,22 @@ def _signal(training: Training, number: signal.Signals) -> None:
 def in_progress() -> bool:
     """Check whether a training run in these runs is alive, whichever process started it."""
     try:
-        lock = (runs.LOCAL / "training.lock").open("rb")
-    except FileNotFoundError:
-        return False
-    with lock:
-        try:
+        with opened(runs.LOCAL / "training.lock", grows=True) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except BlockingIOError:
+        return True
+    except (OSError, UsageError) as error:  # none, of another user, or something else under its name
+        training = last()
+        without_locks = isinstance(error, OSError) and error.errno in NO_FLOCK
+        return without_locks and training is not None and start_of(training.pid) == training.start
     return False
 
 
 def last() -> Training | None:
-    """Return the training run that was started last; None if there is none."""
+    """Return the training run that was started last; None if there is none, or if its description is damaged."""
     try:
-        training = Training(**json.loads(_description().read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        training = Training(**json.loads(content_of(_description())))
+    except (*UNREADABLE, TypeError, RecursionError):
         return None
     return replace(training, command=tuple(training.command))
 
@@ -222,7 +226,10 @@ def _describe(training: Training) -> None:
 def _lock() -> Iterator[IO[bytes]]:
     """Take the lock for a new training run. Raises `UsageError` if another run has it."""
     make_folder(runs.LOCAL, parents=True)
-    with (runs.LOCAL / "training.lock").open("ab") as lock:
+    path = runs.LOCAL / "training.lock"
+    with naming(path):
+        file = path.open("ab")
+    with file as lock:
         if not _try_for_a_while(lock):
             other = last()
             name = f" ({other.run})" if other else ""
@@ -233,8 +240,14 @@ def _lock() -> Iterator[IO[bytes]]:
 def _try_for_a_while(lock: IO[bytes]) -> bool:
     """Try to take the lock for a fifth of a second, because `in_progress` holds it for a moment."""
     for _ in range(10):
-        with suppress(BlockingIOError):
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in NO_FLOCK:
+                raise
+            return not in_progress()
         time.sleep(0.02)
     return False

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def play(
 ) -> int:
     """Serve the app, train a run next to it, and return the app's exit code.
 
-    Ctrl-C or SIGTERM ends both, and a training run that was started from a page.
+    Ctrl-C, SIGTERM or a closed terminal ends both, and a training run that was started from a page.
 
     Args:
         port: the first port to try.
@@ -73,9 +74,12 @@ def play(
     if free != port:
         print(f"port {port} is busy; using {free}.")
     app = None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # the latter is a closed terminal; nohup ignores it
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, signal.default_int_handler)
     try:
-        app = subprocess.Popen(_app_command(free, hosts), start_new_session=True)
+        variables = {launch.FORBID: "1" if hosts else "0"} | os.environ  # other people's pages must not start training
+        app = subprocess.Popen(_app_command(free, hosts), start_new_session=True, env=variables)
         print(
             f"rlcorr: http://localhost:{free}{page and '/'}{page}  (Ctrl-C ends the app and the training run)",
             flush=True,
@@ -84,10 +88,12 @@ def play(
             _train(train_options, run)
         return app.wait()
     except KeyboardInterrupt:
-        print("\nstopping; the run remains readable.")
+        with suppress(OSError):  # the terminal may be gone
+            print("\nstopping; the run remains readable.", flush=True)
         return 0
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a trainer behind
+        for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a second one must not leave a trainer behind
+            signal.signal(ending, signal.SIG_IGN)
         if app is not None:
             launch.end({os.getpid(), app.pid})
             _stop(app)

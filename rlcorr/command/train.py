@@ -30,8 +30,8 @@ class FromRun(FromFile[TrainConfig]):
 
     resume: str = ""
     """Name or directory of a run to resume from its last checkpoint, as if it had never stopped. The run keeps its
-    options; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, save-model and
-    tensorboard can be changed."""
+    options; only steps, stop-at-accuracy, eval-every, record-every, checkpoint-every, max-bad-steps, save-model,
+    tensorboard and rollout.max-model-len can be changed. Prompts, reward function and weights must be the same."""
 
 
 def run_train(words: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Columns of a file, whose meaning is not known yet: of the tables that `parse` answers, or of a trainer's batch."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -169,18 +170,29 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = 
 # --- rows ---
 
 
-def select_rows(columns: Columns, selected: Tensor) -> Columns:
-    """Return the rows of every column at which `selected` (B,) is true; a number for the whole file stays."""
-    result: Columns = {}
+def split_rows(columns: Columns, groups: Tensor) -> list[Columns]:
+    """Return the rows of each number in `groups` (B,), ascending, with one sort; a number for the file stays."""
+    numbers, group = groups.unique(sorted=True, return_inverse=True)
+    order, counts = group.argsort(stable=True), group.bincount().tolist()
+    parts: list[Columns] = [{} for _ in numbers]
     for name, column in columns.items():
+        pieces: list[Column] = [column for _ in numbers]
         if isinstance(column, Lists):
-            null = None if column.null is None else column.null[selected]
-            result[name] = Lists(column.values[selected[column.rows()]], column.lengths[selected], column.padded, null)
+            of_values = group[column.rows()]
+            values = column.values[of_values.argsort(stable=True)].split(
+                of_values.bincount(minlength=len(numbers)).tolist()
+            )
+            nulls = [None] * len(counts) if column.null is None else column.null[order].split(counts)
+            lengths = column.lengths[order].split(counts)
+            pieces = [Lists(v, n, column.padded, null) for v, n, null in zip(values, lengths, nulls, strict=True)]
         elif isinstance(column, list):
-            result[name] = [text for text, keep in zip(column, selected.tolist(), strict=True) if keep]
-        else:
-            result[name] = column[selected] if isinstance(column, Tensor) and column.dim() else column
-    return result
+            texts = iter([column[row] for row in order.tolist()])
+            pieces = [list(itertools.islice(texts, count)) for count in counts]
+        elif isinstance(column, Tensor) and column.dim():
+            pieces = list(column[order].split(counts))
+        for part, piece in zip(parts, pieces, strict=True):
+            part[name] = piece
+    return parts
 
 
 def fit_rows(name: str, column: Column, rows: int) -> Column:

@@ -6,6 +6,8 @@ other systems. Files are not trusted: another process parses them (`child`), and
 """
 
 import glob
+import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +22,9 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.child import parsed, seconds_for
 from rlcorr.foreign.columns import Column, Columns, from_array, from_arrow, from_table, try_read
 from rlcorr.foreign.names import KEYS, WANTED
-from rlcorr.foreign.parse.request import MAX_BYTES, MAX_ROWS, MAX_TOKENS, Request, Unreadable, check_limit
+from rlcorr.foreign.parse.request import MAX_ROWS, MAX_TOKENS, Piece, Request, Unreadable
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
+from rlcorr.records.disk import LARGEST, opened
 from rlcorr.systems import skyrl
 from rlcorr.systems.verl import dumps as verl_dumps
 
@@ -64,16 +67,28 @@ def _matching_files(pattern: str, endings: Sequence[str]) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        inside = [file for file in path.rglob("*") if file.suffix.lower() in endings and file.is_file()]
-        inside = inside or [file for file in path.rglob("*") if file.suffix.lower() in _PICKLES]  # refused with advice
-        steps = [file for file in inside if file.parent.name == "steps"]
+        every = list(_files_below(path))
+        inside = [file for file in every if file.suffix.lower() in endings]
+        inside = inside or [file for file in every if file.suffix.lower() in _PICKLES]  # refused with advice
+        if (path / "steps").is_dir():  # of a run
+            inside = [file for file in inside if file.parent.name == "steps"]
         if not inside:
             raise UsageError(f"{pattern} holds no file that ends in {', '.join(endings)}.")
-        return sorted(steps if (path / "steps").is_dir() else inside)
+        return sorted(inside)
     matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
     if not matches:
         raise UsageError(f"{pattern} is neither a file nor a folder, and as a glob it matches nothing.")
     return [file for match in matches for file in _matching_files(match, endings)]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files in a folder and its subfolders. Raises `UsageError` for one that cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        raise UsageError(f"{error.filename} cannot be read ({error.strerror}), so the import would not be whole.")
+
+    for inside, _, names in os.walk(folder, onerror=refuse):
+        yield from (file for name in names if (file := Path(inside, name)).is_file())
 
 
 # --- files → columns ---
@@ -101,8 +116,7 @@ def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: b
     columns: Columns = {}
     is_whole = True
     tables: list[pa.Table] = []
-    request = Request(path.absolute(), ending, wanted, KEYS, PART, seconds_for(path.stat().st_size))
-    for facts, table in parsed(request):
+    for facts, table in _pieces(path, ending, wanted):
         names = facts.get("names", names)
         if facts.get("rows") == 0:
             if in_parts:
@@ -119,6 +133,16 @@ def read_columns(path: Path, ending: str, wanted: frozenset[str], *, in_parts: b
                 tables = []
     if tables or is_whole:
         yield _joined(columns, names, tables)
+
+
+def _pieces(path: Path, ending: str, wanted: frozenset[str]) -> Iterator[Piece]:
+    """Yield what another process reads of a file. Raises `UsageError` if it cannot be read whole."""
+    try:
+        with opened(path, sys.maxsize if ending == ".parquet" else LARGEST) as file:
+            seconds = seconds_for(os.fstat(file.fileno()).st_size)
+            yield from parsed(Request(path.absolute(), ending, wanted, KEYS, PART, seconds))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}.") from error
 
 
 def _array(facts: dict[str, Any], table: pa.Table) -> Columns:
@@ -183,11 +207,10 @@ def parts_of_file(path: Path, **repairs: bool) -> Iterator[Part]:
     """
     with name_in_errors(str(path)):
         try:
-            with path.open("rb") as file:
-                head = file.read(_HEAD)
+            with opened(path, sys.maxsize) as file:
+                ending = _ending(str(path), file.read(_HEAD), os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise UsageError(f"cannot be read: {error.strerror}.") from error
-        ending = _ending(str(path), head, path.stat().st_size)
     yield from _parts(path, str(path), ending, repairs)
 
 
@@ -219,6 +242,4 @@ def _ending(name: str, head: bytes, size: int) -> str:
         raise UsageError(f"files that end in {', '.join(ENDINGS)} are read; this one ends in {ending!r:.20}.")
     if not size:
         raise UsageError("is empty.")
-    if ending != ".parquet":
-        check_limit(MAX_BYTES, size, "bytes")
     return ending

@@ -13,7 +13,7 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.check import checked, clamp_values
-from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_lists, select_rows
+from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_lists, split_rows
 from rlcorr.foreign.find_columns import to_our_names
 from rlcorr.foreign.names import RECORDED_STEP_COLUMNS
 from rlcorr.foreign.parse.request import MAX_TOKENS, check_limit
@@ -52,6 +52,9 @@ def _number_in_path(pattern: re.Pattern[str], path: str) -> int | None:
 
 
 # --- columns → parts of steps ---
+
+MAX_STEPS = 1000
+"""Steps of a file, or of a part of a large one. More are a number per row under the name step."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,12 @@ def to_parts(
     if not isinstance(steps, torch.Tensor):
         return [Part(path_step, tokens, left_out, aborted)]
     numbers = steps.unique(sorted=True).tolist()
+    check_limit(MAX_STEPS, len(numbers), "steps in the column step (does it number the rows?)")
     if len(numbers) == 1:
         if path_step not in (None, numbers[0]):
             raise UsageError(f"its name has step {path_step}, but its column step has {numbers[0]}.")
         return [Part(numbers[0], tokens, left_out, aborted)]
-    parts = [Part(number, select_rows(tokens, steps == number), left_out) for number in numbers]
+    parts = [Part(number, rows, left_out) for number, rows in zip(numbers, split_rows(tokens, steps), strict=True)]
     return [replace(parts[0], aborted=aborted), *parts[1:]]
 
 

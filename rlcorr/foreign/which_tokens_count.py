@@ -27,7 +27,7 @@ from rlcorr.foreign.columns import (
     refuse_where,
     require_aligned,
     require_lists,
-    select_rows,
+    split_rows,
 )
 from rlcorr.foreign.names import PAIR, PAIR_NAMES
 from rlcorr.foreign.parse.request import MAX_TOKENS, Unreadable, check_limit
@@ -111,7 +111,7 @@ def without_aborted(columns: Columns) -> tuple[Columns, int]:
     if bool(aborted.all()):
         raise UsageError("in every row one side has no log-prob.")
     fitted = {name: fit_rows(name, column, len(aborted)) for name, column in columns.items()}
-    return select_rows(fitted, ~aborted), int(aborted.sum())
+    return split_rows(fitted, ~aborted)[-1], int(aborted.sum())
 
 
 def _is_null_or_nan(side: Lists) -> Tensor:

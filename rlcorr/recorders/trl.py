@@ -34,6 +34,7 @@ class RecordPairs(_BASE):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self._recorder.start()
+            self._steps = self._recorder.last_step  # the generations of a continued run are counted on
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:

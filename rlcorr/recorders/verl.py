@@ -3,7 +3,8 @@
 RLCORR_VERL=helper puts `rlcorr.recorders.verl_helper` in the place of verl's helper, and helper,record does both. verl
 loads this module by the entry point `verl.plugins`, before it imports functions from its helper. The module does
 nothing unless RLCORR_VERL is set. To record, it wraps compute_rollout_correction_and_add_to_batch, which still does the
-same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, ….
+same. The name of the run is $RLCORR_RUN, or verl_1, verl_2, …. If there is such a run, record,continue adds to it, and
+record alone takes the next free name.
 Source: verl 0.9.1, trainer/ppo/rollout_corr_helper.py.
 """
 
@@ -14,6 +15,7 @@ import os
 import sys
 from typing import Any
 
+from rlcorr.errors import UsageError
 from rlcorr.recorders import verl_helper
 from rlcorr.recorders.recorder import LEFT_OUT, Recorder
 from rlcorr.recorders.verl_helper import HELPER
@@ -27,10 +29,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def wrap(helper: Any, recorder: Recorder | None = None) -> None:
+def wrap(helper: Any, recording: Recorder) -> None:
     """Record every batch that `helper` corrects. If a run with this name exists, a warning says so."""
     correct = getattr(helper, FUNCTION)
-    recording = recorder or Recorder(os.environ.get("RLCORR_RUN") or runs.free_name("verl"))
     calls = 0
 
     def take(batch: Any) -> None:
@@ -51,10 +52,18 @@ def wrap(helper: Any, recorder: Recorder | None = None) -> None:
     setattr(helper, FUNCTION, recorded)
 
 
-for word in sorted(filter(None, os.environ.get(VARIABLE, "").split(","))):  # helper comes before record, which wraps it
-    if word == "helper":
+def install(words: set[str]) -> None:
+    """Do what the words say. Raises `UsageError` for a word or a name that cannot be used."""
+    if unknown := words - {"helper", "record", "continue"}:
+        raise UsageError(f"{VARIABLE}={min(unknown)!r} is not known; known: helper, record, continue")
+    if "helper" in words:
         sys.modules[HELPER] = verl_helper
-    elif word == "record":
-        wrap(importlib.import_module(HELPER))
-    else:  # verl hides the exceptions of a plugin, so this is printed
-        print(f"rlcorr: {VARIABLE}={word!r} is not known; known: helper, record. verl runs as it is.", file=sys.stderr)
+    if "record" in words:
+        name = os.environ.get("RLCORR_RUN", "").replace("/", "_") or runs.free_name("verl")  # often project/experiment
+        wrap(importlib.import_module(HELPER), Recorder(name, continued="continue" in words))
+
+
+try:
+    install(set(filter(None, os.environ.get(VARIABLE, "").split(","))))
+except Exception as error:  # verl hides the exceptions of a plugin, and runs without it; so any of them is printed
+    print(f"rlcorr: nothing is recorded: {str(error).rstrip('.')}. verl runs as it is.", file=sys.stderr)

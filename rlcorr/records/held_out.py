@@ -4,10 +4,10 @@ One JSON object per step and prompt; step 0 is before the first update.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from rlcorr.records.disk import append_line, as_lines, parsed, write_whole
+from rlcorr.records.disk import append_line, as_lines, content_of, parsed, write_whole
 
 FILE = "answers.jsonl"
 
@@ -22,6 +22,9 @@ class HeldOutAnswer:
     reward: float | None
 
 
+FIELDS = {field.name for field in fields(HeldOutAnswer)}
+
+
 def append_answers(run: Path, answers: Sequence[HeldOutAnswer]) -> None:
     """Add one line for each answer."""
     for answer in answers:
@@ -31,10 +34,11 @@ def append_answers(run: Path, answers: Sequence[HeldOutAnswer]) -> None:
 def read_answers(run: Path) -> list[HeldOutAnswer]:
     """Return every complete line, in order; none if the run has no such file."""
     try:
-        lines = (run / FILE).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+        lines = content_of(run / FILE, grows=True).decode(errors="replace").split("\n")[:-1]
     except FileNotFoundError:
         return []
-    return [HeldOutAnswer(**row) for line in lines if (row := parsed(line)) is not None]
+    rows = [row for line in lines if (row := parsed(line)) is not None]
+    return [HeldOutAnswer(**row) for row in rows if row.keys() == FIELDS]
 
 
 def rewind_answers(run: Path, step: int) -> None:

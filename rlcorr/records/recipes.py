@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import runs
+from rlcorr.records.disk import UNREADABLE, content_of
 from rlcorr.records.verify import verify
 
 
@@ -34,8 +35,13 @@ class Recipe:
 
 def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the table [shared] of an index file, and name → entry in the order of the file."""
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))
-    return entries.pop("shared"), entries
+    try:
+        entries = tomllib.loads(content_of(path).decode())
+        return entries.pop("shared"), entries
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} is missing: RLCORR_RUNS must name the folder of the recorded runs.") from error
+    except (*UNREADABLE, KeyError) as error:
+        raise UsageError(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 def expand_runs_folder(options: Iterable[str]) -> tuple[str, ...]:

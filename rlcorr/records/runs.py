@@ -17,21 +17,22 @@ import itertools
 import json
 import os
 import re
+import sys
 import zlib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
-from rlcorr.records.disk import append_line, as_lines, make_folder, parsed, write_whole
+from rlcorr.records.disk import UNREADABLE, append_line, as_lines, content_of, make_folder, opened, parsed, write_whole
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 1
 _PARENT = Path(rlcorr.__file__).resolve().parent.parent
 _PACKAGED = _PARENT / "rlcorr_runs"  # the folder of the runs in a wheel
-ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() else _PARENT / "runs"))
+ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() else _PARENT / "runs")).absolute()
 """Committed runs. RLCORR_RUNS names another folder."""
 LOCAL = (Path("runs").absolute() if ROOT == _PACKAGED else ROOT) / "local"
 """Local runs. If rlcorr is installed from a wheel, they are below the working directory."""
@@ -42,6 +43,8 @@ _CHECKSUM = "crc32"
 # Not hashed: unfinished files, logs, and folders whose files still grow after the run has ended.
 _UNHASHED_ENDINGS = (".tmp", ".log")
 _UNHASHED_FOLDERS = ("tensorboard", "wandb")
+_LARGEST_MANIFEST = 16 << 20
+"""Bytes. That of a run of 1,000 steps has 100,000."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ class RunManifest:
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that change numbers, such as TRITON_F32_DEFAULT. Runs before version 0.3 have none of these four."""
     weights_sha256: dict[str, str] = field(default_factory=dict)
+    inputs_sha256: dict[str, str] = field(default_factory=dict)
+    """Of the file of prompts and of the module of the reward function. Runs before version 0.4 have no such hashes."""
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    """After which steps another commit or other versions went on, and which."""
     started: str = ""
     ended: str = ""
     config: dict[str, Any] = field(default_factory=dict)
@@ -80,14 +87,32 @@ class DamagedFile(UsageError):
 
 def list_runs() -> dict[str, Path]:
     """Return slug → directory of the runs with steps: committed runs first, then local ones, newest first."""
+    return _listed()[0]
+
+
+def unlisted_runs() -> list[str]:
+    """Return a sentence about each folder that may be a run, but cannot be listed."""
+    return _listed()[1]
+
+
+def _listed() -> tuple[dict[str, Path], list[str]]:
     runs: dict[str, Path] = {}
+    problems: list[str] = []
     for root, newest_first in ((ROOT, False), (LOCAL, True)):
-        # A hidden folder is a run that is not whole yet.
-        directories = [p for p in root.glob("*/") if (p / "steps").is_dir() and not p.name.startswith(".")]
-        key = (lambda p: (p / "steps").stat().st_mtime) if newest_first else (lambda p: p.name)
-        for path in sorted(directories, key=key, reverse=newest_first):
+        order: dict[Path, Any] = {}
+        for path in root.glob("*"):
+            try:  # one bad folder must not hide the others: that of another user, or one whose name is no text
+                path.name.encode()
+                # A hidden folder is a run that is not whole yet.
+                if not path.name.startswith(".") and (path / "steps").is_dir():
+                    os.scandir(path / "steps").close()
+                    order[path] = (path / "steps").stat().st_mtime if newest_first else path.name
+            except (OSError, UnicodeEncodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "its name is no text"
+                problems.append(f"{str(path)!a} is left out: {why}.")
+        for path in sorted(order, key=order.__getitem__, reverse=newest_first):
             runs.setdefault(path.name, path)
-    return runs
+    return runs, problems
 
 
 def find_run(name: str) -> Path:
@@ -107,11 +132,14 @@ def read_manifest(run: Path) -> RunManifest:
     """Read the manifest. Raises `DamagedFile` if it is missing, unreadable or of another schema version."""
     path = run / "manifest.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(content_of(path, _LARGEST_MANIFEST))
         written = content.pop(_CHECKSUM, None)
         names = {f.name for f in fields(RunManifest)}
         manifest = RunManifest(**{key: value for key, value in content.items() if key in names})
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        for name, kind in get_type_hints(RunManifest).items():
+            if not isinstance(getattr(manifest, name), get_origin(kind) or kind):
+                raise TypeError(f"{name} is a {type(getattr(manifest, name)).__name__}")
+    except (*UNREADABLE, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{path}: not a readable manifest ({first_line(error)}).") from error
     if written is not None and written != _checksum(content):
         raise DamagedFile(
@@ -137,10 +165,9 @@ def metric_lines(run: Path) -> list[str]:
     if not path.is_file():
         return [""]
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+        return content_of(path, grows=True).decode("utf-8", errors="replace").split("\n")
+    except UNREADABLE as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
-    return content.decode("utf-8", errors="replace").split("\n")
 
 
 def pack_metrics(run: Path) -> None:
@@ -166,7 +193,8 @@ def list_steps(run: Path) -> list[int]:
 
 def list_numbers(folder: Path, ending: str) -> list[int]:
     """Return the steps that have a file `step_000012.ending` in this folder, ascending, without unfinished files."""
-    names = (re.fullmatch(rf"step_(\d+)\.{re.escape(ending)}", path.name) for path in folder.glob("step_*"))
+    files = (path for path in folder.glob(f"step_*.{ending}") if path.is_file())  # a FIFO would never be read
+    names = (re.fullmatch(rf"step_(\d{{1,9}})\.{re.escape(ending)}", path.name) for path in files)
     return sorted(int(match[1]) for match in names if match)
 
 
@@ -187,7 +215,11 @@ def read_step(run: Path, step: int) -> StepRecord:
     """Read one recorded step. Raises `DamagedFile` if the file is missing, cut off or lacks a column."""
     path = step_path(run, step)
     try:
-        return step_files.to_step(path, step)
+        hashes = read_manifest(run).files
+    except DamagedFile:  # `verify` says so
+        hashes = {}
+    try:
+        return step_files.to_step(path, step, hashes.get(path.relative_to(run).as_posix(), ""))
     except step_files.UNREADABLE as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
@@ -267,4 +299,6 @@ def write_step(run: Path, record: StepRecord) -> None:
 
 
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Return the hash of a file of any size. Raises as `opened` does."""
+    with opened(path, sys.maxsize) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

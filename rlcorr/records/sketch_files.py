@@ -24,7 +24,6 @@ than that error, so their scores are float16. The metadata of a file has the has
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,7 +39,7 @@ from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import ExactSketch, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
 from rlcorr.records import runs
-from rlcorr.records.disk import make_folder, write_whole
+from rlcorr.records.disk import UNREADABLE, content_of, make_folder, write_whole
 from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
 
@@ -70,7 +69,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata. In a safetensors file these are JSON after eight bytes with their length."""
-    content = gzip.decompress(path.read_bytes())
+    content = content_of(path)
     tensors = load(content)
     end = 8 + int.from_bytes(content[:8], "little")
     return tensors, json.loads(content[8:end]).get("__metadata__", {})
@@ -112,7 +111,9 @@ def _naming(path: Path) -> Iterator[None]:
     """Replace an exception that damaged tensors cause in a `with` block by `DamagedFile`."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
+    except runs.DamagedFile:
+        raise
+    except (*UNREADABLE, SafetensorError, KeyError, TypeError, RuntimeError) as error:
         raise runs.DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 

@@ -1,5 +1,6 @@
 """The Parquet files of recorded runs and of the study: tensors to columns and back."""
 
+import hashlib
 import itertools
 import json
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.records.disk import LARGEST, content_of
 from rlcorr.types import TokenBatch
 
 _TOKEN_COLUMNS = (
@@ -33,6 +35,10 @@ LARGE_STEP, FAST_LEVEL = 1 << 18, 3
 """Positions of a step above which this level is used: five times faster, and 2 % larger with random digits."""
 ROW_GROUP_POSITIONS = 1 << 16
 """Positions, including padding, in one row group of a file. Writing a group takes about 300 bytes for each."""
+MAX_ROWS, MAX_VALUES, MAX_PADDED = 1 << 18, 1 << 22, 1 << 24
+"""Rows, numbers or texts in one column, and rows × longest response of a step that is read: those of an import."""
+MAX_TOP_VALUES = 1 << 26
+"""Numbers in a column with K numbers per token."""
 UNREADABLE = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, UsageError)
 """Exceptions that a damaged or foreign file may cause."""
 
@@ -53,14 +59,34 @@ class StepRecord:
 # --- the pairs of a step ---
 
 
-def to_step(path: Path, step: int) -> StepRecord:
-    """Read a step. Raises one of `UNREADABLE` if the file is missing, cut off or lacks a column."""
-    table = _read(path)
-    tokens = table[_TOKEN_TEXTS].to_pylist() if _TOKEN_TEXTS in table.column_names else None
-    batch = _batch(table)
-    if tokens is not None and [len(row) for row in tokens] != batch.response_mask.sum(-1).tolist():
-        raise UsageError(f"{_TOKEN_TEXTS} and response_ids have lists of different lengths")
-    return StepRecord(step, batch, table["prompt"].to_pylist(), table["response"].to_pylist(), tokens=tokens)
+def to_step(path: Path, step: int, sha256: str = "") -> StepRecord:
+    """Read a step. Raises one of `UNREADABLE` if the file is missing, cut off, too large or lacks a column.
+
+    Raises `UsageError`, too, if its hash is not `sha256`: Parquet's checksums do not cover all of a file.
+    """
+    content = content_of(path)
+    table = _read(content)
+    batch, prompts, responses = _batch(table), _texts(table["prompt"]), _texts(table["response"])
+    tokens = None
+    if _TOKEN_TEXTS in table.column_names:
+        words, ends = _texts(table[_TOKEN_TEXTS]), batch.response_mask.sum(-1).cumsum(0).tolist()
+        tokens = [words[start:end] for start, end in itertools.pairwise([0, *ends])]
+        lengths = table[_TOKEN_TEXTS].combine_chunks().value_lengths().to_pylist()
+        if lengths != batch.response_mask.sum(-1).tolist():
+            raise UsageError(f"{_TOKEN_TEXTS} and response_ids have lists of different lengths")
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise UsageError("its sha256 is not that of the manifest")
+    return StepRecord(step, batch, prompts, responses, tokens=tokens)
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Return the texts of a column, or of its lists; a text that the file repeats is in memory once."""
+    texts: list[str] = []
+    for chunk in column.chunks:
+        values = chunk if pa.types.is_dictionary(chunk.type) else chunk.flatten()
+        words = values.dictionary.to_pylist()
+        texts += [words[index] for index in values.indices.to_pylist()]
+    return texts
 
 
 def _batch(table: pa.Table) -> TokenBatch:
@@ -104,6 +130,7 @@ def _padded(column: pa.ChunkedArray, kind: pa.DataType, *, left: bool = False) -
     if lists.type != pa.list_(kind) or lists.null_count or lists.flatten().null_count:
         raise UsageError(f"a column must be list<{kind}> without nulls; got {lists.type}")
     lengths = torch.tensor(lists.value_lengths().to_numpy(zero_copy_only=False).copy(), dtype=torch.int64)
+    _require_at_most(MAX_PADDED, len(lengths) * int(lengths.max() if len(lengths) else 0), "places in a column")
     return pad(torch.tensor(lists.flatten().to_numpy(zero_copy_only=False).copy()), lengths, left=left)
 
 
@@ -186,7 +213,7 @@ def from_rows(rows: list[dict[str, Any]], about: dict[str, Any]) -> bytes:
 
 def to_rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Read the rows and their origin. Raises one of `UNREADABLE` if the file is missing or is not such a table."""
-    table = _read(path)
+    table = _read(content_of(path))
     return table.to_pylist(), json.loads((table.schema.metadata or {})[b"rlcorr"])
 
 
@@ -212,9 +239,24 @@ def _bytes(tables: Iterable[pa.Table], level: int = ZSTD_LEVEL) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _read(path: Path) -> pa.Table:
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+def _read(content: bytes) -> pa.Table:
+    source = pa.BufferReader(content)
+    metadata = pq.read_metadata(source)
+    _require_at_most(MAX_ROWS, metadata.num_rows, "rows")
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    _require_at_most(LARGEST, sum(group.total_byte_size for group in groups), "bytes when unpacked")
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    for i, path in enumerate(paths):
+        most = MAX_TOP_VALUES if path.partition(".")[0] in _TOP_COLUMNS else MAX_VALUES
+        _require_at_most(most, sum(group.column(i).num_values for group in groups), f"values in {path}")
+    texts = [path for path in paths if path.partition(".")[0] in ("prompt", "response", _TOKEN_TEXTS)]
+    with pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=texts) as file:
         return file.read()
+
+
+def _require_at_most(most: int, count: int, what: str) -> None:
+    if count > most:
+        raise UsageError(f"{count:,} {what}; at most {most:,} are read")
 
 
 def _leaf(field: pa.Field) -> tuple[str, pa.DataType]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlcorr.errors import UsageError, first_line
 from rlcorr.records import runs
 
 
@@ -43,10 +44,15 @@ def _wrong_hashes(run: Path, files: dict[str, str]) -> list[str]:
     problems = []
     for name, expected in files.items():
         path = run / name
-        if not path.is_file():
+        try:
+            if not path.resolve().is_relative_to(run.resolve()):
+                problems.append(f"{path}: the manifest names a file outside the run.")
+            elif (actual := runs.sha256(path)) != expected:
+                problems.append(f"{path}: sha256 is {actual[:12]}…, the manifest says {expected!s:.12}….")
+        except (FileNotFoundError, NotADirectoryError):
             problems.append(f"{path}: missing.")
-        elif (actual := runs.sha256(path)) != expected:
-            problems.append(f"{path}: sha256 is {actual[:12]}…, the manifest says {expected[:12]}….")
+        except (OSError, ValueError, RuntimeError, UsageError) as error:  # RuntimeError: links in a circle
+            problems.append(f"{path}: cannot be read ({first_line(error)}).")
     return problems
 
 

@@ -38,6 +38,7 @@ from rlcorr.train.rollout.collect import Collected, batch_of, greedy, greedy_acc
 from rlcorr.train.rollout.start import resolve_engine
 from rlcorr.train.rollout.sync_proof import prove_step
 from rlcorr.train.session.checkpoint import Checkpoint, read_checkpoint, restore, save
+from rlcorr.train.session.resume import refuse_other_inputs, resumed_manifest
 from rlcorr.train.session.session import Session, prepare
 from rlcorr.train.sketches.exact import exact_sketch
 from rlcorr.train.sketches.sampled import sampled_sketch
@@ -69,6 +70,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Path:
         state = read_checkpoint(path, ranks.device) if resume else None
         if ranks.main:
             if state:
+                refuse_other_inputs(path, config)
                 runs.rewind(path, state.step)
                 rewind_answers(path, state.step)
             write_config(path / "config.yaml", config)
@@ -121,7 +123,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     engine = session.worker.engine.description
     manifest = manifest_of(config, engine, ranks, asdict(session.probe), session.model)
     if state:
-        manifest = replace(manifest, started=runs.read_manifest(path).started)
+        manifest = resumed_manifest(runs.read_manifest(path), manifest, state.step)
     try:
         with RunWriter(path, manifest, ranks.main) as writer, following(path, config, done, ranks.main) as show:
             start = restore(session, state) if state else (held_out_accuracy(session, writer, 0), 0, 0.0)

@@ -38,11 +38,38 @@ def figures(at: AppTest) -> dict[str, str]:
     return {picture["key"]: picture["figure"] for row in live_parts(at)[0]["rows"] for picture in row}
 
 
-def ask(address: str) -> Response:
+def ask(address: str, receive: Any = anyio.sleep_forever) -> Response:
+    """Ask for a strip; `receive` waits for what the browser says next."""
     from components import offers
 
     scope = {"type": "http", "path_params": {"ticket": address.removeprefix("strips/")}}
-    return anyio.run(offers.get_offered, Request(scope))
+    return anyio.run(offers.get_offered, Request(scope, receive))
+
+
+async def gone() -> dict[str, str]:
+    return {"type": "http.disconnect"}
+
+
+def test_a_strip_is_computed_once_and_for_nobody_who_has_gone(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """Ask eight times at once, of which half have closed their pages, and once more afterwards."""
+    from components import offers
+
+    computed: list[int] = []
+    monkeypatch.setattr(offers.st, "session_state", {})
+    address = offers.offer("strips", "key", lambda: bytes([computed.append(1) or 7]), version="1")
+    assert ask(address, gone).status_code == 499
+    assert computed == []
+
+    async def at_once() -> None:
+        scope = {"type": "http", "path_params": {"ticket": address.removeprefix("strips/")}}
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                receive: Any = gone if number % 2 else anyio.sleep_forever
+                group.start_soon(offers.get_offered, Request(scope, receive))
+
+    anyio.run(at_once)
+    again = offers.offer("strips", "key", lambda: bytes([computed.append(1) or 7]), version="1")
+    assert (again, bytes(ask(again).body), computed) == (address, b"\7", [1])
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,16 @@
 """Several people at once, over Streamlit's own protocol."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from app_runs import make_run, serve
 from dragging import together
-from visitor import one_answer, problem_of_log, visiting
+from visitor import Visitor, one_answer, problem_of_log, visiting
 
 pytestmark = pytest.mark.slow
 
@@ -48,3 +51,37 @@ def test_a_class_opens_a_server_that_has_just_started_and_drops_files(tmp_path: 
     assert [len(of_session) for of_session in slugs] == [1, 1, 1]
     assert len(set.union(*slugs)) == 3
     assert problem_of_log(tmp_path) is None
+
+
+async def one_drop(url: str, *sizes: int) -> tuple[Visitor, list[int]]:
+    """Drop a file, send more of these sizes, and return what the server answered."""
+    async with httpx.AsyncClient(timeout=60) as http:
+        visitor = await visiting(url, http)
+        await visitor.drop(("a.jsonl", one_answer(5, 1)))
+        places = await visitor.file_places([f"{number}.jsonl" for number in range(len(sizes))])
+        statuses = [await visitor.put(p, "x.jsonl", bytes(size)) for p, size in zip(places, sizes, strict=True)]
+        await visitor.socket.close()
+    return visitor, statuses
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda ending: ending.name)
+def test_dropped_files_are_gone_after_any_end(
+    ending: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is killed cannot delete them; the next one does. It also takes as many bytes as it says, and as
+    many descriptors as the system allows."""
+    make_run(tmp_path, "alpha", steps=1)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with serve(tmp_path) as url:
+        server = next(p for p in psutil.Process().children() if f"{url.rsplit(':', 1)[1]}" in p.cmdline())
+        _, statuses = asyncio.run(one_drop(url, *[63 << 20] * 3, 1 << 20, 65 << 20))
+        assert statuses == [204, 204, 204, 204, 413]  # 190 of 192 MiB; the last one is too large by itself
+        (left,) = tmp_path.glob("rlcorr_uploads_*")
+        assert [*left.glob("upload_*/manifest.json")]
+        server.send_signal(ending)
+        server.wait(30)
+    if ending == signal.SIGKILL:
+        os.utime(left, (0, 0))
+        with serve(tmp_path):
+            assert not left.exists()
+    assert not [*tmp_path.glob("rlcorr_uploads_*")]

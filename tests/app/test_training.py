@@ -53,7 +53,7 @@ options = ""
 
 @pytest.fixture(autouse=True)
 def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(launch.FORBID, raising=False)
+    monkeypatch.setenv(launch.FORBID, "0")
 
 
 @pytest.fixture
@@ -300,11 +300,11 @@ def test_how_a_training_ended(root: Path) -> None:
 
 
 def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(launch.FORBID, "1")
+    monkeypatch.delenv(launch.FORBID)
     make_run(root, "alpha", steps=1)
     describe("mine")
     at = open_app(VIEW, part="Train")
-    assert "it is served with RLCORR_NO_TRAINING set" in said(at)
+    assert "has not set RLCORR_NO_TRAINING=0" in said(at)
     assert all(button.key != "train_start" for button in at.button)
     assert "stop" not in buttons(at)
     assert progress(at)[0][1].startswith("mine is in progress.")

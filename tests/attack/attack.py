@@ -28,6 +28,8 @@ KINDS = {
     "kills": "training runs and imports, killed at any moment",
     "writers": "two writers under one name",
     "disks": "full and read-only disks",
+    "calls": "system calls that fail, in imports and recorders",
+    "strangers": "runs and folders of strangers, and files that change while they are read",
     "vllm": "training runs with the vLLM engine, killed at any moment",
     "addresses": "addresses of pages and routes, over damaged runs",
     "memory": "memory of an import by row groups",

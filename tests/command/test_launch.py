@@ -24,7 +24,6 @@ from rlcorr.records.verify import verify
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Use an empty folder of runs, and end a training run that a test left behind."""
-    monkeypatch.delenv(launch.FORBID, raising=False)
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     yield tmp_path

@@ -47,8 +47,9 @@ def test_a_busy_port_gives_the_next_free_one(busy_port: int) -> None:
     assert first_free_port(busy_port) > busy_port
 
 
-def test_play_serves_trains_and_ends_with_ctrl_c(
-    tiny_model: Path, tmp_path: Path, busy_port: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_play_serves_trains_and_ends(
+    ending: signal.Signals, tiny_model: Path, tmp_path: Path, busy_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, run = tmp_path / "log", tmp_path / "runs" / "local" / "r"
     with running(
@@ -60,7 +61,7 @@ def test_play_serves_trains_and_ends_with_ctrl_c(
         assert f"port {busy_port} is busy" in log.read_text()
         wait_for("a live step", lambda: steps_of(run) > 0, log)
         wait_for("the app", lambda: _answers(f"{url}/_stcore/health"), log)
-        os.kill(play.pid, signal.SIGINT)
+        os.kill(play.pid, ending)
         play.wait(60)
         assert play.returncode == 0
         assert not _answers(f"{url}/_stcore/health")
@@ -69,7 +70,7 @@ def test_play_serves_trains_and_ends_with_ctrl_c(
     assert report.problems == []
     assert report.readable_steps == report.recorded_steps > 0
     monkeypatch.setattr(runs, "LOCAL", run.parent)
-    assert not launch.in_progress(), "the trainer went on after Ctrl-C"
+    assert not launch.in_progress(), "the trainer went on"
 
 
 def _answers(url: str) -> bool:

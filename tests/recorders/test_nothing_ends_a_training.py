@@ -191,7 +191,7 @@ def test_hooks_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         pass
     helper, vague = SimpleNamespace(**{verl.FUNCTION: lambda batch: batch}), Vague()
     for name, batch, message in (
-        ("mine", SimpleNamespace(batch=ROWS, meta_info={}), "nothing is recorded: .*already contains a run"),
+        ("mine", SimpleNamespace(batch=ROWS, meta_info={}), "nothing is changed: .*so this is the run mine_2"),
         ("other", vague, "a step is left out: ZeroDivisionError"),
     ):
         monkeypatch.setattr(helper, verl.FUNCTION, lambda batch: batch)
@@ -199,7 +199,7 @@ def test_hooks_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         with pytest.warns(UserWarning, match=message):
             assert getattr(helper, verl.FUNCTION)(batch) is batch
     monkeypatch.setitem(sys.modules, "skyrl.train.utils.callbacks", SimpleNamespace(TrainingCallback=object))  # pyright: ignore[reportArgumentType]
-    with pytest.warns(UserWarning, match="nothing is recorded"):
+    with pytest.warns(UserWarning, match="this is the run mine_3"):
         skyrl.record_pairs("mine", folder=tmp_path).on_train_start(None, None, None)
     callback = skyrl.record_pairs("third", folder=tmp_path)
     callback.on_train_start(None, None, None)
@@ -234,7 +234,7 @@ def test_the_hook_of_trl_ends_no_training(tmp_path: Path, monkeypatch: pytest.Mo
     callback.on_train_end(None, state, None)
     assert runs.list_steps(tmp_path / "mine") == [1]
     callback = trl.RecordPairs("mine", folder=tmp_path)
-    with pytest.warns(UserWarning, match="nothing is recorded: .*already contains a run"):
+    with pytest.warns(UserWarning, match="this is the run mine_2"):
         callback.on_train_begin(None, state, None)
     newer = trl.RecordPairs("newer", folder=tmp_path)
     newer.on_train_begin(None, state, None)

@@ -1,12 +1,17 @@
 """A recorded training run is like any other run, can be read while it grows, and is never stopped by the recorder."""
 
+import contextlib
+import errno
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -133,16 +138,121 @@ def test_the_ten_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_plugin_of_verl_does_nothing_until_it_is_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check words and names: a name with folders is usual for an experiment, and verl hides what a plugin raises."""
     helper = SimpleNamespace(**{verl.FUNCTION: print})
+    monkeypatch.setattr(runs, "LOCAL", tmp_path)
     monkeypatch.setitem(sys.modules, verl.HELPER, helper)  # pyright: ignore[reportArgumentType]
-    for words, is_wrapped, message in (
-        ("", False, ""),
-        ("recrod", False, "known: helper, record"),
-        ("record", True, ""),
+    for words, name, is_wrapped, message in (
+        ("", "", False, ""),
+        ("recrod", "", False, "known: helper, record, continue. verl runs as it is."),
+        ("record", ".hidden", False, "nothing is recorded: the name of a run must be plain"),
+        ("record", "my_project/run_1", True, ""),
     ):
         monkeypatch.setenv(verl.VARIABLE, words)
+        monkeypatch.setenv("RLCORR_RUN", name)
         importlib.reload(verl)
         assert (getattr(helper, verl.FUNCTION) is not print) == is_wrapped
         assert message in capsys.readouterr().err
+    getattr(helper, verl.FUNCTION)(SimpleNamespace(batch=pairs(-1.0), meta_info={}))
+    assert [path.name for path in tmp_path.iterdir()] == ["my_project_run_1"]
+
+
+def test_a_preempted_run_is_continued(tmp_path: Path) -> None:
+    """Check a run that was killed after step 3, whose job goes on from its checkpoint after step 1."""
+    code = f"""
+import os, torch
+from pathlib import Path
+from rlcorr.recorders import Recorder
+pair = {{"rollout_log_probs": -torch.ones(1, 1), "old_log_probs": -torch.ones(1, 1), "response_mask": torch.ones(1, 1)}}
+recorder = Recorder("mine", folder=Path({str(tmp_path)!r})).__enter__()
+for step in (1, 2, 3, 4):
+    recorder.add(step=step, batch=pair)
+os._exit(9)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    run = tmp_path / "mine"
+    assert runs.list_steps(run)[:3] == [1, 2, 3]
+    with Recorder("mine", folder=tmp_path, continued=True) as recorder:
+        assert recorder.last_step >= 3
+        recorder.add(step=2, batch=pairs(-2.0))
+        recorder.add(step=3, batch=pairs(-2.0))
+    assert (verify(run).problems, verify(run).status) == ([], "complete")
+    assert [row["step"] for row in runs.read_metrics(run)] == runs.list_steps(run) == [1, 2, 3]
+    assert runs.read_step(run, 3).batch.rollout_log_probs[0, 0] == -2.0
+    with Recorder("another", folder=tmp_path, continued=True) as recorder:  # a run that is not there begins
+        recorder.add(step=1, batch=pairs(-1.0))
+    assert runs.list_steps(tmp_path / "another") == [1]
+
+
+ODD_ENDS = {
+    "a fork": """
+recorder = Recorder("mine", folder=Path("here")).__enter__()
+recorder.add(step=1, batch=pair)
+if os.fork() == 0:
+    recorder.add(step=2, batch=pair)
+    recorder.close()
+    sys.exit()
+os.wait()
+recorder.add(step=3, batch=pair)
+recorder.close()
+""",
+    "threads, and another working directory": """
+recorder = Recorder("mine", folder=Path("here")).__enter__()
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
+threads = [threading.Thread(target=recorder.add, kwargs=dict(step=step, batch=pair)) for step in (1, 3)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+recorder.close()
+""",
+    "no end": """
+recorder = Recorder("mine", folder=Path("here")).__enter__()
+recorder.add(step=1, batch=pair)
+recorder.add(step=3, batch=pair)
+""",
+    "a child that lives on": """
+recorder = Recorder("mine", folder=Path("here")).__enter__()
+recorder.add(step=1, batch=pair)
+if os.fork() == 0:
+    os.close(1), os.close(2)
+    time.sleep(600)
+recorder.add(step=3, batch=pair)
+recorder.close()
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ODD_ENDS)
+def test_a_recorder_neither_hangs_nor_keeps_a_lock(tmp_path: Path, end: str) -> None:
+    code = f"""
+import os, sys, threading, time, torch
+from pathlib import Path
+from rlcorr.recorders import Recorder
+pair = {{"rollout_log_probs": -torch.ones(1, 1), "old_log_probs": -torch.ones(1, 1), "response_mask": torch.ones(1, 1)}}
+{ODD_ENDS[end]}
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.communicate(timeout=60)[1] == ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    report = verify(tmp_path / "here" / "mine")
+    assert (report.problems, report.status) == ([], "interrupted" if end == "no end" else "complete")
+    assert runs.list_steps(tmp_path / "here" / "mine") == [1, 3]
+
+
+def test_a_disk_that_fails_at_the_start_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    said = r"manifest\.json cannot be written: Input/output error"
+    with pytest.warns(UserWarning, match=said), Recorder("mine", folder=tmp_path) as recorder:
+        recorder.add(step=1, batch=pairs(-1.0))
+    assert [*tmp_path.iterdir()] == []

@@ -90,6 +90,8 @@ def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / "own").mkdir(parents=True)
     (folder / "own" / "rewards.py").write_text(REWARDS)
     (folder / "own" / "broken.py").write_text("import a_package_that_does_not_exist")
+    (folder / "own" / "leaves.py").write_text("import sys\nsys.exit(0)")
+    (folder / "own" / "wrong.py").write_text("def f(:")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     for name in [name for name in sys.modules if name.split(".")[0] == "own"]:
@@ -138,6 +140,8 @@ def test_none_says_that_a_function_cannot_judge(data: Path, rewards: str) -> Non
         ("own.nowhere:f", "reward 'own.nowhere:f' cannot be imported: No module named 'own.nowhere'"),
         ("own.rewards:missing", "cannot be imported: module 'own.rewards' has no attribute 'missing'"),
         ("own.rewards:number", "is no function"),
+        ("own.leaves:f", "reward 'own.leaves:f' cannot be imported: SystemExit: 0"),
+        ("own.wrong:f", "reward 'own.wrong:f' cannot be imported: SyntaxError"),
     ],
 )
 def test_a_wrong_import_path_is_named(rewards: str, path: str, message: str) -> None:

@@ -1,5 +1,7 @@
 """A model whose weights do not fit is never trained, sampled or measured: its gaps would be random numbers."""
 
+import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -90,3 +92,42 @@ def test_pickled_weights_of_another_model_are_refused(tiny_model: Path, tmp_path
     torch.save({"x": torch.ones(2)}, model / "pytorch_model.bin")
     with pytest.raises(UsageError, match=r"and 24 more; left over: x\)"):
         load_lm(model, CPU)
+
+
+def changed_json(name: str, **changes: object) -> Callable[[Path], object]:
+    return lambda model: (model / name).write_text(json.dumps(json.loads((model / name).read_text()) | changes))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a config that is no JSON": (lambda model: (model / "config.json").write_text("{"), "cannot be read"),
+    "an unknown kind": (changed_json("config.json", model_type="new"), "cannot be read: The checkpoint you are trying"),
+    "a text for a number": (changed_json("config.json", num_hidden_layers="two"), "cannot be read: Validation error"),
+    "code": (
+        changed_json("config.json", model_type="new", auto_map={"AutoModelForCausalLM": "code.Model"}),
+        "cannot be read: ",
+    ),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(), "cannot be read: Error no file named"),
+    "no number": (
+        lambda model: save_file(
+            load_file(model / "model.safetensors") | {NORM: torch.full((64,), math.nan)},
+            model / "model.safetensors",
+            metadata={"format": "pt"},
+        ),
+        "are not all finite numbers",
+    ),
+    "a cut tokenizer": (lambda model: (model / "tokenizer.json").write_text('{"version"'), "the tokenizer in .* can"),
+    "an empty template": (lambda model: (model / "chat_template.jinja").write_text(""), "makes no token of a prompt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_model_is_refused_in_one_sentence(
+    damage: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that no code of a model is run either, and that nobody is asked whether it may."""
+    change, said = DAMAGES[damage]
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    monkeypatch.setattr("sys.stdin", None)
+    change(model)
+    with pytest.raises(UsageError, match=said):
+        prepare(tiny_config(model), ALONE, tmp_path, 1)

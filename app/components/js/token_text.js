@@ -23,18 +23,19 @@ const drawLegend = (place, { words, palette, ticks }) => {
 
 const drawResponse = (response, { palette, fates }) => {
   const heading = Object.assign(make("div", "heading", response.heading), { role: "rowheader" })
-  const cells = response.texts.map((text, column) => {
-    const fate = response.fates[column], cell = make("span", `token ${CLASSES[fate]}`, text)
+  const cells = response.texts.map((text, i) => {
+    const column = response.start + i, fate = response.fates[i], cell = make("span", `token ${CLASSES[fate]}`, text)
     cell.place = { row: response.row, column }
     cell.tabIndex = -1
-    cell.style.backgroundColor = palette[response.shades[column]]
+    cell.style.backgroundColor = palette[response.shades[i]]
     cell.setAttribute("role", "gridcell")
-    const said = [`token ${column}`, `ratio ${response.ratios[column]}`, fates[fate]].filter((part) => part)
+    const said = [`token ${column}`, `ratio ${response.ratios[i]}`, fates[fate]].filter((part) => part)
     cell.setAttribute("aria-label", `${text}, ${said.join(", ")}`)
     cell.title = said.join(", ")
     return cell
   })
-  const line = make("div", "line", make("span", "prompt", response.prompt), ...cells)
+  const line = make("div", "line", make("span", "prompt", response.prompt))
+  for (const cell of cells) line.append(cell)  // as arguments of one call, many cells would exceed the call stack
   return Object.assign(make("div", "response", heading, line), { role: "row" })
 }
 

@@ -32,9 +32,13 @@ def parquet_pieces(request: Request) -> Iterator[Piece]:
         texts = [name for name, kind in types.items() if _is_text(kind)]
         # By default pyarrow reads whole column chunks, which may be larger than the memory.
         with pq.ParquetFile(request.path, buffer_size=1 << 20, pre_buffer=False, read_dictionary=texts) as file:
-            rows = _rows_at_once(metadata, types, request.part)
-            for batch in file.iter_batches(rows, columns=[*types], use_threads=False):
+            at_once, rows = _rows_at_once(metadata, types, request.part), 0
+            for batch in file.iter_batches(at_once, columns=[*types], use_threads=False):
+                rows += len(batch)
                 yield {}, pa.Table.from_batches([batch])
+            # Of a file that is cut off meanwhile, pyarrow takes the end for the end of the column.
+            if types and rows != metadata.num_rows:
+                raise UsageError(f"has {metadata.num_rows:,} rows, but only {rows:,} could be read.")
     except MemoryError:  # some are among the errors of Arrow, too
         raise
     except _UNREADABLE as error:

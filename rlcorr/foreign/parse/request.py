@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from rlcorr.errors import UsageError
 
-MAX_BYTES = 512 << 20
-"""Bytes of a file that is read as a whole."""
 MAX_TOKENS = 1 << 22
 """Numbers in one column, without padding that a mask shows."""
 MAX_NUMBERS = 1 << 25

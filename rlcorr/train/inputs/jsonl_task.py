@@ -64,8 +64,10 @@ def load_reward(path: str) -> RewardFunction:
         sys.path.insert(0, str(Path.cwd()))
     try:
         function = pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"reward {path!r} cannot be imported: {error}. Write package.module:function.") from error
+    except (Exception, SystemExit) as error:  # importing it runs the user's code
+        plain = isinstance(error, ImportError | AttributeError | ValueError)  # their messages need no name
+        why = error if plain else f"{type(error).__name__}: {error}"
+        raise UsageError(f"reward {path!r} cannot be imported: {why}. Write package.module:function.") from error
     if not callable(function):
         raise UsageError(f"reward {path!r} is no function. Write package.module:function.")
     return cast(RewardFunction, function)

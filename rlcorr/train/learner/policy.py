@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.train.config.learning import Precision
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.learner.router_replay import replayed
@@ -21,6 +22,9 @@ from rlcorr.types import TokenBatch
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()  # one bar for the run is enough
+
+DAMAGED = (ValueError, LookupError, RuntimeError, AttributeError, TypeError, StrictDataclassError)
+"""What transformers raises for a damaged or unknown config.json, or for code that would have to be run."""
 
 
 class Scores(NamedTuple):
@@ -142,12 +146,19 @@ def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
     """
     try:
         result: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+            path,
+            dtype=torch.float32,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            trust_remote_code=False,  # without this line it asks on a terminal whether it may run code
         )
-    except (OSError, SafetensorError) as error:  # no weights, a missing shard, a file that was cut
-        raise UsageError(f"the weights in {path} cannot be read: {str(error).rstrip('.')}.") from error
+    except (OSError, SafetensorError, *DAMAGED) as error:  # no weights, a file that was cut, an unknown kind of model
+        raise UsageError(f"the weights in {path} cannot be read: {first_line(error).rstrip('.')}.") from error
     lm, loaded = result
     _require_fit(path, lm, loaded)
+    if wrong := [name for name, weight in lm.named_parameters() if not bool(weight.isfinite().all())]:
+        raise UsageError(f"the weights in {path} are not all finite numbers ({first_names(wrong)}).")
     return lm.to(device)
 
 

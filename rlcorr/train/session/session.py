@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.inputs.jsonl_task import jsonl_task
 from rlcorr.train.inputs.model_source import resolve_model
@@ -19,7 +20,7 @@ from rlcorr.train.learner.update import Learner
 from rlcorr.train.rollout.batch_queue import BatchQueue, InFlightQueue, sampler
 from rlcorr.train.rollout.collect import RolloutWorker, encode_example
 from rlcorr.train.rollout.probe import Probe, probe
-from rlcorr.train.rollout.start import start_engine
+from rlcorr.train.rollout.start import resolve_engine, start_engine
 from rlcorr.train.rollout.sync_proof import prove_sync
 
 PROBED = 64
@@ -46,12 +47,14 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     """Load the models, start the engine, prove that it takes new weights, and probe its mismatch."""
     torch.manual_seed(config.seed)
     model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
-    task, tokenizer = task_of(config), load_tokenizer(model)
-    ending_ids = eos_ids(model, tokenizer)
+    task, (tokenizer, ending_ids) = task_of(config), tokenizer_of(model)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
     prompts = [encode_example(tokenizer, task, example) for example in held_out[:PROBED]]
+    if not all(prompts):
+        raise UsageError(f"the tokenizer in {model}, or its chat template, makes no token of a prompt.")
     precision = config.optim.precision
     policy = Policy(load_lm(model, ranks.device), config.advantage.estimator == "gae", precision).to(ranks.device)
+    refuse_long_prompts(config, task, tokenizer, policy.lm.config.to_dict().get("max_position_embeddings"))
     if config.optim.gradient_checkpointing:
         policy.checkpoint_layers()
     log = path / ("engine.log" if ranks.main else f"engine_{ranks.rank}.log")
@@ -94,6 +97,39 @@ def learner_of(config: TrainConfig, ranks: Ranks, policy: Policy) -> Learner:
         config=config,
         ranks=ranks,
     )
+
+
+def tokenizer_of(model: Path) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """Return the tokenizer of a model, and the ids that end a response. Raises `UsageError` if a file is damaged."""
+    try:
+        tokenizer = load_tokenizer(model)
+        return tokenizer, eos_ids(model, tokenizer)
+    except UsageError:
+        raise
+    except Exception as error:  # the library of tokenizers raises this class itself
+        raise UsageError(f"the tokenizer in {model} cannot be read: {first_line(error).rstrip('.')}.") from error
+
+
+def refuse_long_prompts(
+    config: TrainConfig, task: Task, tokenizer: PreTrainedTokenizerFast, positions: int | None
+) -> None:
+    """Raise `UsageError` if a prompt of the file and its response may have more tokens than the model or engine takes.
+
+    Prompts without a file are short. `positions` is what the model takes, if it says so.
+    """
+    if config.data is None or task.prompts is None or task.held_out is None:
+        return
+    limits = {} if positions is None else {"the model": positions}
+    if resolve_engine(config.rollout) == "vllm":
+        limits["the engine (--rollout.max-model-len)"] = config.rollout.max_model_len
+    for example in (*itertools.islice(examples(task, 0), task.prompts), *examples(task, 0, held_out=True)):
+        length = len(encode_example(tokenizer, task, example)) + task.max_tokens
+        for name, most in limits.items():
+            if length > most:
+                raise UsageError(
+                    f"{config.data}: the prompt {example.prompt!r:.60} and its response may take {length:,} tokens, "
+                    f"but {name} takes at most {most:,}: shorten the prompt, or lower --max-response-tokens."
+                )
 
 
 def task_of(config: TrainConfig) -> Task:
