@@ -34,7 +34,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 
 import sympy
 import torch
@@ -54,7 +53,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -375,6 +373,7 @@ def ratios_solution(trainer_logp, engine_logp, mask):
     return (trainer_logp - engine_logp).where(mask, -math.inf).exp()
 
 
+# %% tags=["solution", "hide-input"]
 check(ratios_solution, RATIOS)
 
 # %% [markdown]

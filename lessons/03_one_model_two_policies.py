@@ -38,7 +38,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 from collections import Counter
 
 import sympy
@@ -64,7 +63,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(3)
 

@@ -17,7 +17,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 
 import sympy
 import torch
@@ -47,7 +46,6 @@ from rlcorr.rules import RejectionRule
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -523,6 +521,7 @@ def kept_solution(trainer_logp, engine_logp, mask, lower, upper):
     return mask & (mean >= math.log(lower)) & (mean <= math.log(upper))
 
 
+# %% tags=["solution", "hide-input"]
 check(kept_solution, GEOMETRIC_RULE)
 
 # %% [markdown]
@@ -609,6 +608,7 @@ def loss_solution(new_logp, weights, mask, advantage):
     return -(weights.detach() * advantage[:, None] * new_logp.where(mask, 0)).sum() / mask.sum()
 
 
+# %% tags=["solution", "hide-input"]
 check(slope(loss_solution), LOSS)
 
 # %% [markdown]

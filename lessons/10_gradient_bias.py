@@ -40,7 +40,6 @@
 # %% tags=["hide-input"]
 import itertools
 import math
-import warnings
 
 import sympy
 import torch
@@ -61,7 +60,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import ExactSketch, last_sketch, read_gradients
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]

@@ -18,7 +18,6 @@
 # - say which bug no pair of log-probs can show, and which number on the dashboard shows it.
 
 # %% tags=["hide-input"]
-import warnings
 
 import sympy
 import torch
@@ -48,7 +47,6 @@ from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]

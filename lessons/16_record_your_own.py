@@ -26,7 +26,6 @@ import json
 import math
 import shutil
 import tempfile
-import warnings
 from itertools import product
 from pathlib import Path
 
@@ -52,7 +51,6 @@ from rlcorr.records.verify import verify
 from rlcorr.systems.export import export
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 folder = tempfile.TemporaryDirectory()  # what this lesson writes goes here, and disappears with it
 generator = torch.Generator().manual_seed(16)
