@@ -128,8 +128,8 @@ probability, is at the token `{words[largest].strip()}`: the engine gave it {q_o
 # %% [markdown]
 # ## The ratio
 #
-# The **ratio** of a token is $r = p/q$. It says how often the trainer would write the token for each time that the
-# engine writes it. Programs store logarithms of probabilities, **log-probs**, because probabilities of long texts are
+# The **ratio** of a token is $r = p/q$. For each time that the engine samples this token, the trainer would sample
+# it $r$ times. Programs store logarithms of probabilities, **log-probs**, because probabilities of long texts are
 # too small for a float. In this project `rollout_log_probs` is $\log q$, and `old_log_probs` is $\log p$. Their
 # difference is the **log-ratio** $d = \log p - \log q$, and $r = e^d$.
 #

@@ -612,7 +612,8 @@ for depth in range(1, 8):
 # ### All answers of the six steps, with intervals
 #
 # If tokens were independent, the ESS of answers would be the product of the ESS of their positions, $\prod_t
-# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We estimate both from the same answers and test their quotient. **Look for**
+# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We compute both on the same answers; if tokens were
+# independent, their ratio would be 1. **Look for**
 # how the shaded interval becomes wider: at the end a few answers decide.
 
 # %%

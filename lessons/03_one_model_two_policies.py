@@ -215,9 +215,9 @@ show("… and the standard error is", 0.0, digits=3)
 
 # %% [markdown]
 # So if the recorded $q$ is right, a mean ratio significantly below 1 means one of two things: a cut, or tokens that the
-# engine hardly ever samples. The second is a soft cut, and it does the same harm: no weight can bring tokens back that
-# are not in the sample. To distinguish a top-p or
-# top-k cut from coarse rounding or old weights, look at the ratios **above** 1: a cut leaves hardly any.
+# engine hardly ever samples. Both do the same harm: weights cannot restore tokens that are missing from the sample. To
+# distinguish a top-p or top-k cut from coarse rounding or old weights, look at the ratios **above** 1: a cut leaves
+# hardly any.
 #
 # ## A stale output head
 #

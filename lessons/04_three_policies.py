@@ -155,7 +155,7 @@ for name, config in METHODS.items():
 #   first step only, because its $\rho$ is that of a single token.
 # - Without a weight, REINFORCE and PPO are biased in general if $q\ne p$ (appendix).
 #
-# **The clip** replaces $A\rho$ by a lower bound of it, so that the surrogate is never larger than without the clip:
+# **The clip** takes the smaller of $A\rho$ and its clipped value:
 #
 # $$ \min\big(A\rho,\;A\,\mathrm{clip}(\rho,1-\varepsilon,1+\varepsilon)\big). $$
 #

@@ -444,8 +444,8 @@ lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for 
 # weight restores its length. That happens to products over long answers, the subject of lesson 06.
 #
 # The table has the mean weight before and after the division, and the cosine between the two gradients; a cosine of 1
-# is the same direction. The library divides by the mean over the answers. The table's mean is over tokens, where long
-# answers count more. So it is close to 1 after the division, but not always exactly 1.
+# is the same direction. The library divides by the mean over the answers, and the table has the mean over the tokens.
+# So after the division it is only close to 1.
 
 # %% tags=["hide-input"]
 normalized = replace(cap_of_2, rollout_is_batch_normalize=True)

@@ -204,7 +204,7 @@ say(f"""
 
 # %% [markdown]
 # Why? A token with a probability near 1 in both policies has hardly any mismatch. So such a rule tends to keep what the
-# model **can do already**, and to reject the answers in which it hesitated.
+# model **can do already**, and to reject answers that contain uncertain tokens.
 #
 # ## Divergences of a token
 #

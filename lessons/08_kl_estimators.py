@@ -623,8 +623,8 @@ for j in actions:
 #
 # Here the policy and the reference are random, and all answers are enumerated. The cell compares the expected gradient
 # of each loss with the gradients of both KLs of the next token. It also compares k1 in the reward with the gradient of
-# the KL of whole answers. The last line is about k2 in the loss: how long its gradient is, compared with that of the KL
-# of whole answers, and the cosine between the two.
+# the KL of whole answers. The last line is about k2 in the loss: the length of its gradient relative to that of the KL
+# of whole answers, and their cosine.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)

@@ -645,8 +645,8 @@ run.
 # %% [markdown]
 # ### Where a bias comes from
 #
-# Unbounded weights on the product have no bias. A correction may differ from them in four ways. We change one after the
-# other, and measure on the same answers by how much the gradient moves:
+# Unbounded weights on the product have no bias. A correction may differ from them in four ways. We switch on one after
+# the other, and measure on the same answers by how much the gradient moves:
 #
 # - **level**: one weight per token, or none, in place of the product;
 # - **truncation**: the weights get bounds;

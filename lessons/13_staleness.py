@@ -91,13 +91,13 @@ def over_seeds(values, level=0.05):
 # ## By hand: one update after the other
 #
 # Every update makes a new **version** of the policy. Writing answers takes long. So large systems let the engine write
-# with version 10 while the trainer is already at version 14. The engine draws with $q$, and here $q$ is older than $p$
-# by $h$ updates. We call $h$ the **lag**; in the example it is 4. The **staleness** of a system is the largest lag that
-# it allows.
+# with version 10 while the trainer is already at version 14. The engine samples with $q$, and here $q$ is older than
+# $p$ by $h$ updates. We call $h$ the **lag**; in the example it is 4. The **staleness** of a system is the largest lag
+# that it allows.
 #
 # Take the tokens X, Y, Z with probabilities ½, ¼, ¼. Suppose that each update adds 0.1 to the logit of X. After $h$
 # updates this logit is $0.1\,h$ higher. How far apart are the old and the new policy, measured by $\mathrm{KL}(q\|p)$?
-# (The cell uses $k_3 = e^d - 1 - d$ with the log-ratio $d = \log p - \log q$. Over tokens drawn from $q$, its average
+# (The cell uses $k_3 = e^d - 1 - d$ with the log-ratio $d = \log p - \log q$. Over tokens sampled from $q$, its average
 # is exactly this KL: the average of $e^d = p/q$ is 1, so only that of $-d$ is left.)
 
 # %%
@@ -143,7 +143,7 @@ show("divided by that of lag 1", [x / walk[0] for x in walk], digits=2)
 #
 # $$ \mathrm{KL}(q\|p) = \tfrac12 \operatorname{Var}_q(\Delta) + O(\Delta^3) , $$
 #
-# where $\operatorname{Var}_q$ is the variance over tokens drawn from $q$. It is a variance because adding the same
+# where $\operatorname{Var}_q$ is the variance over tokens sampled from $q$. It is a variance because adding the same
 # number to all logits changes no probability: only differences from the mean of $\Delta$ count. ($O(\Delta^3)$ stands
 # for terms of the size of $\Delta^3$, which are small compared with the first one.)
 #
@@ -385,7 +385,7 @@ gradient norms and divergences. The thread changes nothing.
 # %% [markdown]
 # Other systems write with **whatever version is newest**. Then the lag depends on speeds, and the same program gives
 # other numbers tomorrow. This is not wrong, as long as the recorded log-prob of every token is that of the version that
-# drew it. But such a run cannot be repeated exactly. The largest lag that systems allow by default:
+# sampled it. But such a run cannot be repeated exactly. The largest lag that systems allow by default:
 #
 # | system | largest lag | counted in |
 # |---|---|---|
@@ -838,8 +838,8 @@ same seeds, and their intervals are simultaneous.
 #
 # <details><summary>By that of the newest version; it is closest to the trainer.</summary>No. This weight has the least
 # noise, but the wrong average: the mean ratio is no longer 1.</details>
-# <details><summary>By the probability that it was drawn with, in its own version.</summary>Yes. For a whole answer the
-# mixture of all versions is right, too. Token by token the mixture is wrong.</details>
+# <details><summary>By the probability that it was sampled with, in its own version.</summary>Yes. For a whole answer
+# the mixture of all versions is right, too. Token by token the mixture is wrong.</details>
 # <details><summary>By the mixture of all versions, with their shares of the batch.</summary>No. The text before the
 # token tells something about its version, and so the shares are no longer those of the batch.</details>
 #
@@ -1055,7 +1055,7 @@ assert sympy.simplify(less - alpha * (1 - alpha) * (a - b) ** 2 / (a * b * (alph
 # In the toy, half of the answers come from the version at the start, and half from the last version but one. The cell
 # prints three things: the weights of whole answers; the mean ratio of single tokens, by their position; and the weights
 # of answers whose first two tokens are old, because the engine took new weights **within** the answer. The last case is
-# no problem either, as long as the recorded log-prob of each token is that of the version that drew it.
+# no problem either, as long as the recorded log-prob of each token is that of the version that sampled it.
 
 # %% tags=["hide-input"]
 run, mask = toy_runs[0], where.mask
