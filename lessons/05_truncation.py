@@ -102,7 +102,8 @@ def mean_and_variance(w):
 
 
 show("weights", "X", "Y", "Z", "average", "variance")
-for name, w in {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r.where(r <= 1.5, 0)}.items():
+ways = {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r.where(r <= 1.5, 0), "no weights": r / r}
+for name, w in ways.items():
     show(name, w, *mean_and_variance(w))
 
 # %% [markdown]
@@ -114,10 +115,11 @@ for name, w in {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r
 # $$ \text{error}^2 = \text{bias}^2 + \frac{\text{variance}}{N} . $$
 #
 # By hand: with 5 samples, error² is 11.06/5 = 2.21 without a cap and 0.25 + 6.06/5 = 1.46 with it. The cap is better.
-# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11.
+# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11. **No weights** have the
+# errors² 1.01, 0.68 and 0.59: best with 5 samples, and worst with 100.
 #
-# The last line of the table is **masking**: a weight above the cap becomes 0 instead of $C$. It takes away the whole
-# contribution of Z, so its bias is larger. Lesson 07 is about masking.
+# The third line is **masking** (lesson 07): a weight above the cap becomes 0 instead of $C$. It takes away the whole
+# contribution of Z, so its bias is larger.
 #
 # **Look for** the best cap, the large dot on each line. With more samples it moves to the right.
 
