@@ -30,8 +30,8 @@ play: $(READY) ## train in the background and open the playground on http://loca
 app: $(READY) ## the playground alone, over the recorded runs
 	@$(BIN)/python -m rlcorr play --no-train $(ARGS)
 
-learn: $(READY) ## the lessons in JupyterLab
-	@$(BIN)/python -m jupyterlab --notebook-dir lessons $(ARGS)
+learn: $(READY) ## the lessons in JupyterLab, which opens lesson 00
+	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) lessons/00_start_here.ipynb $(ARGS)
 
 train: $(READY) ## one training run; options in ARGS="--task running_sum --preset decoupled_seq_is"
 	@$(BIN)/python -m rlcorr train $(ARGS)
@@ -109,7 +109,7 @@ PLOTLY = .venv/npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.mi
 # Two cores. The slow tests wait for processes to start and pages to be drawn, so three run at once.
 PYTEST = $(BIN)/python -m pytest -p no:nbval -p no:logging --numprocesses 2
 
-NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= \
+NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= PYTHONWARNINGS=default \
 	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
 
 # Lessons whose numbers depend most on the order of sums, and the kinds of arithmetic that torch can be told to use:

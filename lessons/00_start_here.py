@@ -4,7 +4,7 @@
 # **Claim.** Answers are sampled with one policy, and the gradient is computed for another. The ratio of their two
 # probabilities, token by token, is the subject of this project.
 #
-# *45 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
+# *60 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
 # only in the exercises. All letters are listed in [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
@@ -22,7 +22,6 @@
 # - explain why the repaired average can still be wrong in one sample.
 
 # %% tags=["hide-input"]
-import warnings
 
 import sympy
 import torch
@@ -40,10 +39,27 @@ from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
+# ## First, in the app: break a training run, and heal it
+#
+# *10 minutes.* Start the app with `make app`. Its page *Lab* trains a network of fifteen hundred parameters in your
+# browser, in front of you. The network samples answers, and its training makes right ones more probable. In one respect
+# it is like a large system: the answers are sampled with **older weights** than those that are trained. The Lab does
+# every run twice, without a correction and with one, on several seeds.
+#
+# 1. Open the [healthy run](http://localhost:8501/lab?lag=0) and press ▶. The sampler has the weights that are trained.
+#    Both curves climb.
+# 2. **Write down a guess:** what happens to the curve without a correction if the sampler is sixteen updates behind?
+#    Then open [that run](http://localhost:8501/lab?lag=16&level=token&bound=cap&threshold=1) and press ▶.
+# 3. Drag the threshold. How much does its value matter?
+# 4. Lower the learning rate to a tenth, at the same age. Does the run still need a correction?
+#
+# You have now broken a training run and healed it. What the threshold cuts is a number per token, the ratio of two
+# probabilities. This lesson explains where the two come from. (The Lab is a toy. Lesson 11 has the same question on a
+# real language model.)
+#
 # ## Two programs, one model
 #
 # A language model writes one **token** at a time: a word, a part of a word, or a single character. For every possible
@@ -112,8 +128,8 @@ probability, is at the token `{words[largest].strip()}`: the engine gave it {q_o
 # %% [markdown]
 # ## The ratio
 #
-# The **ratio** of a token is $r = p/q$. It says how often the trainer would write the token for each time that the
-# engine writes it. Programs store logarithms of probabilities, **log-probs**, because probabilities of long texts are
+# The **ratio** of a token is $r = p/q$. For each time that the engine samples this token, the trainer would sample
+# it $r$ times. Programs store logarithms of probabilities, **log-probs**, because probabilities of long texts are
 # too small for a float. In this project `rollout_log_probs` is $\log q$, and `old_log_probs` is $\log p$. Their
 # difference is the **log-ratio** $d = \log p - \log q$, and $r = e^d$.
 #
@@ -323,8 +339,8 @@ of_products = interval_of(drawn @ products / count, signed=False)
 say(f"""
 1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is less than $T$, because positive and
    negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But on average $d$ is negative for any two
-   policies that differ (lesson 08 shows why). Here it adds up to {below(mean_log)} per answer. In longer answers this
-   part grows like $T$.
+   policies that differ: its average is −KL(q‖p), which is below 0. Here it adds up to {below(mean_log)} per answer. In
+   longer answers this part grows like $T$.
 2. It is {below(of_mean, 1)} times as large as $d$ of one token. So the geometric mean is close to 1.
 3. Yes, as far as this sample can show: their average is {untold(of_products, 1)}, and this interval contains 1. But it
    is wide. The token ratios of the same step average to {averages[-1]:.4f}, with a standard error of {errors[-1]:.4f}.

@@ -15,7 +15,6 @@
 # - explain why the loss that is differentiated does not measure success.
 
 # %% tags=["hide-input"]
-import warnings
 from dataclasses import replace
 
 import sympy
@@ -41,7 +40,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(1)
 
@@ -214,6 +212,13 @@ gradient. (The brackets contain a 95 % interval.)
 """)
 
 # %% [markdown]
+# ## Why a baseline?
+#
+# **The zero of a reward is arbitrary.** Give every answer ten points more. Nothing that we want to learn has changed,
+# but without a baseline every score is now multiplied by a large number, and the variance grows enormously. With the
+# mean subtracted, nothing changes at all. So everybody subtracts a baseline. But which zero is the best one is not
+# clear beforehand, and it need not be the mean, as the next example shows.
+#
 # ## Predict, then reveal
 #
 # **Write down a guess:**
@@ -221,7 +226,7 @@ gradient. (The brackets contain a 95 % interval.)
 # 1. We subtract the mean reward from all rewards. Does the variance of $(R - b)\,s$ become smaller or larger, and how
 #    much?
 # 2. Instead, we subtract from each reward the mean of the *other* answers to the same prompt. And now?
-# 3. We add ten to every reward, without a baseline. What happens to the average and to the variance?
+# 3. We add ten to every reward, without a baseline. What happens to the average of $R\,s$?
 # 4. Which scores are longer: those of right answers, or those of wrong ones?
 #
 # **Look for** the lowest point of the curve, and for the two dotted lines: the best baseline and the mean reward.
@@ -301,13 +306,10 @@ say(f"""
 """)
 
 # %% [markdown]
-# ## Why a baseline, then?
+# ## Why did it get worse here?
 #
-# A baseline may reduce the noise or add to it. Two things decide which.
-#
-# **The zero of a reward is arbitrary.** Give every answer ten points more. Nothing that we want to learn has changed,
-# but without a baseline the variance becomes very large, as the last printed line shows. With the mean subtracted,
-# nothing changes at all. Here a wrong answer earns exactly 0, which happens to be a good zero for these policies.
+# A baseline may reduce the noise or add to it. Two things decide which. **The zero:** here a wrong answer earns exactly
+# 0, which happens to be a good zero for these policies. With ten points more (the last printed line) it would not be.
 
 # %% tags=["hide-input"]
 say(f"""
@@ -320,8 +322,8 @@ the mean reward is close to 0, so the picture may be different there. We have no
 # %% [markdown]
 # ## What a mismatch changes
 #
-# Now let an engine sample with $q$, while the trainer differentiates $p$. Then the scores of the sampled tokens need
-# not average to 0, so a baseline also changes the average. If each token is weighted by its ratio, the scores average
+# Now let an engine sample with $q$, while the trainer differentiates $p$. Then the scores no longer average to 0, so
+# subtracting a baseline biases the gradient. If each token is weighted by its ratio, the scores average
 # to 0 again: $\sum_a q_a \frac{p_a}{q_a} s_a = \sum_a p_a s_a = 0$. Lesson 02 shows what the weights cost.
 
 # %% [markdown]
@@ -410,8 +412,11 @@ check(token_mean_loss_solution, TOKEN_MEAN_LOSS)
 # ## mini.py, pieces 1 to 3: draw, score, compare
 #
 # From here to lesson 13 you write a corrected training loop, from an empty file: `lessons/mini.py`. Each piece is
-# checked in its lesson. When a check says "Right.", copy the function into the file. `python lessons/mini.py` says
-# which pieces are yours, and trains with them.
+# checked in its lesson. When a check says "Right.", copy the function into the file, below the line of its lesson. The
+# imports are there already. `python lessons/mini.py` says which pieces are yours, and trains with them.
+#
+# A reminder of lesson 00: the answers of a batch have different lengths, so they are rows of one table of $T$ columns.
+# What follows the end of a short answer is **padding**, and the **mask** is True on real tokens only.
 #
 # The task is in `count_on.py`: prompt 3 asks to count in steps of 3, modulo 8, until 0 comes: 3, 6, 1, 4, 7, 2, 5, 0,
 # and then the token END. So answers have several lengths. The network is given: `policy(prompts, before, places)`
@@ -451,6 +456,7 @@ def sample_solution(policy, prompts, generator):
     return tokens, logp, mask
 
 
+# %% tags=["solution", "hide-input"]
 check(described(sample_solution), SAMPLE)
 
 # %% [markdown]
@@ -480,6 +486,7 @@ def log_probs_solution(policy, prompts, tokens):
     return logits.double().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
 
+# %% tags=["solution", "hide-input"]
 check(scored(log_probs_solution), LOG_PROBS)
 
 # %% [markdown]
@@ -505,6 +512,7 @@ def advantages_solution(rewards):
     return rewards - others
 
 
+# %% tags=["solution", "hide-input"]
 check(advantages_solution, ADVANTAGES)
 
 # %% [markdown]

@@ -34,7 +34,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 
 import sympy
 import torch
@@ -54,7 +53,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import last_sketch, read_sketch, updated_batch
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -375,6 +373,7 @@ def ratios_solution(trainer_logp, engine_logp, mask):
     return (trainer_logp - engine_logp).where(mask, -math.inf).exp()
 
 
+# %% tags=["solution", "hide-input"]
 check(ratios_solution, RATIOS)
 
 # %% [markdown]
@@ -613,7 +612,8 @@ for depth in range(1, 8):
 # ### All answers of the six steps, with intervals
 #
 # If tokens were independent, the ESS of answers would be the product of the ESS of their positions, $\prod_t
-# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We estimate both from the same answers and test their quotient. **Look for**
+# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We compute both on the same answers; if tokens were
+# independent, their ratio would be 1. **Look for**
 # how the shaded interval becomes wider: at the end a few answers decide.
 
 # %%

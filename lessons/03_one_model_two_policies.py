@@ -38,7 +38,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 from collections import Counter
 
 import sympy
@@ -64,7 +63,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_sketch
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(3)
 
@@ -217,9 +215,9 @@ show("… and the standard error is", 0.0, digits=3)
 
 # %% [markdown]
 # So if the recorded $q$ is right, a mean ratio significantly below 1 means one of two things: a cut, or tokens that the
-# engine hardly ever samples. The second is a soft cut, and it does the same harm: no weight can bring tokens back that
-# are not in the sample. To distinguish a top-p or
-# top-k cut from coarse rounding or old weights, look at the ratios **above** 1: a cut leaves hardly any.
+# engine hardly ever samples. Both do the same harm: weights cannot restore tokens that are missing from the sample. To
+# distinguish a top-p or top-k cut from coarse rounding or old weights, look at the ratios **above** 1: a cut leaves
+# hardly any.
 #
 # ## A stale output head
 #

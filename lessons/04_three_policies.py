@@ -13,7 +13,7 @@
 #
 # - say which three policies there are, and which two each ratio compares;
 # - decide by hand whether PPO's clip removes the gradient of a token;
-# - compute the coefficient of a token under five losses;
+# - compute the coefficient of a token under six losses, and say what the second bound of verl's PPO is for;
 # - say what bypass mode saves, and what it loses.
 #
 # ## Warm-up
@@ -37,7 +37,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 
 import sympy
 import torch
@@ -64,7 +63,6 @@ from rlcorr.records.study import read_study
 from rlcorr.records.study_comparisons import comparisons
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(4)
 
@@ -96,13 +94,15 @@ generator = torch.Generator().manual_seed(4)
 # | PPO | $\rho A$, or 0 | $\rho$ |
 # | decoupled PPO | $w\rho A$, or 0 | $\rho$; the weight $w=\min(r,C)$ has its own cap $C$ |
 # | bypass PPO | $r\rho A$, or 0 | $r\rho$ |
+# | bypass PPO with dual clip | $r\rho A$, or 0 | $r\rho$; if $A<0$, on both sides |
 # | bypass REINFORCE | $\min(r\rho,C)\,A$ | nothing; the weight has a cap |
 #
-# ## By hand: three tokens
+# ## By hand: four tokens
 #
 # Let PPO's clip be 0.2 on either side, and the cap 2. The rule of the clip is: a token has the coefficient 0 if the
 # clipped ratio is more than 0.2 away from 1 **in the direction in which $A$ pushes**. That is above 1.2 if $A>0$, and
-# below 0.8 if $A<0$. Compute the rows of PPO and bypass PPO before you run the cell.
+# below 0.8 if $A<0$. **Dual clip** has a second bound, 3, for $A<0$ alone: above it the coefficient is 0 as well. It is
+# what verl calls PPO (`clip_ratio_c`, 3.0 by default). Compute the rows of PPO and bypass PPO before you run the cell.
 
 
 # %%
@@ -113,18 +113,21 @@ def coefficients(log_pi, batch, config):
 
 METHODS = {"REINFORCE": CorrectionConfig(loss_type="gpg"), "PPO": preset("disabled")}  # gpg: c = A
 METHODS |= {"decoupled PPO": preset("decoupled_token_is"), "bypass PPO": preset("bypass_ppo_clip")}
+METHODS["bypass PPO, dual clip"] = CorrectionConfig(bypass_mode=True, loss_type="dual_clip")
 METHODS["bypass REINFORCE"] = CorrectionConfig(bypass_mode=True, loss_type="reinforce", rollout_is="token")
-q, p, pi, A = torch.tensor([[0.5, 0.4, 0.6], [0.4, 0.5, 0.3], [0.5, 0.5, 0.3], [1.0, 1.0, -1.0]]).double()[:, None]
-three_tokens = TokenBatch.from_log_probs(p.log(), q.log(), torch.ones_like(p)).replace(advantages=A)
+q, p, pi, A = torch.tensor([[5, 4, 6, 1], [4, 5, 3, 5], [5, 5, 3, 5], [10, 10, -10, -10]]).double()[:, None] / 10
+four_tokens = TokenBatch.from_log_probs(p.log(), q.log(), torch.ones_like(p)).replace(advantages=A)
 for name, row in {"A": A, "mismatch, r = p/q": p / q, "move, ρ = π/p": pi / p, "both, π/q": pi / q}.items():
     show(name, row)
 for name, config in METHODS.items():
-    show(f"c of {name}", coefficients(pi.log(), three_tokens, config))
+    show(f"c of {name}", coefficients(pi.log(), four_tokens, config))
 
 # %% [markdown]
 # By hand: the update has moved the first token by 25 %, so PPO no longer pushes it. But this move cancels its mismatch,
-# $\pi/q=1$, so bypass PPO does not see a move and continues to push. The other two tokens have **not** moved at all.
-# They have a mismatch of 1.25 and 0.5, so bypass PPO has clipped both before the first step.
+# $\pi/q=1$, so bypass PPO does not see a move and continues to push. The other three tokens have **not** moved at all.
+# The second and the third have a mismatch of 1.25 and 0.5, so bypass PPO has clipped both before the first step. The
+# fourth has $r=5$ and $A<0$. PPO's clip does not stop it, so bypass PPO pushes it down with five times the force of
+# REINFORCE. Decoupled PPO has its cap of 2 against this, and dual clip has its second bound.
 #
 # ## The equation, loss by loss
 #
@@ -152,7 +155,7 @@ for name, config in METHODS.items():
 #   first step only, because its $\rho$ is that of a single token.
 # - Without a weight, REINFORCE and PPO are biased in general if $q\ne p$ (appendix).
 #
-# **The clip** replaces $A\rho$ by a lower bound of it, so that the surrogate is never larger than without the clip:
+# **The clip** takes the smaller of $A\rho$ and its clipped value:
 #
 # $$ \min\big(A\rho,\;A\,\mathrm{clip}(\rho,1-\varepsilon,1+\varepsilon)\big). $$
 #
@@ -165,6 +168,12 @@ for name, config in METHODS.items():
 # | $A<0$, push down | constant, **gradient 0** | $A\rho$ | $A\rho$ |
 #
 # So the clip does not pull a token back. It only stops pushing it further.
+#
+# **Dual clip** ([Ye et al.](https://arxiv.org/abs/1912.09729)) closes the last field of the table, where $A<0$ and the
+# ratio is large. There nothing bounds the coefficient $A\rho$. In PPO with three policies this is rare, because $\rho$
+# begins at 1. In bypass mode the ratio is $r\rho$, and a mismatch alone can make it large. So the two losses differ
+# most in bypass mode. They go by one name: verl's `vanilla`, which is also the `ppo_clip` of its bypass mode, has the
+# second bound; SkyRL's `regular` does not have it.
 #
 # ## One batch, many steps
 #
@@ -182,6 +191,7 @@ old = rollout + toy.random_policy(where, 2, 0.4)
 rewards = torch.randn(len(where.tokens), generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 STEPS, BATCHES, ANSWERS = 30, 16, 32
 WALK = METHODS | {"decoupled PPO": preset("decoupled_seq_is"), "bypass REINFORCE": preset("bypass_pg_is")}
+del WALK["bypass PPO, dual clip"]  # its line is that of bypass PPO
 
 
 def walk(rows, config):
@@ -378,14 +388,15 @@ say(f"""
 (We compare runs with the same seed. The intervals are over {seeds} seeds, by Student's t. The two intervals of a
 mismatch are simultaneous: with a probability of 95 %, both of them contain their true differences.)
 
-{seeds} seeds and one learning rate are little evidence, so do not generalise from these numbers. Bypass mode was not
-trained on the real model.
+{seeds} seeds and one learning rate are little evidence, so do not generalise from these numbers. Bypass PPO was trained
+without dual clip, which verl has by default, and not on the real model.
 """)
 
 # %% [markdown]
 # ## Exercise 1: where PPO has no gradient
 #
 # *4 minutes.* Return PPO's coefficient $c$ of each token, from `rho` and `advantage`, both `(N,)`, and `epsilon`.
+# (PPO's clip alone, without the second bound of dual clip.)
 #
 # <details><summary>Hint 1</summary>Use the table with three regions and two signs.</details>
 # <details><summary>Hint 2</summary>∇ρ = ρ ∇ log π, so a token that is not clipped has A·ρ.</details>
@@ -437,8 +448,8 @@ check(decoupled_coefficient_solution, DECOUPLED_COEFFICIENT)
 # %% [markdown]
 # ## Exercise 3: silent before the first step
 #
-# *5 minutes.* Take bypass PPO before its first step. Return the share of the real tokens that have no gradient because
-# of the clip. All tensors are `(B, T)`; padding may contain anything.
+# *5 minutes.* Take bypass PPO before its first step, without dual clip. Of the real tokens with an advantage other than
+# 0, return the share that has no gradient because of the clip. All tensors are `(B, T)`; padding may contain anything.
 #
 # <details><summary>Hint 1</summary>Before the first step π = p, so the ratio of bypass mode is p/q.</details>
 # <details><summary>Hint 2</summary>A comparison with nan is False, but the nan still counts as an element.</details>
@@ -455,7 +466,8 @@ check(silent_share, SILENT_SHARE)
 
 # %% tags=["solution", "hide-input"]
 def silent_share_solution(p, q, advantage, mask, epsilon):
-    ratio, a = (p / q)[mask], advantage[mask]
+    counted = mask & (advantage != 0)
+    ratio, a = (p / q)[counted], advantage[counted]
     return (((a > 0) & (ratio > 1 + epsilon)) | ((a < 0) & (ratio < 1 - epsilon))).double().mean()
 
 
@@ -467,7 +479,8 @@ check(silent_share_solution, SILENT_SHARE)
 # *6 minutes.* With the clip, PPO multiplies the score of a token with $\rho A$, or with 0 where the update has moved
 # it out of $1 \pm \varepsilon$ in the direction of its advantage. In `mini.py` the loss multiplies by $A$ later. So
 # return the rest, the coefficient $\rho$ or 0, `(B, T)`, for $\varepsilon$ = 0.2. `new_logp` is $\log \pi$,
-# `trainer_logp` is $\log p$, both `(B, T)`; `advantage` is `(B,)`.
+# `trainer_logp` is $\log p$, both `(B, T)`; `advantage` is `(B,)`. (The second bound of dual clip is not needed here:
+# the ratios stay small, because the loop makes two steps on a batch.)
 #
 # <details><summary>Hint 1</summary>There are two cases: $A > 0$ and $\rho > 1.2$; $A < 0$ and $\rho < 0.8$.</details>
 # <details><summary>Hint 2</summary><code>advantage[:, None] > 0</code> has a row per answer;
@@ -490,6 +503,7 @@ def clipped_solution(new_logp, trainer_logp, advantage):
     return rho.where(~too_far, 0)
 
 
+# %% tags=["solution", "hide-input"]
 check(clipped_solution, CLIPPED)
 
 # %% [markdown]
@@ -539,6 +553,8 @@ check(clipped_solution, CLIPPED)
 #   is right.
 # - **A switch without effect.** In a version of verl, bypass mode left the workers with the other loss ([issue
 #   4272](https://github.com/volcengine/verl/issues/4272)).
+# - **One name, two losses.** "PPO clip" is dual clip in verl and PPO's clip alone in others. Before you compare runs of
+#   two systems, look for the second bound.
 # - **Correcting twice.** In bypass mode the ratio already contains $1/q$. A further weight $p/q$ counts the mismatch
 #   twice. In SkyRL 0.4.0, for example, the loss `dppo` compares $\pi$ with $q$, and `tis_ratio_type` multiplies it by
 #   $p/q$. Since [0.5.0](https://github.com/NovaSky-AI/SkyRL/releases/tag/skyrl-v0.5.0), `dppo` is the default loss
@@ -728,38 +744,44 @@ show("tokens with these identities", int(mask.sum()))
 run = runs.find_run("stale_head")
 recorded, sketch = updated_batch(run, last_sketch(run)), read_sketch(run, last_sketch(run))
 complete, all_answers = read_gradients(run, last_sketch(run))
-bypass, compared = preset("bypass_ppo_clip"), {}
+compared, size = {}, [len(recorded.response_mask)]
 for answers, data in (("recorded answers", (recorded, sketch)), ("all likely answers", (complete, all_answers))):
-    show(f"stale_head, {answers}", "value", "from", "to")
-    for label, config in (("PPO", preset("disabled")), ("decoupled PPO", preset("decoupled_token_is"))):
-        compared[answers, label] = difference = compare_gradients(
-            *data, config, bypass, batch_sizes=[len(recorded.response_mask)]
-        )
+    show(f"stale_head, {answers}: minus decoupled PPO", "value", "from", "to")
+    for label in ("bypass PPO", "bypass PPO, dual clip"):
+        difference = compare_gradients(*data, METHODS["decoupled PPO"], METHODS[label], batch_sizes=size)
+        compared[answers, label] = difference
         for what, interval in (("noise", difference.noise[0]), ("bias", difference.bias)):
-            show(f"  bypass − {label}, {what}", interval.value, interval.low, interval.high, digits=2)
+            show(f"  {label}, {what}", interval.value, interval.low, interval.high, digits=2)
 
 
 # %% tags=["hide-input"]
 def loud(batch):
-    """Return the answers with a token that has r > 2 and A < 0: no clip removes it, and bypass mode does not cap it."""
+    """Return the answers with a token that has r > 3 and A < 0: only dual clip removes it."""
     r = correct(batch, CorrectionConfig()).log_ratio.exp()
-    return ((r > 2) & (batch.advantages < 0) & batch.response_mask).any(-1)
+    return ((r > 3) & (batch.advantages < 0) & batch.response_mask).any(-1)
 
 
-sampled, exact = (compared[answers, "decoupled PPO"] for answers in ("recorded answers", "all likely answers"))
+sampled, exact = (compared[answers, "bypass PPO"] for answers in ("recorded answers", "all likely answers"))
+damped = compared["all likely answers", "bypass PPO, dual clip"]
+assert compared["recorded answers", "bypass PPO, dual clip"].noise[0] == sampled.noise[0]
+assert not loud(recorded).any()
 assert isinstance(all_answers, ExactSketch)
 often = all_answers.answers.sampled  # the probability of each answer under the engine
 loud_share = float(often[loud(complete)].sum() / often.sum())
 say(f"""
-The noise of bypass PPO minus that of decoupled PPO is {below(sampled.noise[0])} on the recorded answers, so
-**smaller**, and {above(exact.noise[0])} on all answers, so **larger**. Why? PPO's clip stops a token with a large $r$
-only if $A>0$. If $A<0$, the token keeps its coefficient $rA$, and in bypass mode nothing caps $r$. Such answers are
-rare and have a large effect: a share of {loud_share:.3f} of all answers has a token with $r>2$ and $A<0$, and
-{int(loud(recorded).sum())} of the {len(recorded.response_mask)} recorded answers. A bootstrap can only repeat what is
-in the sample. **An interval from one batch is about the answers that are in this batch.**
+On all answers, the noise of **bypass PPO** minus that of decoupled PPO is {above(exact.noise[0])}, so it is **larger**.
+With **dual clip** the difference is {below(damped.noise[0])}, so it is **smaller**. One bound turns the sign. PPO's
+clip stops a token with a large $r$ only if $A>0$; if $A<0$, the token keeps its coefficient $rA$, and in bypass mode
+nothing but dual clip limits it. Such answers are rare and have a large effect: a share of {loud_share:.4f} of all
+answers has a token above the second bound with $A<0$.
 
-With all answers the bias is known as well: it is {above(exact.bias)} larger than that of decoupled PPO. On the recorded
-answers the difference is {untold(sampled.bias)}, which includes 0.
+None of the {len(recorded.response_mask)} recorded answers has such a token. So on them the two losses are the same, and
+the difference is {below(sampled.noise[0])}. A bootstrap can only repeat what is in the sample. **An interval from one
+batch is about the answers that are in this batch.**
+
+With all answers the bias is known as well. It is {above(exact.bias)} larger than that of decoupled PPO, and
+{above(damped.bias)} with dual clip. So dual clip lowers the noise and hardly changes the bias. On the recorded answers
+the difference of the bias is {untold(sampled.bias)}, which includes 0.
 """)
 
 # %% [markdown]

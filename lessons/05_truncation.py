@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 05 · Truncation: a little bias for much less noise
 #
-# **Claim.** A cap on the weights lowers the noise of an average, and makes it wrong by an amount with an exact formula.
-# The larger the batch, the looser the best cap. The answers of one batch show little of what a cap saves, and hardly
-# anything of what it costs.
+# **Claim.** A cap on the weights usually lowers the noise of an average, and makes it wrong by an amount with an exact
+# formula. The larger the batch, the looser the best cap; in a small batch no weights at all may be better. The answers
+# of one batch show little of what a cap saves, and hardly anything of what it costs.
 #
 # *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. All letters are in
 # [Notation](NOTATION.md).
@@ -19,7 +19,6 @@
 # %% tags=["hide-input"]
 import itertools
 import math
-import warnings
 from dataclasses import astuple, replace
 
 import sympy
@@ -47,7 +46,6 @@ from rlcorr.records.sketch_files import read_gradients, read_sketch, updated_bat
 from rlcorr.records.study import over_seeds
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -104,7 +102,8 @@ def mean_and_variance(w):
 
 
 show("weights", "X", "Y", "Z", "average", "variance")
-for name, w in {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r.where(r <= 1.5, 0)}.items():
+ways = {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r.where(r <= 1.5, 0), "no weights": r / r}
+for name, w in ways.items():
     show(name, w, *mean_and_variance(w))
 
 # %% [markdown]
@@ -116,10 +115,11 @@ for name, w in {"r": r, "truncated at 1.5": r.clamp(max=1.5), "masked at 1.5": r
 # $$ \text{error}^2 = \text{bias}^2 + \frac{\text{variance}}{N} . $$
 #
 # By hand: with 5 samples, error² is 11.06/5 = 2.21 without a cap and 0.25 + 6.06/5 = 1.46 with it. The cap is better.
-# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11.
+# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11. **No weights** have the
+# errors² 1.01, 0.68 and 0.59: best with 5 samples, and worst with 100.
 #
-# The last line of the table is **masking**: a weight above the cap becomes 0 instead of $C$. It takes away the whole
-# contribution of Z, so its bias is larger. Lesson 07 is about masking.
+# The third line is **masking** (lesson 07): a weight above the cap becomes 0 instead of $C$. It takes away the whole
+# contribution of Z, so its bias is larger.
 #
 # **Look for** the best cap, the large dot on each line. With more samples it moves to the right.
 
@@ -175,12 +175,13 @@ picture(made)
 # The **exact gradient** $g^*$ is the average under the trainer. We turn the plane until $g^*$ points to the right, and
 # choose its length as the unit. So $g^*$ is the arrow from (0, 0) to (1, 0), whatever its real length was. Then
 #
-# - each small dot is the gradient of one batch of eight samples, without a cap or with a tight one, $C = 1$;
+# - each small dot is the gradient of one batch of eight samples: with weights without a cap, with a tight one, $C = 1$,
+#   or without weights;
 # - a large dot is the mean over all possible batches;
 # - the **bias** is the distance from the large dot to the tip of the arrow. A bias of ½ is half of the arrow's length;
 # - the **noise** is how far the small dots are from the large one: the root of their mean squared distance.
 #
-# "In units of the exact gradient's length" always means this picture. **Look for** the two large dots, and for which
+# "In units of the exact gradient's length" always means this picture. **Look for** the three large dots, and for which
 # small dots spread further.
 
 # %% tags=["hide-input"]
@@ -192,9 +193,9 @@ across = torch.linalg.cross(along, torch.ones(3, dtype=torch.float64) / 3**0.5)
 plane = torch.stack([along, across], 1) / exact.norm()  # (3, 2): two coordinates, in units of the exact gradient
 generator = torch.Generator().manual_seed(5)
 drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).view(150, 8)
-WAYS = {"no cap": r, "cap of 1": r.clamp(max=1)}
+WAYS = {"no cap": r, "cap of 1": r.clamp(max=1), "no weights": torch.ones_like(r)}
 traces, of_ways = [], {}
-for colour, (name, w) in zip((ACROSS[1], ACROSS[3]), WAYS.items(), strict=True):
+for colour, (name, w) in zip((ACROSS[1], ACROSS[3], ACROSS[2]), WAYS.items(), strict=True):
     of_action = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of X, Y or Z contributes
     middle = (q @ of_action).round(decimals=9)
     spread = math.sqrt(float(q @ (of_action - middle).square().sum(-1)) / 8)
@@ -210,32 +211,36 @@ arrow |= {"showarrow": True, "arrowhead": 3, "arrowwidth": 3, "arrowcolor": "bla
 axes = [{"title_text": f"{side}, in units of ‖g*‖"} for side in ("along g*", "across")]
 picture(figure(traces, height=380, x=axes[0] | {"range": [-0.3, 2]}, y=axes[1] | {"scaleanchor": "x"},
                notes=[arrow], legend=True))  # fmt: skip
-show("", "along", "across", "bias", "noise")
+show("", "along", "across", "bias", "noise", "η")
+eta = {}
 for name, (middle, spread) in of_ways.items():
     bias = float((middle - torch.tensor([1.0, 0.0], dtype=torch.float64)).norm())
-    show(name, middle, bias, spread, digits=2)
+    eta[name] = float(middle[0] ** 2 / (middle.square().sum() + spread**2))
+    show(name, middle, bias, spread, eta[name], digits=2)
+assert eta["no cap"] > eta["cap of 1"]
 
 # %% [markdown]
 # A training run can choose the length of its step, by the learning rate. So the useful question about a gradient is:
-# **if we choose the best length, how much do we gain?** Compare this gain with that of a step along the exact gradient.
-# Their quotient is the **progress** $\eta$ (eta). In the coordinates of the picture it is
+# **if we choose the best length, how much do we gain?** The **progress** $\eta$ (eta) is our gain divided by the gain
+# of the exact gradient, each at its best step length. In the coordinates of the picture it is
 #
 # $$ \eta = \frac{\text{along}^2}{\text{along}^2 + \text{across}^2 + \text{noise}^2} , $$
 #
 # where "along" and "across" are the coordinates of the large dot. Lesson 10 derives this formula. It is 1 if the large
 # dot is on the arrow's line and there is no noise, and 0 if the mean gradient does not point along the arrow at all. If
-# noise is most of the sum, halving the noise makes four times the progress.
+# noise is most of the sum, halving the noise makes four times the progress. Above, the tight cap **lowers** $\eta$: it
+# takes away little noise, and more of the mean gradient's length.
 #
 # ## The best cap for a gradient
 #
 # `small_world` makes a random world with a few hundred possible answers. All of them can be added up, so every average
 # is exact. The weight of an answer is the product of its ratios (lesson 00). Which cap makes the most progress, in
-# eight random worlds, for batches of five sizes?
+# eight random worlds, for batches of five sizes? And is it more than without weights?
 
 # %%
 sizes, caps = (16, 128, 1024, 8192, 65536), [*(2 ** (k / 8) for k in range(-16, 65)), math.inf]
 no_cap = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
-best_caps, lost_by_2 = [], []
+best_caps, eta = [], []  # η: (worlds, sizes, 3)
 show("answers in a batch", *sizes)
 for seed in range(8):
     toy, per_answer = small_world(1.0, seed=seed), LossConfig(loss_agg_mode="token-sum")
@@ -243,17 +248,28 @@ for seed in range(8):
     truths = [gradient_truth(*setting, replace(no_cap, rollout_is_threshold=cap), per_answer) for cap in caps]
     progress = [[truth.progress(size) for truth in truths] for size in sizes]
     best_caps.append([caps[shares.index(max(shares))] for shares in progress])
-    lost_by_2.append([max(shares) - shares[caps.index(2.0)] for shares in progress])
+    unweighted = [gradient_truth(*setting, CorrectionConfig(), per_answer).progress(size) for size in sizes]
+    eta.append([[x, row[caps.index(2.0)], max(row)] for x, row in zip(unweighted, progress, strict=True)])
     show(f"best cap, world {seed}", best_caps[-1], digits=2)
+for place, name in enumerate(("no weights", "cap of 2", "best cap of each world")):
+    show(f"mean η: {name}", torch.tensor(eta).mean(0)[:, place], digits=2)
 
 # %% tags=["hide-input"]
 assert all(row == sorted(row) and row[0] < row[-1] < math.inf for row in best_caps)
-lost_small, lost_large = ([row[place] for row in lost_by_2] for place in (1, -1))
+without, cap_2, best = torch.tensor(eta).unbind(-1)  # (worlds, sizes)
+lost = best - cap_2
+wins, wins_over_all = (without > cap_2).sum(0).tolist(), (without >= best).sum(0).tolist()
+assert wins == sorted(wins, reverse=True)
+assert wins[0] > len(eta) / 2 > wins[-1] == 0
 say(f"""
-In none of the {len(best_caps)} worlds does the best cap fall as the batch grows. In none of them is it best to have no
-cap. A cap of 2 is a common choice. Compared with the best cap, it loses {min(lost_small):.2f} to {max(lost_small):.2f}
-of the progress in batches of {sizes[1]} answers, and {min(lost_large):.2f} to {max(lost_large):.2f} in batches of
-{sizes[-1]:,}.
+In none of the {len(eta)} worlds does the best cap fall as the batch grows, and in none of them is a weight without a
+cap best. A cap of 2 is a common choice. In batches of {sizes[1]} answers its $\\eta$ is {lost[:, 1].min():.2f} to
+{lost[:, 1].max():.2f} lower than that of the best cap, and in batches of {sizes[-1]:,} it is {lost[:, -1].min():.2f} to
+{lost[:, -1].max():.2f} lower.
+
+The rival that is often forgotten is **no weights at all**. In batches of {sizes[0]} answers its $\\eta$ is higher than
+that of a cap of 2 in {wins[0]} of {len(eta)} worlds, and higher than that of every cap in {wins_over_all[0]}. In
+batches of {sizes[-1]:,} it is higher in none. So: small batch, no weights; middle, a tight cap; large, a loose one.
 
 One training step is a small batch. But the noise of many steps partly cancels, while their bias adds up. In this
 respect a whole training run resembles one large batch. That is a reason for a looser cap than one step asks for.
@@ -418,7 +434,9 @@ lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for 
 # importance sampling.
 #
 # By hand: with the cap of 1.5 the mean weight is ½·½ + ¼·1 + ¼·1.5 = 0.875. Dividing by it turns the average of 1.75
-# into 2. The bias is now −0.25 in place of −0.5.
+# into 2. The bias is now −0.25 in place of −0.5. **But the cap is no longer 1.5:** the largest weight is the cap
+# divided by the mean weight, here 1.5/0.875 = 1.71. If the mean weight is 0.1, as with products over long answers, a
+# weight "capped at 2" may be 20.
 #
 # What does it do to a gradient? All answers of a batch are divided by the same number. So **the direction of the
 # batch's gradient stays, and only its length changes.** In the picture above, a small dot moves along the line from
@@ -428,8 +446,8 @@ lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for 
 # weight restores its length. That happens to products over long answers, the subject of lesson 06.
 #
 # The table has the mean weight before and after the division, and the cosine between the two gradients; a cosine of 1
-# is the same direction. The library divides by the mean over the answers. The table's mean is over tokens, where long
-# answers count more. So it is close to 1 after the division, but not always exactly 1.
+# is the same direction. The library divides by the mean over the answers, and the table has the mean over the tokens.
+# So after the division it is only close to 1.
 
 # %% tags=["hide-input"]
 normalized = replace(cap_of_2, rollout_is_batch_normalize=True)
@@ -504,6 +522,7 @@ def capped_solution(trainer_logp, engine_logp, mask, lower, upper):
     return torch.where(mask, r.clamp(lower, upper), 0)
 
 
+# %% tags=["solution", "hide-input"]
 check(capped_solution, WEIGHTS)
 
 # %% [markdown]

@@ -18,7 +18,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 from dataclasses import astuple
 from itertools import pairwise
 from statistics import median
@@ -47,7 +46,6 @@ from rlcorr.records.study import find_study, over_seeds
 from rlcorr.records.study_comparisons import comparisons
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(6)
 
@@ -217,7 +215,7 @@ lengths, NINE_TENTHS = [1, 2, 5, 10, 20, 50, 100, 200, 400], torch.tensor([0.05,
 moving_picture("run", {name: spread(name) for name in recorded}, CACHE)
 
 # %% tags=["hide-input"]
-all_tokens = {name: first_tokens(name, lengths[-1]) for name in recorded}
+all_tokens = {name: first_tokens(name, recorded[name].mask.shape[1]) for name in recorded}
 nine_tenths = {
     (name, kind): " and ".join(
         f"{end:.{digits}g}" for end in all_tokens[name][kind].quantile(NINE_TENTHS[::2]).exp().tolist()
@@ -254,7 +252,8 @@ that belong to the average are probably not in the sample, as in lesson 05.
 # Let the $d$ of the tokens be independent, with standard deviation $σ$. Then $\sum d_t$ has the standard deviation
 # $σ\sqrt{T}$. The bound on the product, $\log u$, does not grow with $T$. So it rejects more of the long answers. The
 # bound on the geometric mean allows $T \log u$, which grows faster than $\sqrt{T}$. So it rejects more of the short
-# answers. Both have a **length bias**: the answers that are left do not have the lengths that the engine sampled.
+# answers. Both change the distribution of lengths, a **length bias**: the rule on the product removes long answers, and
+# that on the mean short ones.
 #
 # ## Predict, then reveal
 
@@ -267,7 +266,8 @@ Take the first 1, 10, 100 or {lengths[-1]} tokens of the same answers, and rejec
 
 1. The product must be between ½ and {bounds["product"][1]:.0f}.
 2. The geometric mean may deviate from 1 by {loose}.
-3. The geometric mean may deviate from 1 by {tight}. (The argument above assumes independent tokens of one size.)
+3. The geometric mean may deviate from 1 by {tight}. (The argument above assumes that all tokens have gaps of similar
+   size.)
 4. You train with capped weights. Which of two caps of the same size ends with the higher reward: one on the product, or
    one on each token's ratio?
 """)
@@ -303,7 +303,7 @@ How does the rejected share change from 1 to {picked[-1]} tokens?
    and {below(change[OLD, "loose"])} in the same order.
 3. With the tight bound it depends. It **grows** with the coarse cache, by {above(change[CACHE, "tight"])}, and with old
    weights, by {above(change[OLD, "tight"])}. There, most tokens agree almost exactly and a few differ by much. One such
-   token moves the mean of many out of a tight bound, and hardly out of a loose one. With SmolLM2 and with the tiny
+   token pushes the mean past a tight bound, but not past a loose one. With SmolLM2 and with the tiny
    model in bfloat16 the share falls: {below(change[SMOL, "tight"])} and {below(change[BF16, "tight"])}.
 """)
 
@@ -521,7 +521,8 @@ test.
 # If vanishing weights are the trouble, dividing them by their mean should help (lesson 05): then the gradient keeps its
 # length. The planned study `smol_last_weights` has such an arm. `SmolLM2-135M` learns sums in words from weights that
 # are six updates old, in answers of up to two dozen tokens. `product_cap_normalized` caps the product at two and
-# divides the weights by their mean. Small dots are training runs, one for each of ten seeds. **Look for** the last two
+# divides the weights by their mean. (So a weight is at most two divided by this mean, which can be far more than two:
+# lesson 05.) Small dots are training runs, one for each of ten seeds. **Look for** the last two
 # rows.
 
 # %% tags=["hide-input"]

@@ -17,7 +17,6 @@
 
 # %% tags=["hide-input"]
 import math
-import warnings
 
 import sympy
 import torch
@@ -47,7 +46,6 @@ from rlcorr.rules import RejectionRule
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -206,7 +204,7 @@ say(f"""
 
 # %% [markdown]
 # Why? A token with a probability near 1 in both policies has hardly any mismatch. So such a rule tends to keep what the
-# model **can do already**, and to reject the answers in which it hesitated.
+# model **can do already**, and to reject answers that contain uncertain tokens.
 #
 # ## Divergences of a token
 #
@@ -523,6 +521,7 @@ def kept_solution(trainer_logp, engine_logp, mask, lower, upper):
     return mask & (mean >= math.log(lower)) & (mean <= math.log(upper))
 
 
+# %% tags=["solution", "hide-input"]
 check(kept_solution, GEOMETRIC_RULE)
 
 # %% [markdown]
@@ -609,6 +608,7 @@ def loss_solution(new_logp, weights, mask, advantage):
     return -(weights.detach() * advantage[:, None] * new_logp.where(mask, 0)).sum() / mask.sum()
 
 
+# %% tags=["solution", "hide-input"]
 check(slope(loss_solution), LOSS)
 
 # %% [markdown]

@@ -5,8 +5,8 @@
 # differ: on average, k1 has the gradient 0, k2 has the gradient of the KL that one wants to make small, and k3 has the
 # gradient of the KL in the other direction.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need the score (lesson 01), weights (lesson 02) and
-# the divergences of lesson 07. All letters are in [Notation](NOTATION.md).
+# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 01 and 02: the score and weights. So
+# you can read it third. All letters are in [Notation](NOTATION.md).
 #
 # At the end you can
 #
@@ -16,7 +16,6 @@
 # - repair a penalty on tokens that an older policy has sampled.
 
 # %% tags=["hide-input"]
-import warnings
 
 import sympy
 import torch
@@ -25,7 +24,7 @@ from exercises.lesson_08 import MEAN_K3, OFF_POLICY, STRAIGHT_THROUGH
 from sentences import above, below, bracketed, say
 from show import moving_picture, picture, show
 
-from rlcorr.figures.canvas import ACROSS, bars_with_errors, figure
+from rlcorr.figures.canvas import ACROSS, REJECTED, bars_with_errors, figure
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.kl_losses import kl_report
@@ -34,7 +33,6 @@ from rlcorr.losses.kl import kl_penalty
 from rlcorr.records import runs, sketch_files
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -49,15 +47,12 @@ torch.set_num_threads(1)
 # this below.</details>
 # <details><summary>It depends on the reward.</summary>No. The score does not contain the reward.</details>
 #
-# **2. (Lesson 07) A rule rejects 20 % of the tokens, and only bad answers. Is the gradient of the rest the trainer's
-# gradient?**
+# **2. (Lesson 02) Tokens were sampled with q, and you want an average over tokens of π. By what do you weight a
+# token?**
 #
-# <details><summary>Yes: only bad answers are missing.</summary>No. What the trainer would have learned from them is
-# missing as well.</details>
-# <details><summary>No. It is the gradient under the engine's distribution, restricted to what is kept.</summary>Yes.
-# </details>
-# <details><summary>Yes, if the denominator counts only kept tokens.</summary>No. The denominator changes the length,
-# not the direction.</details>
+# <details><summary>By 1: an average is an average.</summary>No. That is the average over tokens of q.</details>
+# <details><summary>By π/q.</summary>Yes. The policy that sampled is in the denominator.</details>
+# <details><summary>By q/π.</summary>No. That makes tokens that q prefers count even more.</details>
 
 # %% [markdown]
 # ## A penalty, and its purpose
@@ -70,7 +65,8 @@ torch.set_num_threads(1)
 # \mathrm{KL}(\mathrm{ref}\|\pi)=\sum_a\mathrm{ref}(a)\,\log\frac{\mathrm{ref}(a)}{\pi(a)} . $$
 #
 # The first one averages over the tokens that $\pi$ samples. It is the one that people mean by a KL penalty; this lesson
-# calls it **the KL that is meant**. The second one averages over the tokens that the reference would sample.
+# calls it **the KL that is meant**. Its usual name is the **reverse KL**. The second one averages over the tokens that
+# the reference would sample. Its usual name is the **forward KL**.
 #
 # A training program does not compute this sum over the whole vocabulary at every position. It has only the token that
 # was sampled there, and its two log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$ be their difference. Schulman's three
@@ -82,9 +78,15 @@ torch.set_num_threads(1)
 # | k2 | $\tfrac12\delta^2$ | mse |
 # | k3 | $e^{-\delta}-1+\delta$ | low_var_kl |
 #
-# They are the divergences of lesson 07 with $d=-\delta$. The sign differs because another policy has sampled the token:
-# there it was the engine, here it is $\pi$. The policy that **sampled** is always in the denominator of the ratio. So
-# here the ratio is $e^{-\delta}=\mathrm{ref}/\pi$.
+# **Whom this concerns.** If your loss has a KL term to a reference model, it is probably k3: in verl `kl_loss_type` is
+# `low_var_kl` by default, and TRL's GRPO takes k3 as soon as `beta` is not 0. That its gradient is not the one that is
+# meant was reported in [a comment on verl's pull request 2953](https://github.com/verl-project/verl/pull/2953), which
+# brought the repair of this lesson (`low_var_kl+`; it works [since pull request
+# 6058](https://github.com/verl-project/verl/pull/6058)).
+#
+# The policy that **sampled** is always in the denominator of the ratio. Here $\pi$ samples, so the ratio is
+# $e^{-\delta}=\mathrm{ref}/\pi$. (In lesson 07 the engine samples, and the ratio is $r=p/q$; the three functions are
+# the same with $d=-\delta$.)
 #
 # ## An example to compute by hand: three actions
 #
@@ -294,40 +296,67 @@ say(f"""
 #    stay where it is?
 # 2. While the policy follows the gradient of k3: does the value of k3 fall?
 #
-# **Look for** the hill at which each policy ends.
+# Then **move the slider** over the steps. On the left are the reference and the two policies; on the right is the
+# value that each loss prints on the dashboard. **Look for** the hill to which each policy moves, and for the direction
+# of the two lines on the right.
 
 # %%
 place = torch.arange(-4, 5, dtype=torch.float64)
 two_hills = (0.6 * (-((place + 2) ** 2) / 2).softmax(-1) + 0.4 * (-((place - 2) ** 2) / 2).softmax(-1)).log()
-ends, values_of = {}, {}
+policies, values_of = {}, {}
 for name in ("k1", "k2", "k3", "k3+"):
-    middle, values_of[name] = torch.tensor(1.5, dtype=torch.float64, requires_grad=True), []
+    middle = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    policies[name], values_of[name] = [], []
     for _ in range(300):
         log_pi = (-((place - middle) ** 2) / 2).log_softmax(-1)
         loss = (log_pi.detach().exp() * kl_penalty(log_pi, two_hills, name)).sum()
         (slope,) = torch.autograd.grad(loss, middle)
-        middle = (middle - 0.3 * slope).detach().requires_grad_()
+        middle = (middle - 0.01 * slope).detach().requires_grad_()
+        policies[name].append(log_pi.detach().exp())
         values_of[name].append(float(loss.detach()))
-    ends[name] = log_pi.detach().exp()
     show(f"{name}: position, loss before, after", float(middle.detach()), values_of[name][0], values_of[name][-1])
 
 # %% tags=["hide-input"]
-shapes = {"reference": two_hills.exp(), "end with k2 or k3+": ends["k2"], "end with k3": ends["k3"],
-          "end with k1, and start": ends["k1"]}  # fmt: skip
-lines = {name: shape.tolist() for name, shape in shapes.items()}
-picture(curves(place.tolist(), lines, x_name="action", y_name="probability"))
+COLOURS = {"reference": REJECTED, "k2": ACROSS[0], "k3": ACROSS[1]}
+
+
+def after(step):
+    """Draw reference and policies after this step, and next to them the value of each loss up to it."""
+    shapes = {"reference": two_hills.exp()} | {name: policies[name][step - 1] for name in ("k2", "k3")}
+    line = {"type": "scatter", "mode": "lines"}
+    traces = [
+        line | {"name": name, "x": place.tolist(), "y": shape.tolist(), "line": {"color": COLOURS[name], "width": 2.5}}
+        for name, shape in shapes.items()
+    ]
+    traces += [
+        line | {"name": f"value of {name}", "x": list(range(1, step + 1)), "y": values_of[name][:step],
+                "xaxis": "x2", "yaxis": "y2", "line": {"color": COLOURS[name], "dash": "dot", "width": 2.5}}
+        for name in ("k2", "k3")
+    ]  # fmt: skip
+    x = {"title_text": "action", "domain": [0, 0.52]}
+    drawn = figure(traces, height=340, x=x, y={"title_text": "probability", "range": [0, 0.45]}, legend=True)
+    right = {"anchor": "x2", "range": [0, 1.1], "title": {"text": "value of the loss", "font": {"size": 12}}}
+    below_ = {"anchor": "y2", "range": [0, 300], "domain": [0.66, 1], "title": {"text": "step", "font": {"size": 12}}}
+    return drawn.update_layout(xaxis2=below_, yaxis2=right)
+
+
+STEPS = (1, 25, 50, 75, 100, 125, 150, 175, 200, 250, 300)
+moving_picture("step", {str(step): after(step) for step in STEPS}, "300")
 assert values_of["k3"][-1] > values_of["k3"][0]
 assert values_of["k2"][-1] < values_of["k2"][0]
-assert torch.allclose(ends["k2"], ends["k3+"], rtol=0, atol=1e-6)
+assert torch.allclose(policies["k2"][-1], policies["k3+"][-1], rtol=0, atol=1e-6)
 say("""
-    **1.** With k1 the policy stays where it is. With k2 and k3+ it moves to the near hill:
-    $\\mathrm{KL}(\\pi\\|\\mathrm{ref})$ only asks that $\\pi$ samples nothing that the reference would not sample. This
-    is called **mode seeking**. With k3 it moves away, to a position between the hills:
-    $\\mathrm{KL}(\\mathrm{ref}\\|\\pi)$ asks that $\\pi$ can sample everything that the reference would sample. This is
-    called **mass covering**.
-
-    **2.** No: the value of k3 **rises**. The value estimates the KL that is meant, and the gradient makes the other KL
-    smaller.
+    **1.** With k1 the policy stays where it is. With k2 and k3+ it moves to the near hill. The reverse KL,
+    $\\mathrm{KL}(\\pi\\|\\mathrm{ref})$, only asks that $\\pi$ samples nothing that the reference would not sample.
+    This is called **mode seeking**. With k3 it moves away, to a position between the hills. The forward KL,
+    $\\mathrm{KL}(\\mathrm{ref}\\|\\pi)$, asks that $\\pi$ can sample everything that the reference would sample.
+    This is called **mass covering**.
+    """)
+say(f"""
+    **2.** No: the value of k3 **rises** while the program minimises it, from {values_of["k3"][0]:.2f} to
+    {max(values_of["k3"]):.2f}, and it ends at {values_of["k3"][-1]:.2f}. The value estimates the reverse KL, and the
+    gradient makes the forward KL smaller. So a KL term that grows on the dashboard need not mean that its coefficient
+    is too small.
     """)
 
 # %% [markdown]
@@ -594,8 +623,8 @@ for j in actions:
 #
 # Here the policy and the reference are random, and all answers are enumerated. The cell compares the expected gradient
 # of each loss with the gradients of both KLs of the next token. It also compares k1 in the reward with the gradient of
-# the KL of whole answers. The last line is about k2 in the loss: how long its gradient is, compared with that of the KL
-# of whole answers, and the cosine between the two.
+# the KL of whole answers. The last line is about k2 in the loss: the length of its gradient relative to that of the KL
+# of whole answers, and their cosine.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)

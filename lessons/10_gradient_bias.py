@@ -40,7 +40,6 @@
 # %% tags=["hide-input"]
 import itertools
 import math
-import warnings
 
 import sympy
 import torch
@@ -61,7 +60,6 @@ from rlcorr.records import runs
 from rlcorr.records.sketch_files import ExactSketch, last_sketch, read_gradients
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -647,8 +645,8 @@ run.
 # %% [markdown]
 # ### Where a bias comes from
 #
-# Unbounded weights on the product have no bias. A correction may differ from them in four ways. We change one after the
-# other, and measure on the same answers by how much the gradient moves:
+# Unbounded weights on the product have no bias. A correction may differ from them in four ways. We switch on one after
+# the other, and measure on the same answers by how much the gradient moves:
 #
 # - **level**: one weight per token, or none, in place of the product;
 # - **truncation**: the weights get bounds;

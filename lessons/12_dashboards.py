@@ -43,7 +43,6 @@
 # %% tags=["hide-input"]
 import itertools
 import math
-import warnings
 from typing import Any
 
 import sympy
@@ -72,7 +71,6 @@ from rlcorr.records.study import read_study
 from rlcorr.teaching.check import check
 from rlcorr.types import TokenBatch
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -443,7 +441,8 @@ for metric, steps in alarms.items():
     at = [steps[one] for one in rang]
     show(f"  {metric}", *counts, *((min(at), max(at)) if at else ("-", "-")))
 
-# %% [markdown] In the table, "failed" counts the failed runs with an alarm, and "others" the other runs with old
+# %% [markdown]
+# In the table, "failed" counts the failed runs with an alarm, and "others" the other runs with old
 # weights. The last two columns are the earliest and the latest step of an alarm.
 #
 # In the picture each point is a run, at its largest k3. The points below the dotted line are the failed runs. The
@@ -768,7 +767,9 @@ assert all(math.isclose(value, 1, abs_tol=1e-12) for value in lines["mean ratio"
 #
 # The correction is `slime_mis`, because it has weights, a token rule, vetoes and batch normalisation. The column "look
 # closer" has the library's limit for a bad value. These limits come from tiny models, from this real one and from the
-# published limits above. They are hints, not a verdict.
+# published limits above. They are hints, not a verdict. (`chi2_seq` is below 0 in one column. A divergence cannot be
+# negative, but its estimate can: it is the mean of squared products minus 1, and the few large products may be missing
+# from the sample, as in lesson 05.)
 
 # %% tags=["hide-input"]
 PATIENTS = {"fp32": "smol_fp32", "bf16": "smol_bf16_both", "e5m2": "smol_kv_fp8_e5m2", "stale": "smol_stale_6",
@@ -935,5 +936,6 @@ for name in REAL + TINY + ("bf16", "kv_fp8", "async", "stale_4"):
     four_of = [numbers[key] for key in ("k3", "mean_ratio", "mean_ratio_error", "worst_share")]
     show(name, VERDICT.expected(*four_of).rjust(18), triage(load(name))[0].pattern.rjust(18))
 
-# %% [markdown] For both, `temperature_raw` looks like rounding, because its pairs agree. The comparison of $-\log q$
+# %% [markdown]
+# For both, `temperature_raw` looks like rounding, because its pairs agree. The comparison of $-\log q$
 # with the entropy, above, shows the temperature.

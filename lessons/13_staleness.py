@@ -2,8 +2,8 @@
 # # 13 · Staleness and asynchronous training
 #
 # **Claim.** Weights that are some updates old change the probabilities of single tokens by large factors, not by
-# rounding errors. What this costs depends on their age and on the correction. It does not depend on whether the engine
-# runs in a thread of its own.
+# rounding errors. What this costs depends on the correction. It does not depend on whether the engine runs in a thread
+# of its own.
 #
 # *105 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
 # weights make the gap larger and leave no other mark; from lesson 04, the three policies and PPO's clip. Letters:
@@ -24,7 +24,6 @@ import copy
 import itertools
 import math
 import time
-import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import fmean, stdev
@@ -55,7 +54,6 @@ from rlcorr.records.study import end_rewards, find_study, read_study
 from rlcorr.records.study_comparisons import against_nothing, holm
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 
@@ -93,13 +91,13 @@ def over_seeds(values, level=0.05):
 # ## By hand: one update after the other
 #
 # Every update makes a new **version** of the policy. Writing answers takes long. So large systems let the engine write
-# with version 10 while the trainer is already at version 14. The engine draws with $q$, and here $q$ is older than $p$
-# by $h$ updates. We call $h$ the **lag**; in the example it is 4. The **staleness** of a system is the largest lag that
-# it allows.
+# with version 10 while the trainer is already at version 14. The engine samples with $q$, and here $q$ is older than
+# $p$ by $h$ updates. We call $h$ the **lag**; in the example it is 4. The **staleness** of a system is the largest lag
+# that it allows.
 #
 # Take the tokens X, Y, Z with probabilities ½, ¼, ¼. Suppose that each update adds 0.1 to the logit of X. After $h$
 # updates this logit is $0.1\,h$ higher. How far apart are the old and the new policy, measured by $\mathrm{KL}(q\|p)$?
-# (The cell uses $k_3 = e^d - 1 - d$ with the log-ratio $d = \log p - \log q$. Over tokens drawn from $q$, its average
+# (The cell uses $k_3 = e^d - 1 - d$ with the log-ratio $d = \log p - \log q$. Over tokens sampled from $q$, its average
 # is exactly this KL: the average of $e^d = p/q$ is 1, so only that of $-d$ is left.)
 
 # %%
@@ -145,7 +143,7 @@ show("divided by that of lag 1", [x / walk[0] for x in walk], digits=2)
 #
 # $$ \mathrm{KL}(q\|p) = \tfrac12 \operatorname{Var}_q(\Delta) + O(\Delta^3) , $$
 #
-# where $\operatorname{Var}_q$ is the variance over tokens drawn from $q$. It is a variance because adding the same
+# where $\operatorname{Var}_q$ is the variance over tokens sampled from $q$. It is a variance because adding the same
 # number to all logits changes no probability: only differences from the mean of $\Delta$ count. ($O(\Delta^3)$ stands
 # for terms of the size of $\Delta^3$, which are small compared with the first one.)
 #
@@ -207,6 +205,11 @@ picture(drawn)
 
 
 # %% tags=["hide-input"]
+def power_of_lag(grown):
+    """Return the slope of the straight line through the logarithms, by least squares, as in exercise 2."""
+    return float(POWER.expected(torch.tensor(list(LAGS)).double(), torch.tensor(grown).double()))
+
+
 def power_under_adam(drift, seed, parameters=20_000, updates=8):
     """The power with which the mean square of the moves grows: two passes over a batch, in two halves each."""
     random = torch.Generator().manual_seed(seed)
@@ -221,7 +224,7 @@ def power_under_adam(drift, seed, parameters=20_000, updates=8):
             corrected = mean / (1 - 0.9**steps), square / (1 - 0.999**steps)
             moved = moved - rate * corrected[0] / corrected[1].sqrt()
         squares.append(float(moved.square().mean()))
-    return math.log(squares[-1] / squares[0]) / math.log(updates)
+    return power_of_lag(squares)
 
 
 simulated = {drift: fmean(power_under_adam(drift, seed) for seed in range(3)) for drift in (0.0, 0.1, 0.3, 1.0)}
@@ -229,10 +232,7 @@ show("drift, in units of the noise", *simulated, digits=1)
 show("power of the lag", *simulated.values(), digits=2)
 
 # %% tags=["hide-input"]
-power_of = {
-    name: over_seeds([math.log(grown[7] / grown[0]) / math.log(8) for grown in of_seeds])
-    for name, of_seeds in first.items()
-}
+power_of = {name: over_seeds([power_of_lag(grown) for grown in of_seeds]) for name, of_seeds in first.items()}
 fenced = over_seeds([math.log(a[7] / b[7]) for a, b in zip(first["bypass_ppo_clip"], first["disabled"], strict=True)])
 shrunk = Interval(*(math.exp(x) for x in (fenced.value, fenced.low, fenced.high)))
 above(power_of["disabled"], simulated[0.0])
@@ -246,8 +246,8 @@ another number that we name).
    lag 1; with drift alone it would be 64 times as large. (This is an interpretation, not a proof. After one update k3
    is already {means["disabled"][0]:.2f} nats, so the updates are not small. And a drift whose steps become smaller
    would give a lower power, too.)
-2. A clip around $q$ keeps the policy near version 0. If the ratio of a token has left the clip's range, on the side to
-   which its advantage pushes, the token gets no gradient. At lag 8, k3 is {below(shrunk, 1)} times that without a
+2. A clip around $q$ keeps the policy near version 0. A token whose ratio has already left the clip range in the
+   direction of its advantage gets no gradient. At lag 8, k3 is {below(shrunk, 1)} times that without a
    correction. Its power is {untold(power_of["bypass_ppo_clip"], 0)}: with three seeds we do not know whether k3 still
    grows.
 3. With token weights the power is {untold(power_of["decoupled_token_is"], 1)}. It does not differ significantly from 1.
@@ -362,8 +362,8 @@ for name, lag, d in together:
 # **Synchronous** means that the engine and the trainer take turns. **Asynchronous** means that the engine writes in a
 # thread, or on machines, of its own while the trainer trains. This alone does not make another algorithm. The numbers
 # of a training run depend on two things: which version writes which batch, and the random numbers. In this project both
-# depend on the **step** and not on the clock. With a staleness of $n$, step $s$ is written by version
-# $\max(s - 1 - n, 0)$, with the seed of step $s$.
+# depend on the **step** and not on the clock. The version that writes a step is the number of the step, minus 1, minus
+# the staleness, and at least 0. The random numbers have the seed of the step.
 #
 # The run `stale_4` took turns, with a staleness of four. The run `async` had an engine in a thread, and a staleness of
 # two. In the first three steps of both runs the lag is one less than the step. From step 4 on the lags differ.
@@ -385,7 +385,7 @@ gradient norms and divergences. The thread changes nothing.
 # %% [markdown]
 # Other systems write with **whatever version is newest**. Then the lag depends on speeds, and the same program gives
 # other numbers tomorrow. This is not wrong, as long as the recorded log-prob of every token is that of the version that
-# drew it. But such a run cannot be repeated exactly. The largest lag that systems allow by default:
+# sampled it. But such a run cannot be repeated exactly. The largest lag that systems allow by default:
 #
 # | system | largest lag | counted in |
 # |---|---|---|
@@ -591,9 +591,9 @@ of this gap. Fresher weights make it smaller.
 # %% [markdown]
 # ## Exercise 1: who wrote this batch?
 #
-# *4 minutes.* Versions are counted from 0, which is the policy before the first update. Step $s$ is scored by version
-# $s - 1$. The engine always writes a batch as early as the `staleness` allows. Return the version that writes the batch
-# of `step`.
+# *4 minutes.* Versions are counted from 0, which is the policy before the first update. Step 1 is scored by version 0,
+# step 2 by version 1, and so on. The engine always writes a batch as early as the `staleness` allows. Return the
+# version that writes the batch of `step`.
 #
 # <details><summary>Hint 1</summary>Write down the versions of steps 1 to 5 for a staleness of 2.</details>
 # <details><summary>Hint 2</summary>They are 0, 0, 0, 1, 2.</details>
@@ -618,7 +618,7 @@ check(version_of_solution, VERSION_OF)
 # %% [markdown]
 # ## Exercise 2: the power of the lag
 #
-# *6 minutes.* You get lags and the divergence at each lag, both `(K,)`. Return the power with which the divergence
+# *6 minutes.* You get lags and the divergence at each lag, both `(N,)`. Return the power with which the divergence
 # grows. It is the slope of the straight line through the logarithms of both, by least squares.
 #
 # <details><summary>Hint 1</summary>If the divergence is a constant times a power of h, then its logarithm is a straight
@@ -673,55 +673,59 @@ check(mixture_weights_solution, MIXTURE)
 # %% [markdown]
 # ## mini.py, pieces 9 and 10: the loop
 #
-# The last two pieces put the others together. The next cell takes the pieces of lessons 01 to 07 from your `mini.py`,
-# and those that you have not written from the solution.
+# The last two pieces put the others together. The next cell reads your `mini.py` as it is saved now. It takes the
+# pieces of lessons 01 to 07 from there, and those that you have not written from the solution.
 
 # %%
 mini = load_mini()
 
 # %% [markdown]
-# *15 minutes.* Write `update`, one step of training:
+# *15 minutes.* Write `update`, one step of training. Its first argument, `pieces`, has the other pieces: call
+# `pieces.sample`, not `sample`. So the same function works here, in `mini.py`, and with anybody's pieces.
 #
-# 1. Draw one answer to every prompt from the **engine**. `mini.sample` returns tokens, their log-probs and the mask.
+# 1. Sample one answer to every prompt from the **engine**. `pieces.sample` returns tokens, their log-probs and the
+#    mask.
 # 2. Compute the rewards, `reward(prompts, tokens, mask)`, and subtract from each the mean of the other answers to the
 #    same prompt. The answers to one prompt are in neighbouring rows, and there are `PROMPTS` prompts.
 # 3. Let the **policy** score the tokens before the update. Compute the weights
 #    `weight_fn(trainer_logp, engine_logp, mask)` once.
-# 4. Twice (two epochs): score the tokens again, and let the optimizer make one step along the gradient of `mini.loss`,
-#    with the weights times `mini.clipped(new_logp, trainer_logp, advantage)`.
+# 4. Twice (two epochs): score the tokens again, and let the optimizer make one step along the gradient of
+#    `pieces.loss`, with the weights times `pieces.clipped(new_logp, trainer_logp, advantage)`.
 # 5. Return the mean reward.
 #
 # <details><summary>Hint 1</summary>The log-probs of step 3 are numbers, not functions of the weights: use
 # <code>.detach()</code>.</details>
-# <details><summary>Hint 2</summary><code>mini.advantages(rewards.view(PROMPTS, -1)).flatten()</code> is the advantage
-# of every answer. And call <code>optimizer.zero_grad()</code> before <code>.backward()</code>.</details>
+# <details><summary>Hint 2</summary><code>pieces.advantages(rewards.view(PROMPTS, -1)).flatten()</code> is the
+# advantage of every answer. And call <code>optimizer.zero_grad()</code> before <code>.backward()</code>.</details>
 
 
 # %%
-def update(policy, engine, optimizer, prompts, generator, weight_fn):
+def update(pieces, policy, engine, optimizer, prompts, generator, weight_fn):
     raise NotImplementedError("mini.py: write update, then run this cell and the next.")
 
 
 # %% tags=["check"]
-check(course(update), update_exercise(mini.sample))
+check(course(update, mini), update_exercise(mini.sample))
 
 
 # %% tags=["solution", "hide-input"]
-def update_solution(policy, engine, optimizer, prompts, generator, weight_fn):
-    tokens, engine_logp, mask = mini.sample(engine, prompts, generator)
+def update_solution(pieces, policy, engine, optimizer, prompts, generator, weight_fn):
+    tokens, engine_logp, mask = pieces.sample(engine, prompts, generator)
     rewards = reward(prompts, tokens, mask)
-    advantage = mini.advantages(rewards.view(PROMPTS, -1)).flatten()
-    trainer_logp = mini.log_probs(policy, prompts, tokens).detach()
+    advantage = pieces.advantages(rewards.view(PROMPTS, -1)).flatten()
+    trainer_logp = pieces.log_probs(policy, prompts, tokens).detach()
     weights = weight_fn(trainer_logp, engine_logp, mask)
     for _ in range(2):
-        new_logp = mini.log_probs(policy, prompts, tokens)
+        new_logp = pieces.log_probs(policy, prompts, tokens)
         optimizer.zero_grad()
-        mini.loss(new_logp, weights * mini.clipped(new_logp, trainer_logp, advantage), mask, advantage).backward()
+        factors = weights * pieces.clipped(new_logp, trainer_logp, advantage)
+        pieces.loss(new_logp, factors, mask, advantage).backward()
         optimizer.step()
     return float(rewards.mean())
 
 
-check(course(update_solution), update_exercise(mini.sample))
+# %% tags=["solution", "hide-input"]
+check(course(update_solution, mini), update_exercise(mini.sample))
 
 # %% [markdown]
 # *7 minutes.* Write `train`, the queue of old weights. It calls `step(engine)` in every step, with an engine that is
@@ -751,14 +755,17 @@ def train_solution(policy, lag, steps, step):
     return history
 
 
+# %% tags=["solution", "hide-input"]
 check(versions_used(train_solution), TRAIN)
 
 # %% [markdown]
-# Put both into `mini.py`. Then break the training run, and repair it. In `mini_curve.run` the engine is `lag` updates
-# old, here sixteen. Learning rate and lag were chosen on seeds 0 to 4; the next cells use ten others. **Guess first:**
-# what is left of the reward without weights, with ratios without a cap, and with ratios with a cap of two?
+# Put both into `mini.py` and save it. The next cell reads the file again. Then break the training run, and repair it.
+# In `mini_curve.run` the engine is `lag` updates old, here sixteen. Learning rate and lag were chosen on seeds 0 to 4;
+# the next cells use ten others. **Guess first:** what is left of the reward without weights, with ratios without a cap,
+# and with ratios with a cap of two?
 
 # %%
+mini = load_mini()
 LAG, STEPS, NEW_SEEDS = 16, 100, range(10, 20)
 
 
@@ -831,8 +838,8 @@ same seeds, and their intervals are simultaneous.
 #
 # <details><summary>By that of the newest version; it is closest to the trainer.</summary>No. This weight has the least
 # noise, but the wrong average: the mean ratio is no longer 1.</details>
-# <details><summary>By the probability that it was drawn with, in its own version.</summary>Yes. For a whole answer the
-# mixture of all versions is right, too. Token by token the mixture is wrong.</details>
+# <details><summary>By the probability that it was sampled with, in its own version.</summary>Yes. For a whole answer
+# the mixture of all versions is right, too. Token by token the mixture is wrong.</details>
 # <details><summary>By the mixture of all versions, with their shares of the batch.</summary>No. The text before the
 # token tells something about its version, and so the shares are no longer those of the batch.</details>
 #
@@ -1048,7 +1055,7 @@ assert sympy.simplify(less - alpha * (1 - alpha) * (a - b) ** 2 / (a * b * (alph
 # In the toy, half of the answers come from the version at the start, and half from the last version but one. The cell
 # prints three things: the weights of whole answers; the mean ratio of single tokens, by their position; and the weights
 # of answers whose first two tokens are old, because the engine took new weights **within** the answer. The last case is
-# no problem either, as long as the recorded log-prob of each token is that of the version that drew it.
+# no problem either, as long as the recorded log-prob of each token is that of the version that sampled it.
 
 # %% tags=["hide-input"]
 run, mask = toy_runs[0], where.mask

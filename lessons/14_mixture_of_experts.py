@@ -43,7 +43,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a progress bar asks for a widget that nobody needs
     from rlcorr.train.learner.policy import Policy, load_lm
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(14)
 

@@ -18,7 +18,6 @@
 # - say which bug no pair of log-probs can show, and which number on the dashboard shows it.
 
 # %% tags=["hide-input"]
-import warnings
 
 import sympy
 import torch
@@ -48,7 +47,6 @@ from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 
 # %% [markdown]
@@ -613,9 +611,9 @@ assert settings["temperature"] != settings["trainer_temperature"]
 # %% [markdown]
 # **No function of the pairs** can find it, because they are perfectly good pairs of another policy. But every dashboard
 # has a number that is no function of the pairs: the **entropy** $H$, which the trainer computes from all probabilities
-# at a position. It is the average of $-\log p$ over tokens drawn from $p$. If the engine draws from $q$, and $q$ is
-# nearly $p$, then the mean of $-\log q$ over the drawn tokens must be near $H$ (lesson 03). If the tokens were drawn at
-# a lower temperature, likely tokens are drawn too often. Then the mean of $-\log q$ is below $H$.
+# at a position. It is the average of $-\log p$ over tokens sampled from $p$. If the engine samples from $q$, and $q$ is
+# nearly $p$, then the mean of $-\log q$ over the sampled tokens must be near $H$ (lesson 03). If the tokens were
+# sampled at a lower temperature, likely tokens are sampled too often. Then the mean of $-\log q$ is below $H$.
 #
 # The table has the mean of $-\log q$ minus $H$ for the last recorded step of some runs, with its 95 % interval. The
 # interval takes each answer as one sample.
@@ -658,7 +656,7 @@ mean of $-\\log q$ into one plot. And let a recording state how it was sampled (
 # direction, and the bugs in weights, averages and advantages come after the ratio.</details>
 # <details><summary>A large shift, a wrong mask, zeros filled in, or log-probs from before the temperature; not the
 # others.</summary>Yes. Those would move the mean by far more than 0.0003. But the standard error knows only the tokens
-# that were drawn. It says nothing about tokens that the engine hardly ever draws, and so a mean near 1 does not prove
+# that were drawn. It says nothing about tokens that the engine hardly ever samples, and so a mean near 1 does not prove
 # that $q$ is right.</details>
 # <details><summary>None: the mean ratio is always 1.</summary>No. It is 1 on average if q is the probability with which
 # the token was drawn, and some of the bugs break exactly this.</details>

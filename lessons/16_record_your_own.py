@@ -16,7 +16,7 @@
 # - choose a threshold on your own run, check it on a step that had no part in the choice, and print it for your system;
 # - turn the dump of another system into a run, with its versions, turns and lists of likely tokens;
 # - calculate before a run how many answers, directions and bytes a question needs;
-# - train a language model with your own `mini.py`, on answers that vLLM draws.
+# - train a language model with your own `mini.py`, on answers that vLLM samples.
 
 # %% tags=["hide-input"]
 import ast
@@ -26,7 +26,6 @@ import json
 import math
 import shutil
 import tempfile
-import warnings
 from itertools import product
 from pathlib import Path
 
@@ -52,7 +51,6 @@ from rlcorr.records.verify import verify
 from rlcorr.systems.export import export
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 folder = tempfile.TemporaryDirectory()  # what this lesson writes goes here, and disappears with it
 generator = torch.Generator().manual_seed(16)
@@ -72,7 +70,7 @@ generator = torch.Generator().manual_seed(16)
 # number shows it?**
 #
 # <details><summary>The mean ratio.</summary>No. Both log-probs agree, so all ratios are near 1.</details>
-# <details><summary>The mean of $-\log q$ next to the entropy.</summary>Yes. Likely tokens are drawn too often, and so
+# <details><summary>The mean of $-\log q$ next to the entropy.</summary>Yes. Likely tokens are sampled too often, and so
 # the mean of $-\log q$ is below the entropy. The pairs alone show nothing. So a recording must state how it was
 # sampled.
 # </details>
@@ -81,7 +79,7 @@ generator = torch.Generator().manual_seed(16)
 #
 # For every token that was sampled, a recording needs two numbers:
 #
-# - `rollout_log_probs`: the log-prob with which the engine drew the token, $\log q$;
+# - `rollout_log_probs`: the log-prob with which the engine sampled the token, $\log q$;
 # - `old_log_probs`: the log-prob that the trainer gives to the same token after the same text, before the update,
 #   $\log p$.
 #
@@ -121,7 +119,7 @@ for name, use in missing(record).items():
 #
 # Some systems record more, and the import reads it:
 #
-# - `policy_versions`: the version of the weights that drew each token (lesson 13);
+# - `policy_versions`: the version of the weights that sampled each token (lesson 13);
 # - `turn_ids`: the turn of each token, if a tool or a user speaks in between;
 # - `top_ids` and `rollout_top_log_probs`: the likeliest tokens of the engine at each position, as many for every token.
 #

@@ -16,7 +16,6 @@
 # - measure how much of the gap between engine and trainer the trainer has with itself.
 
 # %% tags=["hide-input"]
-import warnings
 
 import torch
 from curves import curves, rows
@@ -28,7 +27,6 @@ from show import picture, show
 from rlcorr.ratios import k3
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(17)
 

@@ -17,7 +17,6 @@
 
 # %% tags=["hide-input"]
 import itertools
-import warnings
 
 import torch
 from curves import curves, rows
@@ -33,7 +32,6 @@ from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check
 
-warnings.filterwarnings("error", module="(?!ipykernel)")  # what becomes deprecated fails here, at its source
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(18)
 

@@ -28,8 +28,9 @@ ENVIRONMENT = {
     "NO_COLOR": "1",
     "HF_HUB_OFFLINE": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONWARNINGS": "default",
 }
-"""As in `make nb`, which executes the notebooks again and compares."""
+"""As in `make nb`, which executes the notebooks again and compares. Every warning is printed, and a test refuses it."""
 
 HIDDEN = {"jupyter": {"source_hidden": True}}
 """What a front end reads; people write the tag hide-input."""

@@ -29,7 +29,7 @@ DRAW = """async ({ data, layout, width }) => {
 def add_images(notebook: NotebookNode, before: NotebookNode | None) -> None:
     """Put a PNG beside each figure: that of the stored notebook where the figure shows the same, else a new one.
 
-    The output's metadata say from which figure the PNG was drawn.
+    The output's metadata say from which figure the PNG was drawn, next to its alternative text.
     """
     stored = [output.data for output in _outputs(before) if PNG in output.data] if before else []
     new = []
@@ -39,7 +39,7 @@ def add_images(notebook: NotebookNode, before: NotebookNode | None) -> None:
             output.data = deepcopy(same)
         else:
             new.append(output)
-        output.metadata = {PNG: {"drawn_from": fingerprint(output.data[PLOTLY])}}
+        output.metadata[PNG]["drawn_from"] = fingerprint(output.data[PLOTLY])
     for output, png in zip(new, _draw([output.data[PLOTLY] for output in new]), strict=True):
         output.data[PNG] = png
 

@@ -38,7 +38,7 @@ UNSOLVED = "Not yet: "
 SOLVE = """<p class="solve">This page cannot run code. To solve this exercise, run <code>make learn</code> in a clone of
 the project and open {slug}.ipynb in JupyterLab, or {links}.</p>"""
 FIGURE = """<div class="figure" style="--height: {height}px">
-<img src="_static/pictures/{picture}" alt="{names}" loading="lazy">
+<img src="_static/pictures/{picture}" alt="{text}" loading="lazy">
 <script type="application/json">{figure}</script></div>"""
 GITHUB = "https://github.com/"
 PLAIN = re.compile(r'<span class="[npw]">([^<]*)</span>')
@@ -133,10 +133,8 @@ def _show(output: NotebookNode, picture: Path) -> None:
     figure = output.data[PLOTLY]
     picture.write_bytes(base64.b64decode(output.data[PNG]))
     drawn = json.dumps({key: figure[key] for key in ("data", "layout")}, separators=(",", ":")).replace("<", "\\u003c")
-    names = ", ".join(dict.fromkeys(trace["name"] for trace in figure["data"] if trace.get("name")))
-    shown = FIGURE.format(
-        height=figure["layout"]["height"], picture=picture.name, names=html.escape(names), figure=drawn
-    )
+    text = html.escape(output.metadata[PNG]["alt"])
+    shown = FIGURE.format(height=figure["layout"]["height"], picture=picture.name, text=text, figure=drawn)
     output.data = nbformat.from_dict({"text/html": shown})
 
 

@@ -41,7 +41,7 @@ SINGLE = (
     "lessons/index.toml",
     "lessons/TEACHING.md",
 )
-LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints", "mini_solution.py")
+LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints")
 PACKAGES = ("torch", "engineless")
 """The requirements that the wheels are of: the app and the lessons need no vLLM."""
 

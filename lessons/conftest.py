@@ -1,6 +1,7 @@
 """For `pytest lessons --nbval`: numbers are compared as numbers, because no two processors agree on the last digits.
 
-What a cell prints is compared by `printed.Printed`, its figures by `plotted.difference`.
+What a cell prints is compared by `printed.Printed`, its figures by `plotted.difference`, and so is the alternative
+text of each figure, which has its numbers in words. A warning is an error: it is printed, and nbval compares that.
 """
 
 import sys
@@ -29,12 +30,14 @@ class LessonCell(IPyNbCell):
         super().runtest()
         if not self.options["check"]:
             return
-        stored, fresh = figures(self.cell.outputs), figures(self.test_outputs or [])
+        stored, fresh = with_figures(self.cell.outputs), with_figures(self.test_outputs or [])
         if len(stored) != len(fresh):
             self.raise_cell_error(f"{len(stored)} figures became {len(fresh)}")
         for old, new in zip(stored, fresh, strict=True):
-            if change := difference(old, new):
+            if change := difference(figure_of(old), figure_of(new)):
                 self.raise_cell_error(f"A figure differs: {change}")
+            if Printed(alternative_text(old)) != alternative_text(new):
+                self.raise_cell_error(f"A figure's text differs: {alternative_text(old)}\n{alternative_text(new)}")
 
 
 class LessonFile(IPyNbFile):
@@ -57,5 +60,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Iterator[N
     ]
 
 
-def figures(outputs: list[Any]) -> list[Any]:
-    return [output["data"][PLOTLY] for output in outputs if PLOTLY in output.get("data", {})]
+def with_figures(outputs: list[Any]) -> list[Any]:
+    return [output for output in outputs if PLOTLY in output.get("data", {})]
+
+
+def figure_of(output: Any) -> Any:
+    return output["data"][PLOTLY]
+
+
+def alternative_text(output: Any) -> str:
+    return output["metadata"].get("image/png", {}).get("alt", "")

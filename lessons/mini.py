@@ -1,8 +1,18 @@
-"""Your own training loop. This file is empty: the lessons say what to write below each line, with a check for each.
+"""Your own training loop: the lessons say what to write below each line, with a check for each piece.
 
-A piece that is missing here is taken from exercises/mini_solution.py, so the command works from the beginning:
-`python lessons/mini.py --lag 16 --weights capped --seeds 5` says whose pieces it runs, and draws the curve.
+`python lessons/mini.py --lag 16 --weights capped --seeds 5` says whose pieces it runs, and draws the curve. A piece
+that is missing here is taken from the solutions in the lessons, so the command works from the beginning.
 """
+# ruff: noqa: F401 — what the pieces need; add what yours need
+
+import copy
+import math
+from collections import deque
+
+import torch
+from count_on import END, LONGEST, PROMPTS, START, reward
+
+from rlcorr.ratios import log_ratio, over_sequence
 
 # Lesson 01: sample, log_probs, advantages
 
@@ -19,4 +29,4 @@ A piece that is missing here is taken from exercises/mini_solution.py, so the co
 if __name__ == "__main__":
     from mini_curve import main
 
-    main()
+    main(globals())

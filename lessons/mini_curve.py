@@ -1,13 +1,14 @@
 """Train with mini.py on several seeds and draw the rewards as text: what `python lessons/mini.py` runs."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from count_on import PROMPTS, Policy
-from mini_pieces import load_mini
+from mini_pieces import complete
 from torch import nn
 
 ANSWERS = 8
@@ -15,13 +16,15 @@ ANSWERS = 8
 LEARNING_RATE = 2e-2
 """Of Adam. Chosen on seeds 0 to 4, so that a fresh engine learns within a hundred steps."""
 CAP, BAND = 2.0, (0.5, 2.0)
-WAYS = ("none", "ratios", "capped", "kept")
+NOT_CALLED = {"none": ["ratios", "capped", "kept"], "ratios": ["capped", "kept"], "capped": ["ratios", "kept"],
+              "kept": ["ratios"]}  # fmt: skip
+"""The pieces that a way of weighting does not need. The others are called in every step."""
 WIDTH = 50
 """Characters from reward 0 to reward 1."""
 
 
 def weights_of(mini: SimpleNamespace, way: str, *log_probs_and_mask: torch.Tensor) -> torch.Tensor:
-    """Return the weights of one batch; `way` is one of WAYS, `log_probs_and_mask` what a weight function gets."""
+    """Return the weights of one batch. `way` is a key of NOT_CALLED."""
     if way == "none":
         return log_probs_and_mask[-1].double()
     if way == "ratios":
@@ -44,7 +47,7 @@ def run(
 
     def step(engine: Policy) -> float:
         return mini.update(
-            policy, engine.to(dtype), optimizer, prompts, generator,
+            mini, policy, engine.to(dtype), optimizer, prompts, generator,
             lambda *log_probs_and_mask: weights_of(mini, way, *log_probs_and_mask),
         )  # fmt: skip
 
@@ -67,14 +70,16 @@ def picture(histories: Sequence[Sequence[float]], every: int = 5) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(written: Mapping[str, Any], arguments: Sequence[str] | None = None) -> None:
+    """Train with the pieces that are `written`, and with the solution's for those that are not."""
     parser = argparse.ArgumentParser(prog="mini.py", description=__doc__)
     parser.add_argument("--lag", type=int, default=0, help="steps by which the engine's weights are older")
-    parser.add_argument("--weights", choices=WAYS, default="none", help="kept: capped, and answers are rejected")
+    parser.add_argument("--weights", choices=NOT_CALLED, default="none", help="kept: capped, and answers are rejected")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--engine-bf16", action="store_true", help="the engine rounds its weights to bfloat16")
     options = parser.parse_args(arguments)
-    mini, dtype = load_mini(), torch.bfloat16 if options.engine_bf16 else torch.float64
+    mini, dtype = complete(written), torch.bfloat16 if options.engine_bf16 else torch.float64
+    print(f"--weights {options.weights} does not call: {', '.join(NOT_CALLED[options.weights])}.")
     histories = [run(mini, options.weights, options.lag, options.steps, seed, dtype) for seed in range(options.seeds)]
     print(picture(histories))

@@ -1,4 +1,4 @@
-"""How every lesson prints: numbers in one spelling, and pictures together with their numbers.
+"""How every lesson prints: numbers in one spelling, and pictures with a text for those who do not see them.
 
 When the lessons are tested, words and integers are compared exactly, decimals up to one unit of the last digit (see
 printed.py).
@@ -14,6 +14,7 @@ from plotted import rounded
 
 from rlcorr.figures.canvas import Figure, digest
 
+PLOTLY = "application/vnd.plotly.v1+json"
 LABEL, COLUMN = 38, 9
 """Characters for the label of a line and for each value."""
 
@@ -36,18 +37,17 @@ def text(x: Any, digits: int = 4) -> str:
 
 
 def picture(figure: Figure) -> None:
-    """Draw a figure of the library, and print what it shows.
+    """Draw a figure of the library, with four significant digits, and with 0 for what is only rounding: see plotted.py.
 
-    It is drawn with four significant digits, and with 0 for what is only rounding: see plotted.py.
+    What it shows in words and numbers is its alternative text, in the metadata of the output. The tests compare it.
     """
-    shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | json.loads(str(figure.to_json()))
-    display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
-    print(digest(figure))
+    shown = json.loads(str(figure.to_json()))
+    _display(shown, "", digest(figure))
 
 
 def moving_picture(name: str, figures: Mapping[str, Figure], start: str) -> None:
-    """Figures of the same traces, one for each place of a slider: `name` says what the slider moves, the keys are its
-    places. Without plotly, and on paper, the one at `start` is seen; its numbers are printed."""
+    """Draw figures of the same traces, one for each value of a slider: `name` says what the slider moves, the keys are
+    its values. Without plotly, and on paper, the one at `start` is seen; the alternative text describes it."""
     labels = list(figures)
     drawn = [json.loads(str(figure.to_json())) for figure in figures.values()]
     first = drawn[labels.index(start)]
@@ -62,9 +62,14 @@ def moving_picture(name: str, figures: Mapping[str, Figure], start: str) -> None
     slider = {"active": labels.index(start), "currentvalue": {"prefix": f"{name} "}, "pad": {"t": 42}, "steps": steps}
     layout = first["layout"] | {"sliders": [slider], "height": first["layout"]["height"] + 90}
     layout["margin"] = first["layout"]["margin"] | {"b": 130}
-    shown = {"data": traces, "layout": layout, "config": {"displaylogo": False}}
-    display({"application/vnd.plotly.v1+json": rounded(shown)}, raw=True)
-    print(digest(figures[start]))
+    _display({"data": traces, "layout": layout}, f"slider {name}, at {start}. ", digest(figures[start]))
+
+
+def _display(figure: dict[str, Any], about: str, numbers: str) -> None:
+    shown = {"data": [], "layout": {}, "config": {"displaylogo": False}} | figure
+    axes = [figure["layout"].get(axis, {}).get("title", {}).get("text") for axis in ("yaxis", "xaxis")]
+    text = f"{about}{' against '.join(filter(None, axes))}: {'; '.join(numbers.splitlines())}"
+    display({PLOTLY: rounded(shown)}, raw=True, metadata={"image/png": {"alt": text}})
 
 
 def _flat(value: Any) -> list[Any]:

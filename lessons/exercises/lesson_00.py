@@ -47,10 +47,6 @@ ANSWER_RATIO = Exercise(
             "This is the sum of the ratios. The probability of an answer is a product, so its ratio is one, too.",
         ),
         Mistake(
-            lambda old, rollout, mask: (old - rollout).where(mask, 0).sum(-1),
-            "This is the logarithm of the product. Raise e to the power of it.",
-        ),
-        Mistake(
             lambda old, rollout, mask: (old / rollout).where(mask, 1).prod(-1),
             "You divided log-probs. Subtract them: log p − log q is the logarithm of p/q.",
         ),

@@ -128,6 +128,10 @@ LONGEST_ANSWER = Exercise(
             "You added χ² for every token. The factors 1 + χ² are multiplied.",
         ),
         Mistake(
+            lambda chi2, share: math.floor((1 - share) / chi2),
+            "You took χ² off the share for every token. The share is divided by 1 + χ² each time.",
+        ),
+        Mistake(
             lambda chi2, share: math.floor(math.log(1 / share) / chi2),
             "Close: e to the χ² is a little more than 1 + χ². Divide by the logarithm of 1 + χ².",
         ),

@@ -60,6 +60,10 @@ PPO_COEFFICIENT = Exercise(
         ),
         Mistake(lambda rho, a, e: a * rho, "Nothing is clipped yet."),
         Mistake(
+            lambda rho, a, e: torch.where(_clipped(rho, a, e) | ((a < 0) & (rho > 3)), 0.0, a * rho),
+            "This is dual clip, verl's PPO: it also removes tokens with A < 0 and a ratio above 3. Keep these.",
+        ),
+        Mistake(
             lambda rho, a, e: torch.minimum(a * rho, a * rho.clamp(1 - e, 1 + e)),
             "This is the objective itself. The exercise asks for its derivative by log π: A·ρ, or 0 if the clipped "
             "branch is "
@@ -144,19 +148,20 @@ def _silent(p: Tensor, q: Tensor, advantage: Tensor, mask: Tensor, epsilon: floa
     silent = tokens = 0
     for rows in zip(p.tolist(), q.tolist(), advantage.tolist(), mask.tolist(), strict=True):
         for p_t, q_t, a, real in zip(*rows, strict=True):
-            if real:
+            if real and a != 0:
                 tokens += 1
                 silent += (a > 0 and p_t / q_t > 1 + epsilon) or (a < 0 and p_t / q_t < 1 - epsilon)
     return silent / tokens
 
 
-def _share(silent: Tensor, mask: Tensor) -> Tensor:
-    return silent[mask].double().mean()
+def _share(silent: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+    return silent[mask & (advantage != 0)].double().mean()
 
 
 def _batch(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mask = torch.arange(6) < torch.tensor([[6], [3], [1], [5]])
     p, q, _, advantage = _three(seed)
+    advantage = advantage.where(torch.arange(40) % 5 > 0, 0)  # the answers to some prompts all earn the same
     padded = [x[:24].view(4, 6).where(mask, NAN) for x in (p, q, advantage)]
     return padded[0], padded[1], padded[2], mask
 
@@ -167,7 +172,7 @@ SILENT_SHARE = Exercise(
         (
             torch.tensor([[0.5, 0.3, 0.5], [0.5, 0.5, NAN]], dtype=torch.float64),
             torch.tensor([[0.4, 0.6, 0.5], [0.4, 0.4, NAN]], dtype=torch.float64),
-            torch.tensor([[1.0, 1.0, 1.0], [-1.0, 2.0, NAN]], dtype=torch.float64),
+            torch.tensor([[1.0, 1.0, 0.0], [-1.0, 2.0, NAN]], dtype=torch.float64),
             torch.tensor([[True, True, True], [True, True, False]]),
             0.2,
         ),
@@ -176,25 +181,33 @@ SILENT_SHARE = Exercise(
     ),
     mistakes=(
         Mistake(
-            lambda p, q, a, mask, e: _share((p / q > 1 + e) | (p / q < 1 - e), mask),
+            lambda p, q, a, mask, e: _share((p / q > 1 + e) | (p / q < 1 - e), a, mask),
             "These are all tokens outside the band. With A > 0 a ratio below it is not clipped: only the side in the "
             "direction of A counts.",
         ),
         Mistake(
-            lambda p, q, a, mask, e: _share(_clipped(q / p, a, e), mask),
+            lambda p, q, a, mask, e: _share(_clipped(q / p, a, e), a, mask),
             "Your ratio is upside down: before the first step π is p, so the ratio of bypass mode is p/q.",
         ),
         Mistake(
             lambda p, q, a, mask, e: _clipped(p / q, a, e).double().mean(),
-            "You counted padding as tokens. Divide by the number of real tokens.",
+            "You counted padding as tokens. Divide by the number of real tokens with an advantage other than 0.",
         ),
         Mistake(
-            lambda p, q, a, mask, e: _share(_clipped(torch.ones_like(p), a, e), mask),
+            lambda p, q, a, mask, e: _clipped(p / q, a, e)[mask].double().mean(),
+            "You divided by all real tokens. One with advantage 0 has no gradient anyway: do not count it.",
+        ),
+        Mistake(
+            lambda p, q, a, mask, e: (_clipped(p / q, a, e) | ((a == 0) & (p / q > 1 + e)))[mask].double().mean(),
+            "A token with advantage 0 is not pushed up, so no clip stops it: the condition is A > 0, not A ≥ 0.",
+        ),
+        Mistake(
+            lambda p, q, a, mask, e: _share(_clipped(torch.ones_like(p), a, e), a, mask),
             "This is the share with three policies: there π/p is 1 before the first step, and nothing is clipped.",
         ),
         Mistake(
             lambda p, q, a, mask, e: int(_clipped(p / q, a, e)[mask].sum()),
-            "This is a number of tokens. Divide it by the number of real tokens.",
+            "This is a number of tokens. Divide it by the number of real tokens with an advantage other than 0.",
         ),
     ),
 )

@@ -101,10 +101,6 @@ TOLERANCE = Exercise(
             "That is the other way round: the product that a bound on the geometric mean allows.",
         ),
         Mistake(
-            lambda upper, lengths: math.log(upper) / lengths,
-            "That is a logarithm. The tolerance is a ratio: e to the power of it.",
-        ),
-        Mistake(
             lambda upper, lengths: 1 + math.log(upper) / lengths,
             "Nearly: 1 + x is close to e to the power of x for a small x only. At length 1 it is the bound itself.",
         ),

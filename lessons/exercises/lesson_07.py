@@ -37,6 +37,10 @@ def _geometric_mean(ratios: list[float], lower: float, upper: float) -> list[boo
     return [lower <= mean <= upper] * len(ratios)
 
 
+def _logarithm(ratios: list[float], lower: float, upper: float) -> list[bool]:
+    return [lower <= math.log(math.prod(ratios)) / max(len(ratios), 1) <= upper] * len(ratios)
+
+
 def _product(ratios: list[float], lower: float, upper: float) -> list[bool]:
     return [lower <= math.prod(ratios) <= upper] * len(ratios)
 
@@ -116,6 +120,10 @@ GEOMETRIC_RULE = Exercise(
             _rule(_inverse),
             "Your ratio is engine over trainer. The bounds are on trainer over engine. (verl's k1 is −log r, so its "
             "bounds are on the ratio that you took.)",
+        ),
+        Mistake(
+            _rule(_logarithm),
+            "You compared the mean of d with the bounds. It is the logarithm of the geometric mean: take exp first.",
         ),
         Mistake(
             _rule(_arithmetic_mean),

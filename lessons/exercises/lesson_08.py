@@ -57,6 +57,10 @@ MEAN_K3 = Exercise(
             "That is the sum. Divide by the number of real tokens.",
         ),
         Mistake(
+            lambda policy, ref, mask: ((ref - policy).exp() - 1 + policy - ref).where(mask, 0).mean(),
+            "The mean runs over all positions, padding included. Divide by the number of real tokens.",
+        ),
+        Mistake(
             lambda policy, ref, mask: _over(policy, ref, mask, lambda d: (-d).exp() - 1 - d).mean(),
             "The sign of the last term: k3 is e^(−δ) − 1 + δ, which is never below 0.",
         ),
@@ -164,11 +168,16 @@ OFF_POLICY = Exercise(
     cases=(
         _logs_of([0.5, 0.4, 0.1], [0.4, 0.1, 0.5], [0.25, 0.25, 0.5]),
         _logs_of([0.2, 0.2, 0.6], [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]),
+        _logs_of([0.9, 0.05, 0.05], [0.6, 0.3, 0.1], [0.1, 0.45, 0.45]),  # a weight of 9
     ),
     mistakes=(
         Mistake(
             lambda log_probs, ref, rollout: log_probs - ref,
             "That is right for tokens that π drew itself. These came from q: count each by π/q.",
+        ),
+        Mistake(
+            lambda log_probs, ref, rollout: (log_probs - rollout).exp().clamp(max=2) * (log_probs - ref),
+            "You capped the weights at 2. A cap adds a bias (lesson 05). Here the coefficient is exact.",
         ),
         Mistake(
             lambda log_probs, ref, rollout: (rollout - log_probs).exp() * (log_probs - ref),

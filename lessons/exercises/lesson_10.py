@@ -174,6 +174,16 @@ PROGRESS = Exercise(
         ),
         Mistake(
             lambda q, u, exact, B: _share(
+                u.mean(0) @ exact, exact, u.mean(0).square().sum() + q @ (u - u.mean(0)).square().sum(-1) / B
+            ),
+            "The mean 𝔼g is not weighted: the answers are not equally likely, so weight each with q.",
+        ),
+        Mistake(
+            lambda q, u, exact, B: _share(q @ u @ exact, exact, (q @ u).square().sum() + u.var(0).sum() / B),
+            "The mean is weighted with q, but the variance is not: `var` counts every answer once.",
+        ),
+        Mistake(
+            lambda q, u, exact, B: _share(
                 q @ u @ exact, exact, (q @ u).square().sum() + (u - q @ u).square().sum(-1).mean() / B
             ),
             "The mean is weighted with q, but the variance is not: weight the squared distances with q, too.",

@@ -53,10 +53,6 @@ TIGHTEST = Exercise(
             "An interpolated quantile lies between two tokens. Take the distance of a token, so that enough are kept.",
         ),
         Mistake(
-            lambda r, share: r.log().abs().sort().values[math.ceil(share * len(r)) - 1],
-            "That is the logarithm of the bound. Return its exponential.",
-        ),
-        Mistake(
             lambda r, share: 1 + (r - 1).abs().sort().values[math.ceil(share * len(r)) - 1],
             "1/2 and 2 count as equally far from 1. You measured |r − 1|, which is at most 1 for r below 1.",
         ),
@@ -94,12 +90,6 @@ TOLERANCE = Exercise(
                 (lower / length, upper / length) if level == "product" else (lower, upper)
             ),
             "These are bounds on ratios. Bounds on d are asked for: take logarithms.",
-        ),
-        Mistake(
-            lambda lower, upper, length, level: (
-                (lower ** (1 / length), upper ** (1 / length)) if level == "product" else (lower, upper)
-            ),
-            "That is the ratio of a typical token. Its logarithm is asked for.",
         ),
         Mistake(
             lambda lower, upper, length, level: (

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -108,10 +109,12 @@ def _forgiving(values: Values, low: float, high: float, patience: int) -> int:
     return _first_alarm([low if value is None else value for value in values], low, high, patience)
 
 
-def _in_all(values: Values, low: float, high: float, patience: int) -> int:
-    """Counts without starting again."""
+def _in_all(values: Values, low: float, high: float, patience: int, *, counted_back: bool = False) -> int:
+    """Counts without starting again. The step is the first one outside, or counted back from that of the alarm."""
     bad = [step for step, value in enumerate(values, 1) if value is None or not low <= value <= high]
-    return bad[0] if len(bad) >= patience else 0
+    if len(bad) < patience:
+        return 0
+    return bad[patience - 1] - patience + 1 if counted_back else bad[0]
 
 
 EARLY_WARNING = Exercise(
@@ -144,6 +147,13 @@ EARLY_WARNING = Exercise(
             "A missing value counted as healthy. A step that measured nothing trained on nothing: count it as outside.",
         ),
         Mistake(_in_all, "The count must start again at every healthy value."),
+        Mistake(partial(_in_all, counted_back=True), "The count must start again at every healthy value."),
+        Mistake(
+            lambda values, low, high, patience: _slices(
+                [None if value in (low, high) else value for value in values], low, high, patience
+            ),
+            "A value that equals a bound is inside of [low, high]: healthy is low ≤ value ≤ high.",
+        ),
         Mistake(
             lambda values, low, high, patience: first - 1 if (first := _slices(values, low, high, patience)) else 0,
             "Steps count from 1: yours is one too small, as an index is.",

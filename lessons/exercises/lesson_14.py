@@ -29,7 +29,12 @@ _MANY = _random(140, 300, 8)
 
 SWAPPED = Exercise(
     expected=_swapped,
-    cases=((_LOGITS, _SEEN, 2), (_LOGITS, _SEEN, 1), (_MANY, _MANY + 0.1 * _random(141, 300, 8), 2)),
+    cases=(
+        (_LOGITS, _SEEN, 2),
+        (_LOGITS, _SEEN, 1),
+        (_MANY, _MANY + 0.1 * _random(141, 300, 8), 2),
+        (_MANY, _MANY + 0.1 * _random(141, 300, 8), 3),
+    ),
     mistakes=(
         Mistake(
             lambda trainer, engine, k: (trainer.topk(k).indices != engine.topk(k).indices).any(-1),
@@ -38,6 +43,10 @@ SWAPPED = Exercise(
         Mistake(
             lambda trainer, engine, k: trainer.argmax(-1) != engine.argmax(-1),
             "You compare the best expert only. Any of the k experts may be swapped.",
+        ),
+        Mistake(
+            lambda trainer, engine, k: trainer.topk(k).indices[:, -1] != engine.topk(k).indices[:, -1],
+            "You compare the last of the k experts only. If the last two change places, the set is the same.",
         ),
         Mistake(
             lambda trainer, engine, k: trainer.argsort(-1).ne(engine.argsort(-1)).any(-1),

@@ -58,6 +58,12 @@ TURN_LOG_RATIO = Exercise(
             "That is the sum up to this token. All tokens of a turn have the same sum.",
         ),
         Mistake(
+            lambda d, turns, mask: ((turns[:, :, None] >= turns[:, None, :]).double() @ d.where(mask, 0)[..., None])[
+                ..., 0
+            ].where(mask, 0),
+            "The turns before are in the sum. The log-ratio of a turn has the tokens of this turn alone.",
+        ),
+        Mistake(
             lambda d, turns, mask: (
                 _by_turn(d, turns, mask) / (_same_turn(turns) @ mask.double()[..., None])[..., 0].clamp(min=1)
             ),

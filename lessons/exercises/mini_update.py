@@ -1,10 +1,12 @@
 """Checks of the loop of mini.py: one step, with the mistakes that people make in it, and the queue of old weights."""
 
 import copy
+import functools
 import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,8 +27,8 @@ Update = Callable[..., float]
 TOKEN = CorrectionConfig(rollout_is="token")
 
 
-def course(update: Update) -> Callable[[float, int, int], dict[str, Any]]:
-    """Return the mean rewards of three steps of `update`, and a bias of the network after them.
+def course(update: Update, pieces: SimpleNamespace) -> Callable[[float, int, int], dict[str, Any]]:
+    """Return the mean rewards of three steps of `update` with these pieces, and a bias of the network after them.
 
     The ratios are capped at `cap`, and the engine is `lag` steps old.
     """
@@ -37,7 +39,7 @@ def course(update: Update) -> Callable[[float, int, int], dict[str, Any]]:
         prompts, rewards = torch.arange(PROMPTS).repeat_interleave(4), []
         versions = deque([copy.deepcopy(policy)], maxlen=lag + 1)
         for _ in range(3):
-            rewards.append(update(policy, versions[0], optimizer, prompts, generator, _up_to(cap)))
+            rewards.append(update(pieces, policy, versions[0], optimizer, prompts, generator, _up_to(cap)))
             versions.append(copy.deepcopy(policy))
         return {"mean rewards": rewards, "last bias of the network": policy.state_dict()["head.2.bias"].clone()}
 
@@ -54,7 +56,7 @@ def update_exercise(sample: Sample = draw) -> Exercise:
     """Return the exercise about `update`. Its answers are drawn by `sample`: other code draws other random numbers."""
 
     def changed(**faults: Any) -> Callable[[float, int, int], dict[str, Any]]:
-        return course(lambda *given: _step(*given, sample=sample, **faults))
+        return course(functools.partial(_step, **faults), SimpleNamespace(sample=sample))
 
     return Exercise(
         expected=changed(),
@@ -100,13 +102,13 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 def _step(
-    policy: Policy, engine: Policy, optimizer: Optimizer, prompts: Tensor, generator: torch.Generator, weight_fn: Any,
-    *, sample: Sample, swapped: bool = False, steps: bool = True, baseline: str = "others", scorer: str = "policy",
-    sampler: str = "engine", clear: bool = True, sign: int = 1, weighted: bool = True, loss_type: Any = "ppo_clip",
-    again: bool = False, epochs: int = 2, padded: bool = False,
+    pieces: SimpleNamespace, policy: Policy, engine: Policy, optimizer: Optimizer, prompts: Tensor,
+    generator: torch.Generator, weight_fn: Any, *, swapped: bool = False, steps: bool = True, baseline: str = "others",
+    scorer: str = "policy", sampler: str = "engine", clear: bool = True, sign: int = 1, weighted: bool = True,
+    loss_type: Any = "ppo_clip", again: bool = False, epochs: int = 2, padded: bool = False,
 ) -> float:  # fmt: skip
     """Train by the library's loss, with none or one of the faults."""
-    tokens, engine_logp, mask = sample(policy if sampler == "policy" else engine, prompts, generator)
+    tokens, engine_logp, mask = pieces.sample(policy if sampler == "policy" else engine, prompts, generator)
     rewards = reward(prompts, tokens, mask)
     mask = mask | padded
     trainer_logp = score(engine if scorer == "engine" else policy, prompts, tokens).detach()

@@ -16,6 +16,10 @@ from torch import Tensor
 Answer = Callable[..., Any]
 SHOWN = 24
 """Tensors with at most this many numbers are printed in full."""
+SHAPES = "must match the size of tensor"
+"""Part of torch's message about two tensors that do not fit."""
+RIGHT = "right"
+"""The verdict of an exercise that grades an answer in words. Another verdict is the reason why it is wrong."""
 NOTHING = "Nothing came back: is there a return?"
 
 
@@ -52,17 +56,22 @@ def check(answer: Answer, exercise: Exercise) -> None:
 def problem(answer: Answer, exercise: Exercise) -> str | None:
     """Return what is wrong with an answer, or None if nothing is.
 
-    An error that the answer raises is not caught, except NotImplementedError.
+    An error that the answer raises is not caught, except NotImplementedError and torch's error about two shapes.
     """
     for index, arguments in enumerate(exercise.cases, 1):
         try:
             words = _wrong(answer, exercise, arguments)
         except NotImplementedError as not_yet:
             return f"Not yet: {not_yet}"
+        except RuntimeError as error:
+            if SHAPES not in str(error):
+                raise
+            inputs = _inputs(answer, exercise.expected, arguments)
+            return f"In call {index} of {len(exercise.cases)}{inputs}two shapes do not fit, see [:, None]: {error}"
         if words == NOTHING:
             return words
         if words is not None:
-            named = _named_mistake(answer, exercise, index)
+            named = _named_mistake(answer, exercise, index - 1)
             intro = f"In call {index} of {len(exercise.cases)}{_inputs(answer, exercise.expected, arguments)}"
             words = words.removeprefix("\n")  # `intro` ends with a line break already
             return f"{named}{intro}{words}"
@@ -82,25 +91,28 @@ def _wrong(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> st
     return difference(exercise.part(got), wanted, exercise.tolerance, masked=masked)
 
 
-def _named_mistake(answer: Answer, exercise: Exercise, calls: int) -> str:
-    """Return the message of the mistake with the same results as this answer in the first `calls` calls, or "".
+def _named_mistake(answer: Answer, exercise: Exercise, failed: int) -> str:
+    """Return the message of the mistake that an answer makes, or "". `failed` counts the calls before the wrong one.
 
-    One equal result may be chance, so a second call must agree as well, if there is one. Of several such mistakes, take
-    the one with the same results in most of the other calls.
+    The answer must have the mistake's result in every call in which the mistake differs from the truth, of which
+    the failed one must be one. Of several such mistakes, take the one that differs from the truth in most calls.
     """
-    first, others = exercise.cases[:calls], exercise.cases[calls:]
-    candidates = [m for m in exercise.mistakes if _same(answer, m.answer, exercise, first) == calls]
-    agreeing = {id(m): _same(answer, m.answer, exercise, others) for m in candidates}
-    if calls == 1 and others:
-        candidates = [m for m in candidates if agreeing[id(m)] > 0]
-    best = max(candidates, key=lambda m: agreeing[id(m)], default=None)
-    return f"{best.message}\n" if best else ""
+    truths = [_part(exercise.expected, exercise, arguments) for arguments in exercise.cases]
+    mine: dict[int, Any] = {}
+    best, most = "", 0
+    for mistake in exercise.mistakes:
+        results = [_part(mistake.answer, exercise, arguments) for arguments in exercise.cases]
+        wrong = [n for n, pair in enumerate(zip(results, truths, strict=True)) if not _same(*pair, exercise)]
+        if failed not in wrong or len(wrong) <= most:
+            continue
+        mine |= {n: _part(answer, exercise, exercise.cases[n]) for n in wrong if n not in mine}
+        if all(_same(mine[n], results[n], exercise) for n in wrong):
+            best, most = f"{mistake.message}\n", len(wrong)
+    return best
 
 
-def _same(one: Answer, other: Answer, exercise: Exercise, cases: tuple[tuple[Any, ...], ...]) -> int:
-    """Count the calls in which both answers have the same result."""
-    pairs = [[_part(f, exercise, arguments) for f in (one, other)] for arguments in cases]
-    return sum(difference(mine, theirs, exercise.tolerance) is None for mine, theirs in pairs)
+def _same(one: Any, other: Any, exercise: Exercise) -> bool:
+    return difference(one, other, exercise.tolerance) is None
 
 
 def _part(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> Any:
@@ -134,10 +146,24 @@ def _value(x: Any) -> str:
 def _hint(got: Tensor, wanted: Tensor, tolerance: float, masked: bool) -> str:
     """Return a hint if the wrong tensor has a simple relation to the right one, else ""."""
     if (got.isnan() & ~wanted.isnan()).any():
-        padding = "nan leaked in: padding may contain anything, so use the mask. "
+        padding = (
+            "nan leaked in: padding may contain anything, and nan times 0 is nan. Do not multiply by the mask: "
+            "select with it. "
+        )
         return padding if masked else "there is a nan, as from 0 divided by 0. "
-    hints = ((-wanted, "the sign is wrong. "), (1 / wanted, "inverted: yours is 1/x of what is expected. "))
-    for related, hint in hints:
+    hints = (
+        (-wanted, "the sign is wrong. "),
+        (1 / wanted, "inverted: yours is 1/x of what is expected. "),
+    )
+    of_fractions = (
+        (wanted.log(), "yours is the logarithm of what is expected. "),
+        (wanted.exp(), "what is expected is the logarithm of yours. "),
+        (wanted.square(), "what is expected is the square root of yours. "),
+        (wanted.sqrt(), "yours is the square root of what is expected. "),
+        (1 - wanted, "yours is 1 minus what is expected. "),
+    )
+    integers = bool((wanted == wanted.round()).all())  # among small integers such a relation is chance
+    for related, hint in hints if integers else hints + of_fractions:
         if torch.allclose(got, related, rtol=tolerance, atol=tolerance):
             return hint
     ratios = (got / wanted)[wanted != 0]
@@ -166,7 +192,9 @@ def difference(got: Any, wanted: Any, tolerance: float = 0.0, *, masked: bool = 
         return _first((f"[{index}]", difference(*pair, tolerance, masked=masked)) for index, pair in pairs)
     if isinstance(wanted, Tensor | float | int):
         return _numbers(got, torch.as_tensor(wanted), tolerance, masked)
-    return None if got == wanted else f"yours is {got!r}, expected {wanted!r}."
+    if got == wanted:
+        return None
+    return str(got) if wanted == RIGHT else f"yours is {got!r}, expected {wanted!r}."
 
 
 def _first(parts: Iterator[tuple[str, str | None]]) -> str | None:

@@ -1,11 +1,11 @@
-"""mini.py: its pieces answer the exercises, together they have the library's gradient, and its curve is drawn."""
+"""mini.py: its pieces answer the exercises, together they have the library's gradient, and a learner's are called."""
 
 import math
+import re
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,21 +30,22 @@ from exercises import (  # noqa: E402
     lesson_07,
     mini_checks,
     mini_loss,
-    mini_solution,
     mini_update,
 )
 
+SOLUTION = mini_pieces.load_mini()
+"""Nobody has written anything in the committed mini.py."""
 PIECES: dict[str, tuple[Callable[..., Any], Exercise]] = {
-    "sample": (mini_checks.described(mini_solution.sample), mini_checks.SAMPLE),
-    "log_probs": (mini_checks.scored(mini_solution.log_probs), mini_checks.LOG_PROBS),
-    "advantages": (mini_solution.advantages, lesson_01.ADVANTAGES),
-    "ratios": (mini_solution.ratios, lesson_02.RATIOS),
-    "clipped": (mini_solution.clipped, mini_checks.CLIPPED),
-    "capped": (mini_solution.capped, lesson_05.WEIGHTS),
-    "kept": (mini_solution.kept, lesson_07.GEOMETRIC_RULE),
-    "loss": (mini_loss.slope(mini_solution.loss), mini_loss.LOSS),
-    "update": (mini_update.course(mini_solution.update), mini_update.update_exercise(mini_solution.sample)),
-    "train": (mini_update.versions_used(mini_solution.train), mini_update.TRAIN),
+    "sample": (mini_checks.described(SOLUTION.sample), mini_checks.SAMPLE),
+    "log_probs": (mini_checks.scored(SOLUTION.log_probs), mini_checks.LOG_PROBS),
+    "advantages": (SOLUTION.advantages, lesson_01.ADVANTAGES),
+    "ratios": (SOLUTION.ratios, lesson_02.RATIOS),
+    "clipped": (SOLUTION.clipped, mini_checks.CLIPPED),
+    "capped": (SOLUTION.capped, lesson_05.WEIGHTS),
+    "kept": (SOLUTION.kept, lesson_07.GEOMETRIC_RULE),
+    "loss": (mini_loss.slope(SOLUTION.loss), mini_loss.LOSS),
+    "update": (mini_update.course(SOLUTION.update, SOLUTION), mini_update.update_exercise(SOLUTION.sample)),
+    "train": (mini_update.versions_used(SOLUTION.train), mini_update.TRAIN),
 }
 
 
@@ -69,12 +70,12 @@ def random_pairs() -> tuple[torch.Tensor, ...]:
 def test_the_gradient_is_the_library_s(cap: float, band: float | None) -> None:
     """Along every log-prob, to 1e-6: weights up to a cap and PPO's clip, with and without a rule on whole answers."""
     trainer, engine, new, mask, rewards = random_pairs()
-    advantage = mini_solution.advantages(rewards).flatten()
+    advantage = SOLUTION.advantages(rewards).flatten()
     here = new.clone().requires_grad_()
-    weights = mini_solution.capped(trainer, engine, mask, None, cap) * mini_solution.clipped(here, trainer, advantage)
+    weights = SOLUTION.capped(trainer, engine, mask, None, cap) * SOLUTION.clipped(here, trainer, advantage)
     if band is not None:
-        weights = weights * mini_solution.kept(trainer, engine, mask, 1 / band, band)
-    (ours,) = torch.autograd.grad(mini_solution.loss(here, weights, mask, advantage), here)
+        weights = weights * SOLUTION.kept(trainer, engine, mask, 1 / band, band)
+    (ours,) = torch.autograd.grad(SOLUTION.loss(here, weights, mask, advantage), here)
 
     rules = () if band is None else (RejectionRule("sequence", "k1", upper=band, lower=1 / band, reduce="mean"),)
     config = CorrectionConfig(rollout_is="token", rollout_is_threshold=cap, rollout_rs=rules)
@@ -115,20 +116,64 @@ def test_the_right_answer_earns_1_whatever_stands_after_it_and_others_earn_their
 # --- whose pieces, and the command ---
 
 
-def test_a_piece_that_is_written_is_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    yours = ModuleType("mini")
-    yours.ratios = lambda *_: "yours"  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "mini", yours)
-    loaded = mini_pieces.load_mini()
-    assert loaded.ratios() == "yours"
-    assert loaded.capped is mini_solution.capped
+def write_mini(folder: Path, **pieces: str) -> Path:
+    """Write the mini.py of a learner: each source below the line of its lesson, which names the piece."""
+    text = (LESSONS / "mini.py").read_text(encoding="utf-8")
+    for name, source in pieces.items():
+        text = re.sub(
+            rf"^# Lesson .*\b{name}\b.*$", lambda line, code=source: f"{line[0]}\n\n\n{code}\n", text, flags=re.M
+        )
+    (folder / "mini.py").write_text(text, encoding="utf-8")
+    return folder / "mini.py"
+
+
+def run_mini(path: Path, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mini.py", *options.split()])
+    runpy.run_path(str(path), run_name="__main__")
+
+
+@pytest.mark.parametrize("piece", mini_pieces.PIECES)
+@pytest.mark.parametrize("way", mini_curve.NOT_CALLED)
+def test_a_piece_that_raises_raises_with_every_way_that_calls_it(
+    piece: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_mini(tmp_path, **{piece: f"def {piece}(*_):\n    raise RuntimeError('this {piece} is mine')"})
+    options = f"--lag 1 --weights {way} --seeds 1 --steps 5"
+    if piece in mini_curve.NOT_CALLED[way]:
+        run_mini(path, options, monkeypatch)
+    else:
+        with pytest.raises(RuntimeError, match=f"^this {piece} is mine$"):
+            run_mini(path, options, monkeypatch)
+    assert capsys.readouterr().out.startswith(f"Yours, in mini.py: {piece}.\n")
+
+
+def test_the_ten_solution_cells_pasted_as_they_stand_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a workshop edition, which has no solution to fall back on."""
+    path = write_mini(tmp_path, **mini_pieces.solution_cells())
+    monkeypatch.setattr(mini_pieces, "solution_cells", dict)
+    run_mini(path, "--lag 16 --weights capped --seeds 5", monkeypatch)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"Yours, in mini.py: {', '.join(mini_pieces.PIECES)}."
+    assert [line.split()[0] for line in printed[-20:]] == [str(step) for step in range(5, 105, 5)]
+    first, last = (float(line.split()[1]) for line in (printed[-20], printed[-1]))
+    assert last > first + 0.1
+
+
+def test_a_file_that_is_saved_again_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for answer in ("one", "two"):  # two files of one size in one second
+        monkeypatch.setattr(mini_pieces, "MINI", write_mini(tmp_path, ratios=f"def ratios():\n    return '{answer}'"))
+        assert mini_pieces.load_mini().ratios() == answer
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "Yours, in mini.py: ratios."
     assert printed[1].startswith("From the solution: sample, log_probs, advantages, clipped,")
 
 
 def test_without_a_solution_a_missing_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, mini_pieces.SOLUTION, None)
+    monkeypatch.setattr(mini_pieces, "solution_cells", dict)
     with pytest.raises(NotImplementedError, match=r"write loss in mini\.py"):
         mini_pieces.load_mini().loss(1, 2, 3, 4)
 
@@ -143,16 +188,14 @@ def test_the_curve_has_its_mean_and_its_band() -> None:
 
 
 def test_the_command_draws(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--lag", "2", "--weights", "kept", "--seeds", "2", "--steps", "10", "--engine-bf16"]
-    monkeypatch.setattr(sys, "argv", ["mini.py", *options])
-    monkeypatch.delitem(sys.modules, "mini", raising=False)
-    runpy.run_path(str(LESSONS / "mini.py"), run_name="__main__")
+    run_mini(mini_pieces.MINI, "--lag 2 --weights kept --seeds 2 --steps 10 --engine-bf16", monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Yours, in mini.py: none yet."
-    assert [line.split()[0] for line in lines[2:]] == ["step", "5", "10"]
+    assert lines[2] == "--weights kept does not call: ratios."
+    assert [line.split()[0] for line in lines[3:]] == ["step", "5", "10"]
 
 
-@pytest.mark.parametrize("way", mini_curve.WAYS)
+@pytest.mark.parametrize("way", mini_curve.NOT_CALLED)
 def test_with_fresh_weights_every_way_is_the_same_training(way: str) -> None:
     """All ratios are 1 to the last digits, so no cap and no band does anything."""
     loaded = mini_pieces.load_mini()

@@ -22,11 +22,10 @@ ROUNDING = 1e-3
 """A k3 that rounding does not reach here: this model has at most 3e-4 in the 400 steps of runs/bf16."""
 
 
-def imported(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> ModuleType:
-    """Import mini_vllm.py with the mini.py of the first folder that has one."""
-    for folder in reversed(folders):
-        monkeypatch.syspath_prepend(folder)
-    for name in ("mini", "mini_pieces", "mini_vllm"):
+def imported(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import mini_vllm.py, which reads mini.py."""
+    monkeypatch.syspath_prepend(LESSONS)
+    for name in ("mini_pieces", "mini_vllm"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("mini_vllm")
 
@@ -45,7 +44,7 @@ def distance(policy: Policy, batch: TokenBatch) -> float:
 @pytest.mark.engine
 @pytest.mark.skipif(sys.platform != "linux", reason="no vLLM build for this platform")
 def test_four_steps_with_vllm_and_three_without_new_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module = imported(monkeypatch, LESSONS)
+    module = imported(monkeypatch)
     forget_engines()
     policy, worker = module.start(module.TINY, tmp_path / "engine.log")
     assert (worker.engine.description["name"], worker.engine.description["dtype"]) == ("vllm", "bfloat16")
@@ -79,7 +78,7 @@ def few_answers(policy: Policy) -> TokenBatch:
 
 
 def test_a_step_moves_the_policy_towards_what_was_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = imported(monkeypatch, LESSONS)
+    module = imported(monkeypatch)
     policy = start_of_training(module)
     batch = few_answers(policy)
     before = policy(batch, 1.0).log_probs.detach()
@@ -93,9 +92,10 @@ def test_a_step_moves_the_policy_towards_what_was_rewarded(monkeypatch: pytest.M
 
 def test_an_unwritten_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the workshop edition, which has no solution."""
-    imported(monkeypatch, LESSONS)
-    monkeypatch.setitem(sys.modules, "exercises.mini_solution", None)
-    module = imported(monkeypatch, LESSONS)
+    imported(monkeypatch)
+    monkeypatch.setattr(sys.modules["mini_pieces"], "solution_cells", dict)
+    monkeypatch.delitem(sys.modules, "mini_vllm")
+    module = importlib.import_module("mini_vllm")
     policy = start_of_training(module)
     with pytest.raises(NotImplementedError, match=r"^write capped in mini\.py\.$"):
         module.update(policy, torch.optim.SGD(policy.parameters(), 0.1), few_answers(policy))

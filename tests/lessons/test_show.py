@@ -17,13 +17,11 @@ def drawn(at: float) -> Any:
     return figure(traces, height=200, x={}, y={}, shapes=shapes)
 
 
-def test_a_slider_shows_the_traces_and_lines_of_its_place(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slider_shows_the_traces_and_lines_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(LESSONS)
     show = importlib.import_module("show")
     displayed: list[Any] = []
-    monkeypatch.setattr(show, "display", lambda data, raw: displayed.append(data))
+    monkeypatch.setattr(show, "display", lambda data, raw, metadata: displayed.extend((data, metadata)))
     show.moving_picture("cap", {"2": drawn(2.0), "3": drawn(3.0)}, "3")
     (shown,) = displayed[0].values()
     assert [(trace["name"], trace["visible"], trace["y"][0]) for trace in shown["data"]] == [
@@ -36,4 +34,6 @@ def test_a_slider_shows_the_traces_and_lines_of_its_place(
     visible, moved = slider["steps"][0]["args"]
     assert visible == {"visible": [True, True, False, False]}
     assert moved["shapes"][0]["x0"] == 2.0
-    assert capsys.readouterr().out.count("mean=3") == 2  # the numbers of the figure that it starts at
+    text = displayed[1]["image/png"]["alt"]
+    assert text.startswith("slider cap, at 3. ")
+    assert text.count("mean=3") == 2  # the numbers of the figure that it starts at

@@ -57,8 +57,8 @@ def test_what_a_learner_reads(answer: Any, says: str | None) -> None:
 
 
 def test_a_mistake_is_named_on_the_call_that_fails() -> None:
-    """The second call fails: its inputs are shown, and the mistake that is right in the first call and gives this
-    answer in the second is named, whatever it gives in the third."""
+    """The second call fails, and its inputs are shown. The cap makes a difference in the third call as well, so an
+    answer that is right there has not forgotten it."""
     exercise = Exercise(
         expected=lambda x, cap: min(x, cap),
         cases=((1.0, 2.0), (3.0, 2.0), (5.0, 4.0)),
@@ -67,9 +67,9 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
             Mistake(lambda x, cap: x, "The cap is missing."),
         ),
     )
-    assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == (
-        "The cap is missing.\nIn call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
-    )
+    wrong = "In call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
+    assert problem(lambda x, cap: x, exercise) == f"The cap is missing.\n{wrong}"
+    assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == wrong
 
 
 def test_arguments_have_the_names_of_the_learner_if_there_are_any() -> None:
@@ -95,6 +95,31 @@ def test_nan_is_explained_by_padding_only_with_a_mask() -> None:
 def test_the_cases_stay_as_they_are() -> None:
     problem(lambda x: x.mul_(2), DOUBLE)
     assert A.tolist() == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (lambda x: x.log(), "yours is the logarithm of what is expected. "),
+        (lambda x: x.exp(), "what is expected is the logarithm of yours. "),
+        (lambda x: x**2, "what is expected is the square root of yours. "),
+        (lambda x: x**0.5, "yours is the square root of what is expected. "),
+        (lambda x: 1 - x, "yours is 1 minus what is expected. "),
+    ],
+)
+def test_a_simple_relation_is_named_unless_the_numbers_are_integers(answer: Any, hint: str) -> None:
+    same, fractions = Exercise(lambda x: x, ((A,),), ()), Exercise(lambda x: x, ((A / 16,),), ())
+    assert hint in str(problem(answer, fractions))
+    assert hint not in str(problem(answer, same))
+
+
+def test_shapes_that_do_not_fit_are_explained() -> None:
+    exercise = Exercise(lambda x, y: x * y[:, None], ((torch.zeros(2, 3), torch.zeros(2)),), ())
+    assert "two shapes do not fit, see [:, None]: The size of tensor" in str(problem(lambda x, y: x * y, exercise))
+
+
+def test_a_verdict_is_the_reason_itself() -> None:
+    assert difference("it keeps 12 %.", "right") == "it keeps 12 %."
 
 
 def test_what_the_answer_raises_is_not_swallowed() -> None:
