@@ -233,14 +233,15 @@ def line_count(path: Path) -> int:
 
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_824,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_582,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_982,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_226,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_855,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_464,
-    ("app",): 11_581,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_022,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_607,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_987,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_771,
+    ("rlcorr/lab",): 476,
+    ("app",): 12_065,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 37_887,
+    ("tests",): 39_517,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
