@@ -117,13 +117,6 @@ AGAINST = {
         "same share at random. The 95 % are for all {count} intervals together.",
     ),
 }
-PREDICTION = (
-    "Does η predict the reward?",
-    "Horizontal: η of each correction at step {step} of `{training_run}`, at its batch size. Vertical: the reward at "
-    "the end of a training run with this correction. Rank correlation {correlation}.",
-)
-"""The interval is from a bootstrap over arms and seeds."""
-
 # --- a training run next to the app ---
 
 REAL = "Train a real model here"
