@@ -100,8 +100,9 @@ def keeps_its_pictures_when_the_page_runs(page: Page) -> None:
     assert page.evaluate(SHOWN, "weights")["bars"] == bars
 
 
-# Where the line of the present thresholds lies over the bars.
-OVER_BARS = "document.querySelector('[data-picture=ranking] .rl-picture')._fullLayout.shapes.map(({ x0 }) => x0)"
+# Where the line of the present thresholds and its band lie over the bars.
+OVER_BARS = """document.querySelector("[data-picture=ranking] .rl-picture")
+  ._fullLayout.shapes.map(({ x0, x1 }) => [x0, x1])"""
 
 
 BARS = "() => [...document.querySelectorAll('[data-picture=ranking] .barlayer path')].map((p) => p.outerHTML).join()"
