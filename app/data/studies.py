@@ -42,8 +42,6 @@ class StudyTable:
     outcomes: list[Outcome]
     against_nothing: list[study_comparisons.Comparison]
     against_chance: list[study_comparisons.Comparison]
-    predictions: dict[tuple[str, int], tuple[dict[str, Interval], Interval]]
-    """(training run, step) → η of every correction there, and its rank correlation with the reward."""
     endpoint: dict[str, Interval]
     """Arm → the endpoint that was planned, with the control as many steps later as the other arms; empty without a
     plan."""
@@ -85,7 +83,7 @@ def table(name: str) -> StudyTable:
         ]
     return StudyTable(
         rows, facts, source, study.outcomes(rows), study_comparisons.against_nothing(rows),
-        study_comparisons.against_chance(rows, entry.by_chance), _predictions(rows, facts.get("progress", {})),
+        study_comparisons.against_chance(rows, entry.by_chance),
         endpoint, planned,
     )  # fmt: skip
 
@@ -107,18 +105,6 @@ def reward_levels(name: str, result: StudyTable) -> dict[str, float]:
         control = table(CONTROLS[name]).outcomes
         fresh = [one.reward.mean for one in control if one.preset in study_comparisons.NO_CORRECTION]
     return levels | {"no mismatch": fresh[0]} if fresh else levels
-
-
-def _predictions(
-    rows: list[dict[str, Any]], progress: dict[str, dict[str, dict[str, list[float]]]]
-) -> dict[tuple[str, int], tuple[dict[str, Interval], Interval]]:
-    predictions = {}
-    for training_run, steps in progress.items():
-        for step, numbers in steps.items():
-            eta = {arm: Interval(*ends) for arm, ends in numbers.items()}
-            values = {arm: interval.value for arm, interval in eta.items()}
-            predictions[training_run, int(step)] = eta, study_comparisons.progress_correlation(values, rows)
-    return predictions
 
 
 def ends(run: Path, *kinds: str) -> StudyEnds | None:

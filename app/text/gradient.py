@@ -6,22 +6,10 @@ from rlcorr.gradients.sketch import SampledSketch, SampledUnits, Sketch
 from rlcorr.types import TokenBatch
 from text.formatting import percent
 
-INTRO = "The gradient of this step with the correction, compared with the on-policy gradient. Measured on {what}."
+SAMPLED = "Measured on {count:,} sampled answers. The 95 % are over the answers and over projections of their scores."
 ENUMERATED = (
-    "all likely answers to {count:,} prompts. They cover {old} of the probability in the trainer and {rollout} in the "
-    "sampler. "
-)
-OF_SOME_PROMPTS = (
-    "Only the prompts are a sample. The 95 % intervals are over the prompts and over the random projections of the "
-    "scores"
-)
-OF_ALL_PROMPTS = (
-    "The run trains on these prompts only, so only the projections of the scores are random. The 95 % intervals are "
-    "over these projections"
-)
-SAMPLED = (
-    "{count:,} sampled answers. The 95 % intervals are over the answers and over the random projections of their "
-    "scores. Differences are measured on the same answers"
+    "Measured on all likely answers to {count:,} prompts, which cover {old} of the probability in the trainer and "
+    "{rollout} in the sampler. The 95 % are over {what}projections of the scores."
 )
 LITTLE_COVERED = (
     "The measured answers have only {old} of the probability in the trainer and {rollout} in the sampler. Every number "
@@ -144,9 +132,9 @@ def ends(interval: Interval) -> str:
 def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
     """Return a sentence about the answers and prompts that the numbers are measured on."""
     if isinstance(sketch, SampledSketch):
-        return INTRO.format(what=SAMPLED.format(count=len(batch.response_mask)))
-    answers = ENUMERATED.format(count=sketch.answers.prompt_count, **_percents(sketch.answers.coverage))
-    return INTRO.format(what=answers + (OF_SOME_PROMPTS if sketch.finite_population_factor else OF_ALL_PROMPTS))
+        return SAMPLED.format(count=len(batch.response_mask))
+    what = "the prompts and over " if sketch.finite_population_factor else ""
+    return ENUMERATED.format(count=sketch.answers.prompt_count, what=what, **_percents(sketch.answers.coverage))
 
 
 def little_covered(coverage: dict[str, float]) -> str:

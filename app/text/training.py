@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records.study import Outcome, SeedRange
-from text.formatting import number, table
+from text.formatting import table
+from text.gradient import short
 
 CURVES = {
     "reward": (
@@ -48,7 +49,7 @@ def course(steps: int, ends: Mapping[str, tuple[float, float, int] | None]) -> s
     if not with_values:
         return SHORT
     changes = [
-        LEARNED.format(label=label, first=number(first), last=number(last)) for label, (first, last, _) in with_values
+        LEARNED.format(label=label, first=short(first), last=short(last)) for label, (first, last, _) in with_values
     ]
     return COURSE.format(steps=steps, changes=", ".join(changes), count=with_values[0][1][2])
 
@@ -117,13 +118,6 @@ AGAINST = {
         "same share at random. The 95 % are for all {count} intervals together.",
     ),
 }
-PREDICTION = (
-    "Does η predict the reward?",
-    "Horizontal: η of each correction at step {step} of `{training_run}`, at its batch size. Vertical: the reward at "
-    "the end of a training run with this correction. Rank correlation {correlation}.",
-)
-"""The interval is from a bootstrap over arms and seeds."""
-
 # --- a training run next to the app ---
 
 REAL = "Train a real model here"

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +23,9 @@ from text.formatting import clipped, duration, paragraph, plain, swatches, table
 from text.formatting import number as written
 
 from rlcorr.command import launch
-from rlcorr.command.printing import bracketed
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
-from rlcorr.figures.study import differences, endpoint_dots, preset_colours, reward_over_progress, study_curves
+from rlcorr.figures.study import differences, endpoint_dots, preset_colours, study_curves
 from rlcorr.figures.training import MOST_RUNS, PANELS, nearest, over_steps, run_colours
 from rlcorr.records import runs
 from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Study, delayed_control
@@ -207,8 +205,7 @@ def endpoint_pictures(shown: Study, result: studies.StudyTable) -> dict[str, Pic
 def _decisions(shown: Study, result: studies.StudyTable) -> None:
     """Show which presets differ from no correction: in sentences, in pictures, and in numbers.
 
-    The pictures are the planned endpoint, the differences, and whether η predicts the reward: one for each training run
-    and step that it was measured on.
+    The pictures are the planned endpoint and the differences.
     """
     titled = partial(arm_title, shown)
     arms = len(result.outcomes)
@@ -229,12 +226,6 @@ def _decisions(shown: Study, result: studies.StudyTable) -> None:
     seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
     facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
     st.caption(f"{say.OUTCOMES} {plain(facts)}")
-    title, caption = say.PREDICTION
-    titles = {outcome.preset: titled(outcome.preset) for outcome in result.outcomes}
-    for (training_run, step), (progress, correlation) in result.predictions.items():
-        text = caption.format(training_run=training_run, step=step, correlation=bracketed(*astuple(correlation)))
-        figure = reward_over_progress(progress, result.outcomes, titles)
-        shows(title, figure, key=f"study_eta_{training_run}_{step}", caption=text)
 
 
 # --- a training run next to the app: start it, follow it, show its last batch, and stop it ---

@@ -11,18 +11,16 @@ from rlcorr.figures.canvas import (
     WARM,
     Figure,
     Part,
-    error_bars,
-    fade,
     figure,
     horizontal_line,
     row_plot,
     rows_with_errors,
     vertical_line,
 )
-from rlcorr.figures.gradients import PROGRESS, Band, banded
+from rlcorr.figures.gradients import Band, banded
 from rlcorr.figures.training import drawn, names_at_ends, room_for_names, value_axis
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.records.study import Outcome, course
+from rlcorr.records.study import course
 from rlcorr.records.study_comparisons import Comparison
 
 HEIGHT, FEW = 290, 4
@@ -109,28 +107,6 @@ def _range_of(pairs: Sequence[Comparison]) -> list[float]:
 def _within_one(interval: Interval) -> Interval:
     """Return an interval of a reward, an accuracy or a difference within ± 1. For one seed it is infinite."""
     return Interval(interval.value, max(interval.low, -1), min(interval.high, 1))
-
-
-def reward_over_progress(
-    progress: Mapping[str, Interval], outcomes: Sequence[Outcome], titles: Mapping[str, str] | None = None
-) -> Figure:
-    """Draw one point per arm: η on x, and the reward at the end on y.
-
-    The bars are the 95 % interval of η, and the range from the lowest seed to the highest. `titles` name the arms where
-    the mouse is; by default, their names do.
-    """
-    reward = {outcome.preset: Interval(*astuple(outcome.reward)) for outcome in outcomes}
-    arms = [arm for arm in progress if arm in reward]
-    points = {
-        "type": "scatter", "mode": "markers", "name": "arms", "marker": {"size": 8, "color": ACROSS[0]},
-        "text": [(titles or {}).get(arm, arm) for arm in arms],
-        "x": [progress[arm].value for arm in arms], "y": [reward[arm].value for arm in arms],
-        "error_x": error_bars([progress[arm] for arm in arms], fade(ACROSS[0], 0.35)),
-        "error_y": error_bars([reward[arm] for arm in arms], fade(ACROSS[0], 0.35)),
-        "hovertemplate": "%{text}: η %{x:.2f}, reward %{y:.2f}<extra></extra>",
-    }  # fmt: skip
-    x = {"title_text": PROGRESS, "rangemode": "tozero"}
-    return figure([points], height=HEIGHT, x=x, y={"title_text": "reward at the end", "rangemode": "tozero"})
 
 
 def _figure(

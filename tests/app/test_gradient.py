@@ -101,7 +101,7 @@ def pictures(at: AppTest) -> dict[str, Any]:
 def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -> None:
     make_exact(root, covered)
     at = open_app(GRADIENT)
-    assert f"They cover {100 * covered:.2f} % of the probability" in said(at)
+    assert f"which cover {100 * covered:.2f} % of the probability" in said(at)
     warning = f"have only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the sampler"
     assert (warning in said(at)) == warned
 

@@ -102,8 +102,8 @@ def test_no_two_sentences_rank_two_kinds_differently() -> None:
         if match := re.search(r"of A|A ended significantly (above|below)", sentence):
             order = (match[1] or re.findall(r"significantly (above|below)", sentence)[0]) == "above"
             first, second = sorted((a, b))
-            known = "first" if order == (a == first) else "second"
-            assert orders.setdefault((ended.name, first, second), known) == known
+            place = "first" if order == (a == first) else "second"
+            assert orders.setdefault((ended.name, first, second), place) == place
     assert len(orders) >= 5
 
 

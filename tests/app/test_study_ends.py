@@ -1,11 +1,14 @@
 """The sentences that join a gradient step with training runs, and where the two disagree."""
 
 import html
+import math
 import re
+from statistics import fmean, stdev
 from urllib.parse import parse_qsl
 
 import pytest
 from app_pages import committed, line_and_state, live_parts, one_scan, open_app, root, said
+from scipy import stats
 
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study_ends import StudyEnds
@@ -82,3 +85,20 @@ def test_the_sentence_links_to_its_study(committed: None) -> None:
     assert "(Study" not in part["said"]
     text = said(open_app("views/training.py", **{key: text for key, text in linked.items() if key != "view"}))
     assert "each batch sampled by weights that are eight steps old" in text
+
+
+def test_the_control_is_compared_as_many_steps_later_as_the_weights_are_old(committed: None) -> None:
+    """Of smol_stale_6: the gain of its control, in reward over six steps, ends six steps earlier; t of five seeds."""
+    from data import studies
+
+    result = studies.table("smol_stale_6")
+    gains = []
+    for seed in sorted({row["seed"] for row in result.rows}):
+        steps = [row for row in result.rows if row["preset"] == "fresh" and row["seed"] == seed]
+        rewards = {row["step"]: row["reward"] for row in steps}
+        gains.append(fmean(rewards[step] for step in range(13, 19)) - fmean(rewards[step] for step in range(1, 7)))
+    assert len(gains) == 5
+    half = stats.t.ppf(0.975, 4) * stdev(gains) / math.sqrt(5)
+    shown = result.endpoint["fresh_delayed"]
+    assert (shown.value, shown.high - shown.value) == pytest.approx((fmean(gains), half))
+    assert result.endpoint["fresh"].value != shown.value

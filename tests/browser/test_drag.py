@@ -100,8 +100,9 @@ def keeps_its_pictures_when_the_page_runs(page: Page) -> None:
     assert page.evaluate(SHOWN, "weights")["bars"] == bars
 
 
-# Where the cross between bias and noise lies.
-CROSS = "document.querySelector('[data-picture=plane] .rl-picture')._fullLayout.shapes.map(({ x0, y0 }) => [x0, y0])"
+# Where the line of the present thresholds and its band lie over the bars.
+OVER_BARS = """document.querySelector("[data-picture=ranking] .rl-picture")
+  ._fullLayout.shapes.map(({ x0, x1 }) => [x0, x1])"""
 
 
 BARS = "() => [...document.querySelectorAll('[data-picture=ranking] .barlayer path')].map((p) => p.outerHTML).join()"
@@ -109,7 +110,7 @@ PULLABLE = "(key) => document.querySelector(`[data-picture=${key}] .rl-picture`)
 
 
 def test_the_gradient_follows_the_thumb_and_the_batch_size_which_stays_in_the_link(page: Page, url: str) -> None:
-    """Only a line that is a bound can be pulled, not the cross between bias and noise, whose position is not one."""
+    """Only a line that is a bound can be pulled, not the line over the bars, whose position is not one."""
     visit(page, f"{url}/gradient?run=sketched&preset=decoupled_token_is")
     strip_is_there(page)
     assert [page.evaluate(PULLABLE, key) for key in ("gradient_curves", "ranking")] == [1, 0]
@@ -137,13 +138,13 @@ def another_batch_size_stays(page: Page) -> None:
 def follows_the_thumb(page: Page) -> None:
     values = page.locator(".rl-number b")
     before, lines = values.all_inner_texts(), page.evaluate(SHOWN, "gradient_curves")["lines"]
-    cross = page.evaluate(CROSS)
+    over_bars = page.evaluate(OVER_BARS)
     hold(page, 0.3)
     quiet(page)
     held = values.all_inner_texts()
     assert held != before
     assert page.evaluate(SHOWN, "gradient_curves")["lines"] != lines
-    assert page.evaluate(CROSS) != cross
+    assert page.evaluate(OVER_BARS) != over_bars
     page.mouse.up()
     page.wait_for_url("**is_upper=**")
     settled(page)

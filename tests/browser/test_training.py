@@ -29,7 +29,7 @@ def click(page: Page, picture: str, share: float) -> None:
 def test_a_click_on_a_curve_opens_that_step_in_every_view(page: Page, url: str) -> None:
     """Steps 10, 20 and 30 from edge to edge: the middle is 20. It works again after the picture was redrawn."""
     visit(page, f"{url}/training?run=curves")
-    expect(page.get_by_role("heading", name="Step 30")).to_be_visible()
+    expect(page.get_by_text("Open step 30 in")).to_be_visible()
     for picture, share, step in (("curve_reward", 0.02, 10), ("curve_reward", 0.98, 30), ("curve_mismatch", 0.5, 20)):
         click(page, picture, share)
         expect(page.get_by_text(f"Open step {step} in")).to_be_visible()
