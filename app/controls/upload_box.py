@@ -42,13 +42,16 @@ def take() -> None:
     label = plain(read.line) if read else say.DROP
     # With another key it is another box: what is read folds it, whether somebody has opened the one before or not.
     # After a reload the box is empty, but the files that were in it are shown.
-    is_needed = read is None and (REFUSAL in st.session_state or not state.get("run").startswith(uploads.PREFIX))
-    with st.expander(label, expanded=is_needed, key=f"box_{read.slug}" if read else "box"):
+    refusal = st.session_state.get(REFUSAL, ("", None))[0]
+    if refusal:
+        st.error(plain(say.answers(refusal)))
+    is_needed = read is None and (refusal or not state.get("run").startswith(uploads.PREFIX))
+    with st.expander(label, expanded=bool(is_needed), key=f"box_{read.slug}" if read else "box"):
         st.caption(phrases.UPLOAD)
-        if REFUSAL in st.session_state or _repairs():
-            for key, label in phrases.REPAIRS.items():
-                option = f"(--{key.replace('_', '-')})"
-                st.checkbox(f"{label} {option}", value=state.get(key), key=state.widget(key))
+        for key, label in phrases.REPAIRS.items():
+            option = f"--{key.replace('_', '-')}"
+            if option in refusal or state.get(key):
+                st.checkbox(f"{label} ({option})", value=state.get(key), key=state.widget(key))
         # All endings are taken: the library says why it does not read one, and Streamlit's own check says nothing.
         in_box = st.file_uploader(phrases.UPLOAD_LABEL, accept_multiple_files=True, key=state.widget("dropped"))
         if is_new and _files(in_box):  # a restarted server knows what is in the box only when it has drawn the box
@@ -62,8 +65,6 @@ def take() -> None:
                 tab.code("\n".join(lines), language=None, wrap_lines=True)
     for sentence in read.notes if read else ():
         st.info(plain(say.answers(sentence)))
-    if refusal := st.session_state.get(REFUSAL):
-        st.error(plain(say.answers(refusal[0])))
 
 
 def _shown() -> Read | None:

@@ -98,7 +98,7 @@ def _corrections(stamps: Stamps, advice: Advice, selection: Selection) -> None:
     assert advice.take is not None
     system, share = state.get("system"), float(state.get("keep").removesuffix(" %")) / 100
     reached, refused = suggestions.by_budget(stamps, share)
-    rows = [*[one for one in advice.options if _is_simple(one)][:MOST], *reached]
+    rows = [*[one for one in advice.options if isinstance(one.effect, Kept)][:MOST], *reached]
     able = [one for one in rows if not one.is_missed and can_express(system, one.config, one.loss)]
     free = {one.key: one for one in (advice.take, *able)}
     taken = free.get(state.get("take"), advice.take)
@@ -145,12 +145,6 @@ def _effects(rows: list[Option], free: dict[str, Option], taken: Option, share: 
     figure = effect_bars([_bar(one, is_free=one.key in free) for one in rows], taken.key, share)
     caption = say.EFFECTS_ARE.format(step=selection.steps[-1])
     picture(say.EFFECTS, figure, key="effects", caption=caption, source=selection.source, on_click=clicked)
-
-
-def _is_simple(one: Option) -> bool:
-    """Check for a correction that has an effect and one part, or is the system's default. The bench has all others."""
-    parts = (one.config.rollout_is is not None) + len(one.config.rollout_rs)
-    return isinstance(one.effect, Kept) and (one.is_default or parts < 2)
 
 
 def _bar(one: Option, *, is_free: bool) -> Bar:

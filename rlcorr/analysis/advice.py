@@ -70,7 +70,7 @@ class Option:
     @property
     def acts(self) -> bool:
         """Check whether there are weights or rules."""
-        return self.config.rollout_is is not None or bool(self.config.rollout_rs)
+        return _parts(self.config) > 0
 
     @property
     def touched(self) -> float:
@@ -126,10 +126,15 @@ class Advice:
 
 
 def options(batch: TokenBatch, system: str) -> tuple[Option, ...]:
-    """Return what a system can be told to do, with its effect: its default, then no correction, then its presets."""
+    """Return what a system can be told to do, with its effect: its default, then no correction, then its presets.
+
+    Presets with both weights and rules, or several rules, are left out if there are simpler ones.
+    """
     rows = shipped(system)
+    simple = [row for row in rows if row.is_default or _parts(row.config) < 2]
+    rows = simple if any(_parts(row.config) and not row.is_default for row in simple) else rows
     nothing = Shipped(CorrectionConfig(), LossConfig())
-    if not any(row.config.rollout_is is None and not row.config.rollout_rs for row in rows):
+    if all(_parts(row.config) for row in rows):
         rows += [nothing] * can_express(system, nothing.config, nothing.loss)
     made = [Option(row.config, row.loss, row.preset, _effect(batch, row.config), row.is_default) for row in rows]
     return tuple(sorted(made, key=lambda option: (not option.is_default, option.acts, *_harm(option))))
@@ -244,6 +249,11 @@ def _best(choices: Sequence[Option]) -> Option | None:
 
     advised = [one for one in choices if one.is_advised and not one.is_default]
     return min(advised, key=_harm, default=None)
+
+
+def _parts(config: CorrectionConfig) -> int:
+    """Return the number of rules, and one more if there are weights."""
+    return len(config.rollout_rs) + (config.rollout_is is not None)
 
 
 def _harm(option: Option) -> tuple[bool, bool, bool, float]:

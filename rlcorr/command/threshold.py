@@ -34,8 +34,9 @@ class Threshold:
     """
 
     run: RunName
-    preset: str = "decoupled_geo_rs"
-    """Name of the preset, or of the rejection rule, whose bounds are chosen."""
+    preset: str = "decoupled_token_icepop"
+    """Name of the preset, or of the rejection rule, whose bounds are chosen; by default a band of token weights, which
+    does not depend on the length of answers."""
     rule: int | None = None
     """Index of the preset's rejection rule, from 0; by default its weights, or rule 0 if it has no weights."""
     keep: float = 95.0
