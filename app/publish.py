@@ -185,7 +185,7 @@ def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
 
 def _index(facts: dict[str, Any], drawing: str) -> bytes:
     """Return the page; `drawing` is the address of Plotly's script."""
-    stories = [story for story in published_text.STORIES if _is_there(story, facts)][:3]
+    stories = [story for story in published_text.STORIES if _is_there(story, facts)]
     titles = {True: published_text.EVERY_VIEW, False: published_text.ONE_VIEW}
     run_groups = {
         title: {slug: run for slug, run in facts["runs"].items() if run["corrected"] == corrected}
