@@ -98,13 +98,18 @@ def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) 
         return slug, summarize(read_steps(sources, join=join))
     summary = write_run(run, read_steps(sources, join=join), story)
     (run / NAME_FILE).write_text(name_of([name for name, _ in ordered]), encoding="utf-8")
-    made, kept = [*dict.fromkeys([*st.session_state.get("uploads", []), slug])], 0
+    _keep(run)
+    return slug, summary
+
+
+def _keep(run: Path) -> None:
+    """Add a run to those of this session, and delete its oldest ones that are too many or too large."""
+    made, kept = [*dict.fromkeys([*st.session_state.get("uploads", []), run.name])], 0
     for age, name in enumerate(reversed(made)):
         kept += bytes_of(run.with_name(name))
         if age >= QUOTA or (age and kept > OF_VISITOR):
             shutil.rmtree(run.with_name(name), ignore_errors=True)
     st.session_state["uploads"] = [name for name in made if run.with_name(name).is_dir()]
-    return slug, summary
 
 
 def bytes_of(folder: Path) -> int:

@@ -74,9 +74,7 @@ def play(
     if free != port:
         print(f"port {port} is busy; using {free}.")
     app = None
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # the latter is a closed terminal; nohup ignores it
-        if signal.getsignal(ending) != signal.SIG_IGN:
-            signal.signal(ending, signal.default_int_handler)
+    _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)  # the latter is a closed terminal
     try:
         variables = {launch.FORBID: "1" if hosts else "0"} | os.environ  # other people's pages must not start training
         app = subprocess.Popen(_app_command(free, hosts), start_new_session=True, env=variables)
@@ -97,6 +95,12 @@ def play(
         if app is not None:
             launch.end({os.getpid(), app.pid})
             _stop(app)
+
+
+def _end_like_ctrl_c(*endings: signal.Signals) -> None:
+    for ending in endings:
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as nohup does
+            signal.signal(ending, signal.default_int_handler)
 
 
 def _train(options: Sequence[str], run: str) -> None:

@@ -18,15 +18,7 @@ from rlcorr.records.step_files import StepRecord
 from rlcorr.records.token_texts import END, text_kind
 from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.ranks import Ranks
-from rlcorr.train.output.provenance import (
-    environment,
-    git_commit,
-    hardware,
-    inputs_sha256,
-    now,
-    versions,
-    weights_sha256,
-)
+from rlcorr.train.output import provenance
 from rlcorr.train.rollout.collect import Collected, RolloutWorker
 from rlcorr.types import TokenBatch
 
@@ -47,13 +39,13 @@ def manifest_of(
         trainer_dtype=config.optim.precision,
         engine=engine["name"],
         engine_settings=engine,
-        versions=versions(),
-        hardware=hardware(ranks.device) + (f", {ranks.size} ranks" if ranks.size > 1 else ""),
-        git_commit=git_commit(),
-        environment=environment(),
-        weights_sha256=weights_sha256(model) if ranks.main else {},
-        inputs_sha256=inputs_sha256(config) if ranks.main else {},
-        started=now(),
+        versions=provenance.versions(),
+        hardware=provenance.hardware(ranks.device) + (f", {ranks.size} ranks" if ranks.size > 1 else ""),
+        git_commit=provenance.git_commit(),
+        environment=provenance.environment(),
+        weights_sha256=provenance.weights_sha256(model) if ranks.main else {},
+        inputs_sha256=provenance.inputs_sha256(config) if ranks.main else {},
+        started=provenance.now(),
         config=config.as_dict(),
         probe=probe,
     )
@@ -89,7 +81,7 @@ class RunWriter:
         if self._main:
             changed = [path for path, stamp in self._stamps.items() if stamp != _stamp(path)]
             status = "interrupted" if kind is not None or changed else "complete"
-            runs.finish_run(self.path, replace(self._manifest, status=status, ended=now()))
+            runs.finish_run(self.path, replace(self._manifest, status=status, ended=provenance.now()))
             if kind is None:
                 for path in changed:
                     raise _foreign(path)
@@ -131,10 +123,8 @@ class RunWriter:
 
 def _stamp(path: Path) -> tuple[int, int]:
     """Return the size and the time of a file; zeros if there is none."""
-    if not path.exists():
-        return 0, 0
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+    status = path.stat() if path.exists() else None
+    return (status.st_size, status.st_mtime_ns) if status else (0, 0)
 
 
 def _foreign(path: Path) -> UsageError:
