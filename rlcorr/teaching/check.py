@@ -105,10 +105,18 @@ def _named_mistake(answer: Answer, exercise: Exercise, failed: int) -> str:
         wrong = [n for n, pair in enumerate(zip(results, truths, strict=True)) if not _same(*pair, exercise)]
         if failed not in wrong or len(wrong) <= most:
             continue
-        mine |= {n: _part(answer, exercise, exercise.cases[n]) for n in wrong if n not in mine}
+        mine |= {n: _tried(answer, exercise, exercise.cases[n]) for n in wrong if n not in mine}
         if all(_same(mine[n], results[n], exercise) for n in wrong):
             best, most = f"{mistake.message}\n", len(wrong)
     return best
+
+
+def _tried(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> Any:
+    """Return the compared part of a result, or an error that another call than the failed one raises."""
+    try:
+        return _part(answer, exercise, arguments)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        return str(error)
 
 
 def _same(one: Any, other: Any, exercise: Exercise) -> bool:

@@ -72,6 +72,11 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
     assert problem(lambda x, cap: x if x < 4 else 4.0, exercise) == wrong
 
 
+def test_an_error_in_another_call_does_not_hide_what_is_wrong_in_this_one() -> None:
+    exercise = Exercise(lambda x: 2.0, ((1.0,), (0.0,)), (Mistake(lambda x: 3.0, "That is three."),))
+    assert problem(lambda x: 3 / x, exercise) == "In call 1 of 2, with\n  x = 1.0\nyours is 3, expected 2."
+
+
 def test_arguments_have_the_names_of_the_learner_if_there_are_any() -> None:
     exercise = Exercise(lambda old, mask: old, ((A, A > 1),), ())
 
