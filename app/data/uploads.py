@@ -77,9 +77,7 @@ def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) 
             f"two files are named {repeated[0]!r:.80}: rename one, so that each rank or step has its name."
         )
     ordered = sorted(files)
-    for name, content in ordered:  # so that a table among other files is what the message is about
-        if PurePosixPath(name).suffix.lower() not in ENDINGS:
-            read_parts(name, content)
+    _refuse_other_endings(ordered)
     of_file, join = {repair: True for repair in repairs if repair != "join"}, "join" in repairs
 
     def source(name: str, content: bytes) -> Source:
@@ -100,6 +98,13 @@ def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) 
     (run / NAME_FILE).write_text(name_of([name for name, _ in ordered]), encoding="utf-8")
     _keep(run)
     return slug, summary
+
+
+def _refuse_other_endings(files: Sequence[DroppedFile]) -> None:
+    """Refuse a table among other files before these are read, so that the message is about it."""
+    for name, content in files:
+        if PurePosixPath(name).suffix.lower() not in ENDINGS:
+            read_parts(name, content)
 
 
 def _keep(run: Path) -> None:

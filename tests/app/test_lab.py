@@ -1,6 +1,7 @@
 """The view Lab without a browser: what it gives to its component, and how it reads its address."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from app_pages import committed, one_scan, open_app, said
@@ -12,12 +13,16 @@ from rlcorr.lab import Experiment
 __all__ = ["committed", "one_scan"]  # fixtures
 
 
+def changed(key: str, value: Any) -> Experiment:
+    return Experiment(**{key: value})
+
+
 def test_every_handle_list_and_scenario_is_a_setting_that_exists() -> None:
     for key, handle in say.HANDLES.items():
         for value in handle.values:
-            Experiment(**{key: int(value) if float(value).is_integer() else value})
+            changed(key, int(value) if float(value).is_integer() else value)
     for key, (_, options) in say.CHOICES.items():
-        assert [Experiment(**{key: option}) for option in options]
+        assert [changed(key, option) for option in options]
     assert {*say.HANDLES, *say.CHOICES, "seed"} == {*say.FIELDS}
     for scenario in say.SCENARIOS:
         assert {*lab.query(scenario)} == {*say.FIELDS}

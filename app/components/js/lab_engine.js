@@ -307,11 +307,8 @@ export const labEngine = () => {
   }
   // Return the curves of a whole run: name → (steps,).
   const train = (experiment, threshold, seed) => {
-    const run = newRun(experiment, threshold, seed), curves = {}
-    for (let k = 0; k < experiment.steps; k++) {
-      for (const [name, value] of Object.entries(run.step())) (curves[name] ??= new Float64Array(experiment.steps))[k] = value
-    }
-    return curves
+    const run = newRun(experiment, threshold, seed), rows = Array.from({ length: experiment.steps }, () => run.step())
+    return Object.fromEntries(Object.keys(rows[0]).map((name) => [name, Float64Array.from(rows, (row) => row[name])]))
   }
   return { train }
 }

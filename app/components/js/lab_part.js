@@ -66,11 +66,13 @@ const writeArm = (traces, runs, name, until, floor = -Infinity) => {
 
 const drawHero = (lab) => {
   const of = withoutThreshold(lab.settings), arms = [null, chosenOf(lab.settings)].map((t) => runsOf(lab, of, t, SEEDS))
-  redrawn(lab, "curves", ({ data }) => arms.forEach((runs, arm) => writeArm(data.slice(2 * arm), runs, "reward", lab.shown)))
+  redrawn(lab, "curves", ({ data }) => {
+    for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, "reward", lab.shown)
+  })
   for (const name of ["ess", "clipped"]) redrawn(lab, name, ({ data }) => writeArm(data, arms[1], name, lab.shown))
   for (const name of ["k3", "kl"]) {
     redrawn(lab, name, ({ data }) => {
-      arms.forEach((runs, arm) => writeArm(data.slice(2 * arm), runs, name, lab.shown, 1e-9))
+      for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, name, lab.shown, 1e-9)
       if (name === "kl" && lab.settings.penalty !== "none") writeArm(data.slice(4), arms[1], "penalty", lab.shown, 1e-9)
     })
   }
@@ -252,7 +254,8 @@ const showSettings = ({ settings, sliders, choices }) => {
 
 // Show the Lab with the settings of `data`. `tell.moved` gets settings that somebody has changed: name → value.
 export const labPart = (root, data, tell) => {
-  const lab = root.lab ??= newLab(root, data)
+  root.lab ??= newLab(root, data)
+  const { lab } = root
   Object.assign(lab, { data, tell })
   showHandles(lab, data)
   for (const [key, host] of Object.entries(lab.hosts)) showPicture(host, data.pictures[key])
