@@ -24,7 +24,7 @@ BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets. They are different from the colours of the two sides of ratio 1."""
 
-ROW, LETTER = 18, 7
+ROW, LETTER = 17, 7
 """Pixels: height of a row of a row plot, and width of a letter of its name."""
 SMALL = "font-size:12px"
 _RANKS = 120  # points of a `tail_curve`, at most

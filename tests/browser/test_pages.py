@@ -39,7 +39,7 @@ def test_a_run_grows_while_one_watches_and_a_new_one_is_offered(page: Page, url:
     """Its line does so by itself, and offers the step, which changes the page only if somebody asks for it. The text of
     a run is shown literally."""
     run = make_run(local, "mine", steps=1, status="running")
-    visit(page, f"{url}/training")
+    visit(page, f"{url}/training?run=mine")
     says_open(page, "mine · step 0", "1 step recorded · running")
     add_step(run, make_record(1))
     says_open(page, "mine · step 0", "2 steps recorded · running")
@@ -49,7 +49,7 @@ def test_a_run_grows_while_one_watches_and_a_new_one_is_offered(page: Page, url:
     expect(points).to_have_count(2)
     visit(page, f"{url}/training?run=alpha")
     expect(page.get_by_role("cell", name=SCRIPT, exact=True).first).to_be_visible()
-    assert page.title() == "rlcorr"
+    assert page.title() == "Training · rlcorr"
     assert page.locator("a[href^='javascript']").count() == 0
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
     make_run(local, "other", steps=1, status="running")
@@ -77,4 +77,4 @@ def test_a_page_without_a_websocket_says_so(page: Page, url: str) -> None:
     expect(said).to_contain_text('make app ARGS="--host 127.0.0.1"')
     refused.clear()
     expect(said).to_have_count(0)
-    expect(page.get_by_text("What does this threshold throw away")).to_be_visible()
+    expect(page.get_by_text("What does this threshold cost")).to_be_visible()
