@@ -1,6 +1,5 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
@@ -83,25 +82,6 @@ def _result(shown: Selection, record: StepRecord, symptoms: list[Symptom]) -> No
     _regions(record.batch, shown.source)
     with st.expander(say.WHY):
         st.markdown(plain("\n\n".join([details, *others])))
-
-
-def verdict(
-    record: StepRecord, symptoms: list[Symptom], link: Callable[[str, str], None], said: Callable[[str], str] = in_words
-) -> None:
-    """Show the strongest symptom as the headline, the others below it, and what to do, with links.
-
-    `link` shows them; it gets the view that helps, and the text of the link to it. `said` prepares a sentence.
-    """
-    part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
-    heading, *others = map(said, say.verdict(symptoms, part))
-    heading, details = say.headline(heading)
-    st.markdown(f"##### {plain(heading)}\n{plain(details)}".strip())
-    for sentence in others:
-        st.markdown(plain(sentence))
-    advice, view, label = say.next_step(symptoms[0], part)
-    with st.container(horizontal=True, vertical_alignment="center", key="next"):
-        st.markdown(advice, width="content")
-        link(view, label)
 
 
 def _parts(batch: TokenBatch, source: str) -> None:

@@ -224,11 +224,10 @@ def usable(page: Page, path: str = "learn") -> None:
     There is a link to copy, except on Start, a title of the tab, and one h1, below which no level is left out."""
     expect(page.get_by_role("button", name="Copy link")).to_have_count(int(path != "start"))
     expect(page).to_have_title(re.compile(r"^\w.* · rlcorr$"))
-    if path not in ("yours", "gradient"):  # their sections are still h5
-        levels = page.evaluate(HEADINGS)
-        assert levels[0] == 1, levels
-        assert levels.count(1) == 1, levels
-        assert all(later <= earlier + 1 for earlier, later in pairwise(levels)), levels
+    levels = page.evaluate(HEADINGS)
+    assert levels[0] == 1, levels
+    assert levels.count(1) == 1, levels
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels)), levels
     in_colours(page, "light")
     assert unreadable(page) == set(), page.url
     in_colours(page, "dark")
