@@ -29,12 +29,12 @@ def test_the_verdict_is_in_the_first_screen_and_a_refusal_replaces_it(page: Page
     expect(page.get_by_text("calculate_log_probs: true")).to_have_count(0)
     large = tmp_path / "large.npz"
     large.touch()
-    os.truncate(large, 201 << 20)
+    os.truncate(large, 65 << 20)
     page.reload()
     page.wait_for_selector(BOX, state="attached")
     settled(page)
     page.set_input_files(BOX, large)
-    expect(page.get_by_text("it is larger than 200 MB")).to_be_visible()
+    expect(page.get_by_text("it is larger than 64 MB")).to_be_visible()
     expect(verdict).to_have_count(0)
 
 
