@@ -95,7 +95,7 @@ def mean_interval(values):
     return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half)
 
 
-def tightest_band(log_ratios, tokens, share):
+def band_that_keeps(log_ratios, tokens, share):
     """Return u of the tightest band that keeps this share of the tokens. `tokens` says how many each log-ratio has."""
     distances, order = log_ratios.double().abs().sort()
     enough = tokens[order].cumsum(0) >= share * tokens.sum()
@@ -295,7 +295,7 @@ for name in RUNS:
     step = load(name)
     d, mask = correct(step, CorrectionConfig()).log_ratio, step.response_mask
     of_answers = over_sequence(d, mask, "mean"), mask.sum(-1)
-    thresholds[name] = [tightest_band(d[mask], mask[mask], 0.95), tightest_band(*of_answers, 0.95)]
+    thresholds[name] = [band_that_keeps(d[mask], mask[mask], 0.95), band_that_keeps(*of_answers, 0.95)]
     show(name, thresholds[name])
 
 # %% tags=["hide-input"]

@@ -20,6 +20,7 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign import read_file
 from rlcorr.foreign.names import WANTED
 from rlcorr.foreign.read_file import read_columns
+from rlcorr.records import runs
 
 STEP, MANIFEST = "steps/step_000000.parquet", "manifest.json"
 CHANGED = 40
@@ -110,6 +111,8 @@ def problem_of(program: Program, root: Path, name: str, change: Callable[[Path],
     """Let every verb read a changed run next to a sound one, and return what is wrong."""
     run, sound = make_run(root, "odd", steps=1), make_run(root, "sound", steps=1)
     change(run / name)
+    if name == STEP and (run / STEP).stat(follow_symlinks=False).st_size > 1000:  # a stranger hashes it, too
+        runs.finish_run(run, runs.read_manifest(run))
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     problem = None
     for words in [[word.format(which) for word in verb] for which in (run, sound) for verb in VERBS]:

@@ -108,7 +108,7 @@ async def problem_of_damaged(url: str, uploads: Path, chance: Random) -> str | N
 
 async def problem_of_large(url: str, uploads: Path, chance: Random) -> str | None:
     """Send more than the server takes: it refuses, and the page goes on."""
-    size = chance.choice([201, 400]) * MIB
+    size = chance.choice([65, 400]) * MIB
     before = set(recorded(uploads))
     async with httpx.AsyncClient(timeout=60) as http:
         visitor = await visiting(url, http)

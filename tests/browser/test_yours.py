@@ -32,13 +32,13 @@ def test_the_verdict_is_in_the_first_screen_and_a_refusal_replaces_it(page: Page
     expect(page.get_by_text("calculate_log_probs: true")).to_have_count(0)
     large = tmp_path / "large.npz"
     large.touch()
-    os.truncate(large, 201 << 20)
+    os.truncate(large, 65 << 20)
     page.reload()
     page.wait_for_selector(BOX, state="attached")
     settled(page)
     page.get_by_text("Drop your files here").click()  # after a reload it is folded, because the files are shown
     page.set_input_files(BOX, large)
-    expect(page.get_by_text("File must be 200.0MB or smaller")).to_be_visible()
+    expect(page.get_by_text("File must be 64.0MB or smaller")).to_be_visible()
     expect(page.get_by_text("A file did not arrive")).to_be_visible()
     expect(verdict).to_have_count(0)
 
