@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_022,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_617,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_760,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_761,
     ("rlcorr/lab",): 474,
-    ("app",): 11_998,
+    ("app",): 11_978,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 39_551,
+    ("tests",): 39_553,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
