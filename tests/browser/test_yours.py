@@ -48,7 +48,7 @@ def test_a_proxy_that_refuses_a_small_file_is_named_by_its_status(page: Page, ur
     page.route("**/upload_file/**", lambda route: route.fulfill(status=413))
     drop(page, "mine.jsonl", pairs())
     expect(page.get_by_text("413", exact=False).first).to_be_visible()
-    expect(page.get_by_text("File must be 200.0MB or smaller")).to_have_count(0)
+    expect(page.get_by_text("File must be 64.0MB or smaller")).to_have_count(0)
 
 
 def test_a_click_on_a_bar_takes_its_correction(page: Page, url: str) -> None:
