@@ -97,16 +97,17 @@ def _named_mistake(answer: Answer, exercise: Exercise, failed: int) -> str:
     The answer must have the mistake's result in every call in which the mistake differs from the truth, of which
     the failed one must be one. Of several such mistakes, take the one that differs from the truth in most calls.
     """
-    truths = [_part(exercise.expected, exercise, arguments) for arguments in exercise.cases]
-    mine: dict[int, Any] = {}
+    truths: dict[int, Any] = {}
+    mine: dict[int, Any] = {failed: _tried(answer, exercise, exercise.cases[failed])}
     best, most = "", 0
     for mistake in exercise.mistakes:
-        results = [_part(mistake.answer, exercise, arguments) for arguments in exercise.cases]
-        wrong = [n for n, pair in enumerate(zip(results, truths, strict=True)) if not _same(*pair, exercise)]
-        if failed not in wrong or len(wrong) <= most:
+        if not _same(mine[failed], _part(mistake.answer, exercise, exercise.cases[failed]), exercise):
             continue
+        truths = truths or {n: _part(exercise.expected, exercise, case) for n, case in enumerate(exercise.cases)}
+        results = [_part(mistake.answer, exercise, arguments) for arguments in exercise.cases]
+        wrong = [n for n, result in enumerate(results) if not _same(result, truths[n], exercise)]
         mine |= {n: _tried(answer, exercise, exercise.cases[n]) for n in wrong if n not in mine}
-        if all(_same(mine[n], results[n], exercise) for n in wrong):
+        if len(wrong) > most and all(_same(mine[n], results[n], exercise) for n in wrong):
             best, most = f"{mistake.message}\n", len(wrong)
     return best
 

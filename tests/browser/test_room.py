@@ -20,7 +20,7 @@ PLACES = """(all) => all.map((one) => {
 # The buttons that save a picture, with what they cover.
 COVERED = """() => [...document.querySelectorAll(".rl-save")].flatMap((buttons) => {
   const own = buttons.getBoundingClientRect()
-  const others = buttons.closest(".rl-shown").querySelectorAll("h3, .rl-legend, .main-svg, .rl-caption")
+  const others = buttons.closest(".rl-shown").querySelectorAll("h2, .rl-legend, .main-svg, .rl-caption")
   return [...others].filter((other) => {
     const { top, bottom, left, right } = other.getBoundingClientRect()
     return top < own.bottom - 1 && bottom > own.top + 1 && left < own.right && right > own.left
@@ -35,11 +35,10 @@ FILLED = """() => {
   const input = document.querySelector(".rl-slider input"), share = input.style.getPropertyValue("--rl-filled")
   return [Number(share), Number(input.value) / Number(input.max)]
 }"""
-CUT = """() => [...document.querySelectorAll(".rl-picture")].map((box) => {
-  const source = [...box.querySelectorAll(".annotation-text")].at(-1)
-  const text = source.getBoundingClientRect(), frame = box.getBoundingClientRect()
-  return [source.textContent, text.left - frame.left, frame.right - text.right]
-}).filter(([, left, right]) => left < 0 || right < 0 || right > 16)"""
+CUT = """() => [...document.querySelectorAll(".rl-stamp:not([hidden])")].filter((stamp) => {
+  const { left, right } = stamp.getBoundingClientRect()
+  return left < 0 || right > innerWidth || stamp.scrollWidth > stamp.clientWidth
+}).map((stamp) => stamp.textContent)"""
 
 
 def test_slider_sentence_numbers_and_two_pictures_are_visible_together(page: Page, url: str) -> None:
@@ -94,7 +93,7 @@ def test_a_studys_sentence_and_two_pictures_are_visible_together(page: Page, url
     assert nothing[0] < chance[0], "side by side"
     assert all((top + bottom) / 2 < 720 for _, top, bottom in (nothing, chance)), "at least half of each"
     page.set_viewport_size(PHONE)
-    page.wait_for_function(f"({CUT})().length === 0")
+    page.wait_for_function(f"document.querySelector('.rl-stamp:not([hidden])') && ({CUT})().length === 0")
     assert page.evaluate("document.querySelectorAll('.rl-picture .main-svg').length") >= 5
 
 
