@@ -32,9 +32,11 @@ def show() -> None:
             with column.container(border=True):
                 st.markdown(f"**{scenario.title}**  \n{scenario.text}")
                 links(Link(say.OPEN, {"view": "lab", **query(scenario)}), key=f"lab_{scenario.title}")
-    sentence, table_of_studies = carried()
-    st.markdown(f"## {say.CLAIMS_TITLE}\n{say.CLAIMS}\n## {say.CARRIED_TITLE}\n{plain(sentence)}")
-    st.html(table_of_studies)
+    st.markdown(f"## {say.CLAIMS_TITLE}\n{say.CLAIMS}")
+    if outcome := carried():
+        sentence, table_of_studies = outcome
+        st.markdown(f"## {say.CARRIED_TITLE}\n{plain(sentence)}")
+        st.html(table_of_studies)
 
 
 def lab_data(settings: Mapping[str, Any], generation: Callable[[str], int] = lambda _: 0) -> dict[str, Any]:
@@ -85,10 +87,15 @@ def query(scenario: say.Scenario) -> dict[str, str]:
     }
 
 
-@cache
-def carried() -> tuple[str, str]:
-    """Return what the recorded studies say about the Lab's predictions: a sentence, and a table as HTML."""
-    read = json.loads((study.FOLDER / "lab.json").read_text(encoding="utf-8"))
+def carried() -> tuple[str, str] | None:
+    """Return what the recorded studies say about the Lab's predictions: a sentence, and a table as HTML.
+
+    None among the runs of somebody else.
+    """
+    path = study.FOLDER / "lab.json"
+    if not path.is_file():
+        return None
+    read = json.loads(path.read_text(encoding="utf-8"))
     rows = []
     for name, one in read["scored"].items():
         rank = "{:.2f} [{:.2f}, {:.2f}]".format(*one["correlation"]) if "correlation" in one else ""

@@ -1,12 +1,10 @@
 """The view Lab without a browser: what it gives to its component, and how it reads its address."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from app_pages import committed, one_scan, open_app, said
-from text import lab as say
-from views import lab
+from app_runs import PROJECT
 
 from rlcorr.lab import Experiment
 
@@ -17,7 +15,10 @@ def changed(key: str, value: Any) -> Experiment:
     return Experiment(**{key: value})
 
 
-def test_every_handle_list_and_scenario_is_a_setting_that_exists() -> None:
+def test_every_handle_list_and_scenario_is_a_setting_that_exists(committed: None) -> None:
+    from text import lab as say
+    from views import lab
+
     for key, handle in say.HANDLES.items():
         for value in handle.values:
             changed(key, int(value) if float(value).is_integer() else value)
@@ -48,6 +49,6 @@ def test_a_setting_that_cannot_be_is_named_once(committed: None, query: dict[str
 
 
 def test_the_files_of_the_engine_stay_small() -> None:
-    scripts = Path(lab.__file__).parents[1] / "components" / "js"
+    scripts = PROJECT / "app" / "components" / "js"
     lines = sum(len((scripts / f"{name}.js").read_text().splitlines()) for name in ("lab_engine", "lab_pool"))
     assert lines <= 400

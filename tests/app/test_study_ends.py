@@ -72,7 +72,7 @@ def test_compare_says_first_that_a_study_contradicts_it(committed: None) -> None
     at = open_app(VIEWS[1])
     assert "| stale_4 ·" in line_and_state(at)
     texts = said(at)
-    assert "##### In training A ended significantly higher. On this one batch the step of B is better." in texts
+    assert "# In training A ended significantly higher. On this one batch the step of B is better." in texts
     assert "A step of B on 256 answers makes more progress: η is 0.1" in texts
     assert "on weights eight updates old, a cap on token weights (A) ended at a reward of 0.44" in texts
 
