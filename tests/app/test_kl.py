@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
