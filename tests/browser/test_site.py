@@ -259,7 +259,7 @@ def test_a_view_that_only_the_app_has_is_one_address_to_copy(page: Page, url: st
     expect(page.locator("#bench .main-svg").first).to_be_visible()
     page.goto(f"{url}?view=training&part=Study&study={STUDY}")
     expect(page.locator("#study .main-svg").first).to_be_visible()
-    heading = "Significantly better than no correction (95 %, all 9 together)"
+    heading = "Only one of nine is proven better than no correction"
     expect(page.locator("#study-heading")).to_contain_text(heading)
 
 
