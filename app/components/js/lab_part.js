@@ -8,6 +8,7 @@ import { makeSlider } from "./slider.js"
 const SEEDS = 8, MAP_SEEDS = 4, LAST = 10
 const STUDENT = [NaN, NaN, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365]  // quantile 0.975 by number of seeds
 const A_FRAME = 2  // updates that are drawn per redraw while it plays
+const PARTS_AFTER = 20  // updates after which the smaller pictures follow
 
 const mean = (numbers) => numbers.reduce((sum, x) => sum + x, 0) / numbers.length
 // Return the mean over seeds, and half the width of its interval.
@@ -69,6 +70,8 @@ const drawHero = (lab) => {
   redrawn(lab, "curves", ({ data }) => {
     for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, "reward", lab.shown)
   })
+  put(lab.title, titleOf(lab, arms))
+  if (lab.playing && lab.shown % PARTS_AFTER) return  // the curves above come first
   for (const name of ["ess", "clipped"]) redrawn(lab, name, ({ data }) => writeArm(data, arms[1], name, lab.shown))
   for (const name of ["k3", "kl"]) {
     redrawn(lab, name, ({ data }) => {
@@ -76,7 +79,6 @@ const drawHero = (lab) => {
       if (name === "kl" && lab.settings.penalty !== "none") writeArm(data.slice(4), arms[1], "penalty", lab.shown, 1e-9)
     })
   }
-  put(lab.title, titleOf(lab, arms))
 }
 
 const drawSweep = (lab) => {
