@@ -82,22 +82,3 @@ def any_number_can_be_typed(page: Page) -> None:
         expect(slider.get_by_role("alert")).to_be_visible()  # until something else is typed
     typed.fill("0.9")
     expect(slider.get_by_role("alert")).to_be_hidden()
-
-
-def test_the_first_picture_moves_by_itself_once(page: Page, url: str) -> None:
-    """To a looser bound and back, without a question to the server, and not again."""
-    visit(page, url)
-    strip_is_there(page)
-    page.wait_for_function("Number(document.querySelector('.rl-slider b').textContent) > 0.012")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    moved = page.locator(".rl-answer").inner_text()
-    page.wait_for_function("document.querySelector('.rl-slider b').textContent === '0.01'")
-    assert asked == []
-    assert page.locator(".rl-answer").inner_text() != moved
-    page.reload()
-    page.wait_for_selector(".rl-picture .main-svg")
-    settled(page)
-    strip_is_there(page)
-    quiet(page)
-    expect(page.locator(".rl-slider b")).to_have_text("0.01")
