@@ -66,11 +66,13 @@ async def one_drop(url: str, *sizes: int) -> tuple[Visitor, list[int]]:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda ending: ending.name)
 def test_dropped_files_are_gone_after_any_end(
-    ending: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """A server that is killed cannot delete them; the next one does. It also takes as many bytes as it says, and as
     many descriptors as the system allows."""
     make_run(tmp_path, "alpha", steps=1)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what ignores it, such as nohup, hands that on to the server
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serve(tmp_path) as url:
         server = next(p for p in psutil.Process().children() if f"{url.rsplit(':', 1)[1]}" in p.cmdline())

@@ -109,7 +109,7 @@ def test_the_line_over_the_threshold_is_dragged_and_the_map_is_clicked(page: Pag
     area = page.locator(".rl-lab-gains .nsewdrag").bounding_box()
     assert area is not None
     page.mouse.click(area["x"] + 0.3 * area["width"], area["y"] + 0.5 * area["height"])  # second column, middle row
-    page.wait_for_url(lambda now: "lag=4" in now and "learning_rate=0.01" in now)
+    page.wait_for_url(lambda now: "lag=8" in now and "learning_rate=0.01" in now)
     title(page)
 
 

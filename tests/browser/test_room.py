@@ -46,7 +46,7 @@ def test_slider_sentence_numbers_and_two_pictures_are_visible_together(page: Pag
     page.set_viewport_size(PROJECTOR)
     for view in ("gradient", "compare", "bench"):
         visit(page, f"{url}/{view}?run=sketched&preset=decoupled_token_is")
-        for part in (LINE, ".rl-slider", "h5" if view == "compare" else ".rl-answer", ".rl-numbers"):
+        for part in (LINE, ".rl-slider", "h1" if view == "compare" else ".rl-answer", ".rl-numbers"):
             box = page.locator(part).first.bounding_box()
             assert box is not None
             assert box["y"] + box["height"] < 450, (view, part)

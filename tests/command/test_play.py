@@ -49,8 +49,15 @@ def test_a_busy_port_gives_the_next_free_one(busy_port: int) -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
 def test_play_serves_trains_and_ends(
-    ending: signal.Signals, tiny_model: Path, tmp_path: Path, busy_port: int, monkeypatch: pytest.MonkeyPatch
+    ending: signal.Signals,
+    tiny_model: Path,
+    tmp_path: Path,
+    busy_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what ignores it, such as nohup, hands that on
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     log, run = tmp_path / "log", tmp_path / "runs" / "local" / "r"
     with running(
         "play", "--port", str(busy_port), *options(tiny_model), runs_folder=tmp_path / "runs", log=log

@@ -4,7 +4,8 @@
 const PATIENT = 10000  // ms: a component that fails must not hide the others
 const isMounted = (part) => {
   const root = part.querySelector("[data-testid^=stBidiComponent]")
-  return root !== null && (root.shadowRoot !== null || root.childElementCount > 1)  // the first is its style
+  const last = root?.lastElementChild  // a style comes first, if it has one
+  return root !== null && (root.shadowRoot !== null || (last !== null && last.localName !== "style"))
 }
 let filled = null
 const look = (now) => {
