@@ -46,7 +46,7 @@ def test_a_comparison_is_in_the_url_and_survives_reload_and_views_and_a_study_as
     pick(page, "Compare with", "beta")
     page.wait_for_url(re.compile("with=beta"))
     names = page.locator(".st-key-curve_reward .annotation-text")
-    both = ["curves", "beta", "curves, beta"]  # the last one says where the picture comes from
+    both = ["curves", "beta"]
     expect(names).to_have_text(both)
     page.reload()
     expect(names).to_have_text(both)

@@ -124,7 +124,7 @@ def serve(
         server = subprocess.Popen(
             command + options,
             cwd=project,
-            env={**os.environ, "RLCORR_RUNS": str(runs)},
+            env={"RLCORR_NO_TRAINING": "0", **os.environ, "RLCORR_RUNS": str(runs)},  # a host must allow it
             stdout=log,
             stderr=subprocess.STDOUT,
         )
