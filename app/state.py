@@ -317,6 +317,8 @@ def begin() -> None:
     visit = st.session_state.setdefault("visit", Visit())
     asked = {key: st.query_params.get_all(key) for key in st.query_params}
     picked = _picked()
+    if asked != visit.address and picked == {"dropped": []}:  # Back from the page of the box, which is empty elsewhere
+        picked = {}
     visit.asked, visit.runs = asked, visit.runs + 1
     if is_first or (asked != visit.address and not picked and not visit.pressed):
         _arrive(visit, asked, is_first)

@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_022,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_617,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_761,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_762,
     ("rlcorr/lab",): 474,
-    ("app",): 11_978,
+    ("app",): 11_990,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 39_553,
+    ("tests",): 39_541,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
