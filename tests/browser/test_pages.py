@@ -37,15 +37,15 @@ def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(pag
 def test_a_run_grows_while_one_watches_and_a_new_one_is_offered(page: Page, url: str, local: Path) -> None:
     """Its line does so by itself, and offers the step, which changes the page only if somebody asks for it. The text of
     a run is shown literally."""
-    run = make_run(local, "mine", steps=1, status="running")
+    run = make_run(local, "mine", steps=2, status="running")
     visit(page, f"{url}/training?run=mine")
-    says_open(page, "mine · step 0", "1 step recorded · running")
-    add_step(run, make_record(1))
-    says_open(page, "mine · step 0", "2 steps recorded · running")
-    page.get_by_role("button", name="Show step 1").click()
     says_open(page, "mine · step 1", "2 steps recorded · running")
+    add_step(run, make_record(2))
+    says_open(page, "mine · step 1", "3 steps recorded · running")
+    page.get_by_role("button", name="Show step 2").click()
+    says_open(page, "mine · step 2", "3 steps recorded · running")
     points = page.locator(".st-key-curve_reward .trace").first.locator(".points path")  # rings have their own
-    expect(points).to_have_count(2)
+    expect(points).to_have_count(3)
     assert page.title() == "Training · rlcorr"
     assert page.locator("a[href^='javascript']").count() == 0
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0

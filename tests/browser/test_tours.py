@@ -61,7 +61,14 @@ def preset(name: str) -> Callable[[Page], None]:
 
 
 def study(page: Page) -> None:
-    pick(page, "Study", "stale_0")
+    pick(page, "Mismatch", "stale_0")
+
+
+def reject(page: Page) -> None:
+    page.get_by_role("radio", name="reject", exact=True).click()
+    page.wait_for_url("**fix=reject**")
+    settled(page)
+    pull("start_bound", 1.05)(page)
 
 
 def look(page: Page) -> None:
@@ -73,7 +80,7 @@ STEPS: dict[str, list[Callable[[Page], None]]] = {
     "stale": [another_method, pull("live_is_upper", 1.1), preset("decoupled_geo_rs"), look],
     "collapsing": [another_arm, study, pull("live_is_upper", 1.1)],
     "long": [pull("live_is_upper", 1.5), preset("decoupled_token_icepop"), look],
-    "class": [pull("+start_bound", 0.05), look, click_token, pull("live_is_upper", 1.1), look],
+    "class": [reject, look, click_token, pull("live_is_upper", 1.1), look],
 }
 FIRST = {
     "healthy": "view=bench&run=smol_bf16_both&preset=decoupled_geo_rs", "stale": "view=mismatch&run=smol_stale_6",
