@@ -46,6 +46,7 @@ def test_a_run_grows_while_one_watches_and_a_new_one_is_offered(page: Page, url:
     says_open(page, "mine · step 2", "3 steps recorded · running")
     points = page.locator(".st-key-curve_reward .trace").first.locator(".points path")  # rings have their own
     expect(points).to_have_count(3)
+    visit(page, f"{url}/training?run=alpha")
     assert page.title() == "Training · rlcorr"
     assert page.locator("a[href^='javascript']").count() == 0
     assert page.locator(".rl-table .katex, .rl-table code").count() == 0
