@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 474,
     ("app",): 11_990,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 39_541,
+    ("tests",): 39_549,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
