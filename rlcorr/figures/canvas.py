@@ -24,9 +24,9 @@ BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets. They are different from the colours of the two sides of ratio 1."""
 
-ROW, LETTER = 17, 7
+ROW, LETTER = 17, 6.4
 """Pixels: height of a row of a row plot, and width of a letter of its name."""
-SMALL = "font-size:12px"
+SMALL = "font-size:10px"
 _RANKS = 120  # points of a `tail_curve`, at most
 
 Part = dict[str, Any]
@@ -43,13 +43,13 @@ def figure(
     10^ or −. Exported tables contain the converted values.
     """
     read = {name: axis["read"] for name, axis in (("x", x), ("y", y)) if axis.get("read")}
-    note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 12}}
+    note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11}}
     layout = {
         "template": "none",
         "height": height,
         "margin": {"l": 52, "r": 12, "t": 42 if legend else 8, "b": 40},
         "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
         "bargap": 0,
         "barmode": "overlay",
         "hovermode": "closest",
@@ -89,7 +89,7 @@ def row_plot(
         layout: further settings of the figure.
     """
     names = rows["y"]
-    y = {"type": "category", "dtick": 1, "tickfont": {"size": 12}} | y
+    y = {"type": "category", "dtick": 1, "tickfont": {"size": 11}} | y
     if titles is not None:
         y |= {"tickmode": "array", "tickvals": names, "ticktext": [literal(titles[name]) for name in names]}
         rows = rows | {"hovertext": [titled(titles[name], name) for name in names]}
@@ -137,7 +137,7 @@ def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = 
 def horizontal_line(*, y: float, label: str) -> Part:
     """Draw a dotted line over the whole width, with its label above its right end."""
     line = {"color": REJECTED, "dash": "dot", "width": 1.5}
-    text = {"text": label, "textposition": "end", "font": {"size": 12}, "padding": 2}
+    text = {"text": label, "textposition": "end", "font": {"size": 10}, "padding": 2}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line, "label": text}
 
 
@@ -153,7 +153,7 @@ def moving_note(text: str, *, x: float, y: float = 1, side: str, xref: str = "x"
 
 def _label(text: str, side: str) -> Part:
     position = {"textposition": "end", "textangle": 0, "xanchor": side, "yanchor": "top"}
-    return {"text": text, "font": {"size": 12}} | position
+    return {"text": text, "font": {"size": 11}} | position
 
 
 def tail_curve(name: str, sizes: np.ndarray, colour: str, *, shares: bool = False) -> Part:
