@@ -235,13 +235,13 @@ BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_824,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_022,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_617,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_601,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_762,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_745,
     ("rlcorr/lab",): 474,
-    ("app",): 11_990,
+    ("app",): 11_958,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 39_549,
+    ("tests",): 39_535,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

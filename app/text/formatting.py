@@ -4,7 +4,6 @@ import html
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 Cell = str | Sequence[tuple[str, str]]
 """Cell of a table: a text, or lines with a smaller text below each, such as a title and its slug."""
@@ -105,34 +104,3 @@ def with_tooltip(cell: str, meanings: Mapping[str, str]) -> str:
     """Return a word as literal HTML, with its meaning as a tooltip for mouse and keyboard if it has one."""
     text = html.escape(cell)
     return f'<abbr title="{html.escape(meanings[cell])}" tabindex="0">{text}</abbr>' if cell in meanings else text
-
-
-@dataclass(frozen=True)
-class Graded:
-    """A cell with a grade."""
-
-    text: str
-    is_good: bool
-
-
-GradedCell = str | Graded
-GRADES = {True: "good", False: "bad"}
-
-
-def graded_table(
-    header: Sequence[str], rows: Sequence[tuple[str, str, Sequence[GradedCell]]], meanings: Mapping[str, str]
-) -> str:
-    """Return an HTML table. A row is its name, a smaller line below it, and its cells, all of them literal text."""
-    head = "".join(f"<th>{with_tooltip(cell, meanings)}</th>" for cell in header)
-    body = "".join(
-        f"<tr><td>{html.escape(name)}{small(below)}</td>{''.join(f'<td>{_marked(cell)}</td>' for cell in cells)}</tr>"
-        for name, below, cells in rows
-    )
-    return f"<div class='rl-table rl-graded'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _marked(cell: GradedCell) -> str:
-    if isinstance(cell, str):
-        return html.escape(cell)
-    word = GRADES[cell.is_good]
-    return f"<span class='rl-{word}'>{html.escape(cell.text)} <i>{word}</i></span>"

@@ -13,7 +13,6 @@ SMALLEST_POSITION = 1e-12
 SMALLEST_GAP = 0.09
 """Smallest distance between two labels, as a share of the axis."""
 FEW_DECADES = 2
-FEWEST_LABELS = 3
 NEAR_ONE = 2e-4
 """A stretched axis is linear for |log r| below this, and logarithmic in |log r| above it."""
 RATIO_TICKS = (*(1 + 10.0**-k for k in range(5, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
@@ -141,22 +140,6 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
         return {"type": "log", "tickvals": [d * 10.0**power for d, power in ticks], "ticktext": labels, "range": span}
     step = max(1, round((span[1] - span[0]) / 4))
     return {"type": "log", "exponentformat": "power", "dtick": step, "range": span}
-
-
-def decade_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis a little beyond low and high, at least one decade long, with at least three labels.
-
-    The labels are the powers of ten, or also 3 times the powers, or also 2 and 5 times.
-    """
-    room = max(0.1, (1 - math.log10(high / low)) / 2)
-    span = [math.log10(low) - room, math.log10(high) + room]
-    powers = range(math.floor(span[0]), math.ceil(span[1]) + 1)
-    for digits in ((1,), (1, 3), (1, 2, 5)):
-        ticks = [digit * 10.0**power for power in powers for digit in digits]
-        shown = [tick for tick in ticks if span[0] <= math.log10(tick) <= span[1]]
-        if len(shown) >= FEWEST_LABELS:
-            break
-    return {"type": "log", "tickvals": shown, "ticktext": [f"{tick:.4g}" for tick in shown], "range": span}
 
 
 def span_of(log_values: np.ndarray) -> float:

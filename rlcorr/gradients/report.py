@@ -374,10 +374,12 @@ def decompose(
     All steps use the same answers, so most of their noise cancels. The rest is subtracted, as in `report`.
     """
     samples = bootstrap(batch, sketch, loss or LossConfig(), replicates, seed)
-    return decomposition(contributions(batch, sketch, stages(correction), loss), samples)
+    parts, unit = contributions(batch, sketch, _stages(correction), loss), reference_lengths(samples)
+    squares = (squared_difference(after, before, samples) for before, after in itertools.pairwise(parts))
+    return Decomposition(*(interval_of(length_of(square) / unit, signed=False) for square in squares))
 
 
-def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
+def _stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
     """Return five corrections that lead from exact sequence weights to this correction.
 
     The first has exact sequence weights. Then come the level, bounds, rules and denominator of this correction, one by
@@ -393,10 +395,3 @@ def stages(correction: CorrectionConfig) -> tuple[CorrectionConfig, ...]:
             bounded, rollout_is_threshold=math.inf, rollout_is_threshold_lower=None, rollout_is_mode="truncate"
         )
     return exact, unbounded, bounded, replace(bounded, rollout_rs=correction.rollout_rs), correction
-
-
-def decomposition(parts: Sequence[Contributions], samples: BootstrapSamples) -> Decomposition:
-    """Measure the four steps from the contributions of the five `stages`."""
-    unit = reference_lengths(samples)
-    squares = (squared_difference(after, before, samples) for before, after in itertools.pairwise(parts))
-    return Decomposition(*(interval_of(length_of(square) / unit, signed=False) for square in squares))

@@ -7,12 +7,10 @@ import torch
 
 from rlcorr.bounds import BAND, BoundId, at_threshold, is_ratio, usual_thresholds
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.correction import old_log_probs
 from rlcorr.gradients.bootstrap import LEVEL, REPLICATES, Interval
 from rlcorr.gradients.report import BATCH_SIZES, Choice, Ranking, compare
 from rlcorr.gradients.sketch import Sketch
 from rlcorr.gradients.toy import Toy, gradient_truth
-from rlcorr.ratios import log_ratio
 from rlcorr.types import TokenBatch
 
 
@@ -82,15 +80,6 @@ class ToySweep:
     """Standard deviation over batches of `batch_size` answers, see `toy_sweep`."""
     progress: list[float]
     """η for these batches."""
-
-
-def spread_of(batch: TokenBatch) -> float:
-    """Return √ mean d² over the tokens, with d the log-ratio, as a `gap` for `small_world`.
-
-    The result has two digits and is between 1e-4 and 3.
-    """
-    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, batch.response_mask)
-    return float(f"{min(max(float(d[batch.response_mask].double().square().mean().sqrt()), 1e-4), 3.0):.2g}")
 
 
 def toy_sweep(
