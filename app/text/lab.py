@@ -78,7 +78,7 @@ WORDS: dict[str, Any] = {
     "noWorkers": "This browser starts no Web Workers, so the page trains between two redraws, and more slowly.",
     "failed": "A Web Worker of this page has failed. The others go on; without any, the page trains by itself.",
 }  # fmt: skip
-"""What `lab.js` says, by the names that it has there."""
+"""Key of `lab_part.js` → what the page says."""
 PICTURES = {
     "curves": (
         "Reward while it learns",

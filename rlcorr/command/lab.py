@@ -32,7 +32,7 @@ def run_lab(request: Lab) -> int:
     print(table_row(["threshold", "reward", "gain", "ESS"], WIDTHS))
     for threshold, values, ess in zip((None, *thresholds), ends, ending(curves.ess), strict=True):
         gain = outcome(values - ends[0])
-        interval = "" if threshold is None else f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+        interval = "" if threshold is None else f"{gain.value:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
         name = "none" if threshold is None else f"{threshold:g}"
         print(table_row([name, f"{values.mean():.2f}", interval, f"{ess.mean():.0%}"], WIDTHS))
     best = int(ends[1:].mean(-1).argmax()) + 1

@@ -1,4 +1,4 @@
-"""The pictures of the Lab without their points, which `lab.js` writes while the networks learn."""
+"""The pictures of the Lab without their points, which `lab_part.js` writes while the networks learn."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
 """The Lab: training of a tiny policy by a sampler that differs from it, in seconds, for every threshold at once.
 
-It is the reference of the page Lab, whose own engine is `lab.js`; corrections, advantages and KL terms are the
+It is the reference of the page Lab, whose own engine is `lab_engine.js`; corrections, advantages and KL terms are the
 library's. A network of fewer than 2,000 weights on 36 prompts is a toy: what it shows of language models is checked
 (runs/study/lab.md), not assumed.
 
@@ -11,7 +11,7 @@ torch.Size([2, 2, 2])
 """
 
 from rlcorr.lab.experiment import Experiment
-from rlcorr.lab.outcome import Outcome, outcome
+from rlcorr.lab.outcome import outcome
 from rlcorr.lab.run import Curves, run
 
-__all__ = ["Curves", "Experiment", "Outcome", "outcome", "run"]
+__all__ = ["Curves", "Experiment", "outcome", "run"]

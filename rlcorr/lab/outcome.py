@@ -1,9 +1,10 @@
 """What an experiment ended in: the reward over the last steps, with paired differences between two thresholds."""
 
 import math
-from dataclasses import dataclass
 
 from torch import Tensor
+
+from rlcorr.gradients.bootstrap import Interval
 
 LAST = 10
 """Steps at the end whose mean counts."""
@@ -14,24 +15,16 @@ _STUDENT = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A mean over seeds, with the interval that holds it in 95 of 100 such experiments; infinite for one seed."""
-
-    mean: float
-    low: float
-    high: float
-
-
 def ending(reward: Tensor) -> Tensor:
     """Return the mean of the last steps: (…, steps) → (…)."""
     return reward[..., -LAST:].mean(-1)
 
 
-def outcome(values: Tensor) -> Outcome:
-    """Return mean ± t·sd/√n over the seeds, (seeds,).
+def outcome(values: Tensor) -> Interval:
+    """Return mean ± t·sd/√n over the seeds, (seeds,): it holds the mean in 95 of 100 such experiments.
 
-    Of two thresholds pass the differences by seed: both have seen the same random numbers.
+    One seed has an infinite interval. Of two thresholds pass the differences by seed: both have seen the same random
+    numbers.
 
     >>> import torch
     >>> outcome(torch.tensor([0.1, 0.3, 0.2])).low  # 0.2 − 4.303 · 0.1/√3
@@ -39,7 +32,7 @@ def outcome(values: Tensor) -> Outcome:
     """
     n, mean = len(values), values.double().mean().item()
     half = math.inf if n < 2 else _STUDENT[n - 2] * values.double().std().item() / math.sqrt(n)
-    return Outcome(mean, mean - half, mean + half)
+    return Interval(mean, mean - half, mean + half)
 
 
 def sentence(endings: Tensor, correction: str) -> str:
@@ -51,11 +44,11 @@ def sentence(endings: Tensor, correction: str) -> str:
     """
     before, after, gain = outcome(endings[0]), outcome(endings[1]), outcome(endings[1] - endings[0])
     seeds = endings.shape[1]
-    said = f"Without a correction the reward ends at {before.mean:.2f}, with {correction} at {after.mean:.2f}"
-    if gain.low <= 0 <= gain.high or seeds < 2:
+    said = f"Without a correction the reward ends at {before.value:.2f}, with {correction} at {after.value:.2f}"
+    if not gain.tells:
         return f"{said}: no difference beyond the {seeds} seeds ({_signed(gain)})."
-    return f"{said}: {'better' if gain.mean > 0 else 'worse'} by {_signed(gain)} over {seeds} seeds."
+    return f"{said}: {'better' if gain.value > 0 else 'worse'} by {_signed(gain)} over {seeds} seeds."
 
 
-def _signed(gain: Outcome) -> str:
-    return f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+def _signed(gain: Interval) -> str:
+    return f"{gain.value:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"

@@ -143,7 +143,7 @@ def test_a_stale_sampler_breaks_training_and_a_cap_heals_it() -> None:
 def test_an_outcome_is_a_mean_with_students_interval() -> None:
     """Of 1, 2, 3, 4: mean 2.5, sd √(5/3), t₃ 3.182, so the half width is 3.182 · 1.29099 / 2 = 2.054."""
     got = outcome(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert (got.mean, got.low, got.high) == pytest.approx((2.5, 0.446, 4.554), abs=1e-3)
+    assert (got.value, got.low, got.high) == pytest.approx((2.5, 0.446, 4.554), abs=1e-3)
     assert outcome(torch.tensor([1.0])).high == math.inf
     two = torch.tensor([[0.5, 0.6], [0.8, 0.9]])
     assert sentence(two, "a cap of 1").startswith(

@@ -183,14 +183,6 @@ const change = (lab, changes) => {
   lab.tell.moved(changes)
 }
 
-const clickedCell = (lab, box, event) => {
-  const area = box.querySelector(".nsewdrag")?.getBoundingClientRect()
-  if (!area || !event.target.closest(".nsewdrag")) return
-  const { xaxis, yaxis } = box._fullLayout
-  const learning_rate = lab.rates[Math.round(xaxis.p2c(event.clientX - area.left))], lag = lab.data.ages[Math.round(yaxis.p2c(event.clientY - area.top))]
-  if (learning_rate !== undefined && lag !== undefined) change(lab, { learning_rate, lag })
-}
-
 const newLab = (root, data) => {
   const lab = { root, data, hosts: {}, trained: new Map(), stale: new Set(), frame: null, shown: 0, playing: false, sliders: {}, choices: {}, buttons: {} }
   const shownOf = (key) => {
@@ -218,7 +210,6 @@ const newLab = (root, data) => {
     const isHere = job[0].lag === lab.settings.lag && job[0].learning_rate === lab.settings.learning_rate
     redrawSoon(lab, ...(isHere ? [job[1] === null || job[1] === lab.settings.threshold ? "hero" : "sweep", "sweep"] : ["map"]))
   }, (kind) => put(lab.trouble, data.words[kind]))
-  lab.hosts.gains.addEventListener("click", (event) => clickedCell(lab, lab.hosts.gains.querySelector(".rl-picture"), event))
   return lab
 }
 
@@ -260,7 +251,8 @@ export const labPart = (root, data, tell) => {
   const { lab } = root
   Object.assign(lab, { data, tell })
   showHandles(lab, data)
-  for (const [key, host] of Object.entries(lab.hosts)) showPicture(host, data.pictures[key])
+  const clicks = { gains: ({ x, y }) => change(lab, { learning_rate: Number(x), lag: Number(y) }) }
+  for (const [key, host] of Object.entries(lab.hosts)) showPicture(host, data.pictures[key], clicks[key])
   lab.hosts.over_threshold.pullable(() => [[lab.sliders.threshold, valuesOf(lab, "threshold")]])
   if (JSON.stringify(lab.settings) === JSON.stringify(data.settings)) redrawSoon(lab, "hero", "sweep", "map")
   else take(lab, data.settings)
