@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from text.yours import NO_GRADIENT
+from torch import Tensor
 
 from data import corrections, recorded, uploads
 from data.caching import cached
@@ -14,7 +15,7 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
-from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_report
+from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_gradients, kl_report
 from rlcorr.gradients.sketch import NextTokens, Sketch
 from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
 from rlcorr.presets import RANKED, preset
@@ -111,9 +112,19 @@ def next_tokens(measured: Sketched) -> NextTokens:
     return measured.sketch.next_tokens
 
 
-@cached(32, lambda measured, loss, target: (measured.identity, loss, target))
+def _of_loss(measured: Sketched, loss: str, target: Target) -> Any:
+    return measured.identity, loss, target
+
+
+@cached(32, _of_loss)
 def kl_loss(measured: Sketched, loss: str, target: Target) -> KLGradientReport:
     return kl_report(next_tokens(measured), loss, target)
+
+
+@cached(32, _of_loss)
+def kl_arrows(measured: Sketched, loss: str, target: Target) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `kl_gradients` returns."""
+    return kl_gradients(next_tokens(measured), loss, target)
 
 
 def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:

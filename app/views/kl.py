@@ -21,7 +21,6 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.figures import kl_losses as figures
 from rlcorr.figures.canvas import WARM, Figure
-from rlcorr.gradients.kl_losses import kl_gradients
 from rlcorr.strips.packing import Package, PictureStrip, pack
 
 
@@ -116,8 +115,8 @@ def _gradients(shown: Shown) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients at the recorded position, or in the example if there is none."""
     if shown.measured is None:
         return example(shown.loss, shown.distance).gradients
-    tokens, index = sketches.next_tokens(shown.measured), int(shown.position) - 1
-    policy, reference, loss = kl_gradients(tokens, shown.loss, say.TARGETS[shown.target])
+    index = int(shown.position) - 1
+    policy, reference, loss = sketches.kl_arrows(shown.measured, shown.loss, say.TARGETS[shown.target])
     if index < 0:
         return policy.mean(0), reference.mean(0), loss.mean(0)
     return policy[index], reference[index], loss[index]

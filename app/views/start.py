@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
-import numpy as np
 import state
 import streamlit as st
 from components.hero import Tile, ends, tiles
@@ -22,8 +21,10 @@ from text import start as say
 from text.formatting import percent, plain
 from text.tours import STUDY, TOURS
 
-from rlcorr import CorrectionConfig, TokenBatch
+from rlcorr import CorrectionConfig
 from rlcorr.analysis.regions import SEQUENCE_METHODS
+from rlcorr.analysis.token_story import furthest_token
+from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, mismatch, study
 from rlcorr.figures.canvas import Figure
@@ -107,14 +108,6 @@ def _hero(run: Path) -> None:
             links(Link(say.OPEN_STUDY, to), key="open_study")
 
 
-def gap_of(batch: TokenBatch) -> tuple[int, int]:
-    """Return row and column of the token with the largest gap."""
-    rollout, old = batch.rollout_log_probs, batch.tensors()["old_log_probs"]
-    sizes = (old - rollout).abs().masked_fill(~batch.response_mask, 0.0)
-    row, column = np.unravel_index(int(sizes.argmax()), sizes.shape)
-    return int(row), int(column)
-
-
 def said(record: runs.StepRecord) -> tuple[str, str]:
     """Return the title and the sentence about the token with the largest gap, in Markdown."""
     tokens, _ = sentence(record, CorrectionConfig())
@@ -125,11 +118,12 @@ def said(record: runs.StepRecord) -> tuple[str, str]:
 
 def sentence(record: runs.StepRecord, config: CorrectionConfig) -> tuple[list[Tile], dict[str, float]]:
     """Return the tokens up to the one with the largest gap, and the metrics of the correction on the whole step."""
-    batch, (row, column) = record.batch, gap_of(record.batch)
+    batch = record.batch
     result, report = corrections.corrected(batch, config)
+    row, column = furthest_token(batch, result, range(len(batch.response_mask))) or (0, 0)
     weights = result.weights * result.keep_mask
     shown = slice(max(0, column + 1 - say.MOST_TOKENS), column + 1)
-    columns = (batch.rollout_log_probs.exp(), batch.tensors()["old_log_probs"].exp(), weights)
+    columns = (batch.rollout_log_probs.exp(), old_log_probs(batch).exp(), weights)
     texts = [text.replace(NEW_LINE, " ").replace(END, "") for text in pieces(record)[row][shown]]
     of_tokens = zip(texts, *(of[row, shown].tolist() for of in columns), strict=True)
     return [Tile(*of_token) for of_token in of_tokens], report

@@ -171,8 +171,7 @@ def _what_to_set(pattern: Pattern, choices: tuple[Option, ...], system: str) -> 
     """Return the sentence about the default and the setting, the setting, and another choice."""
     default, best = choices[0], _best(choices)
     nothing = next((one for one in choices if not one.acts and not one.is_default), None)
-    name = f"{system}'s default" if default.acts else f"{system}'s default, no correction,"
-    effect = does(default) if default.acts else "changes nothing"
+    name, effect = _named(default, system), does(default) if default.acts else "changes nothing"
     could = f"{_lower(limits(best.config))} ({does(best)})" if best else ""
     if pattern in HEALTHY and not default.acts:
         return f"{name} is fine." + (f" As a safeguard, {could}." if best else ""), default, best
@@ -191,8 +190,7 @@ def _what_to_set(pattern: Pattern, choices: tuple[Option, ...], system: str) -> 
 def _mend_first(step: int, symptom: Symptom, looks: Sequence[Look], choices: tuple[Option, ...], system: str) -> Advice:
     """Return what to say of a fault: no setting mends it."""
     default, where = choices[0], f"Step {step}: " if len(looks) > 1 else ""
-    first, _, others = symptom.sentence.partition(". ")
-    name = f"{system}'s default{'' if default.acts else ', no correction,'}"
+    others, name = symptom.sentence.partition(". ")[2], _named(default, system)
     if symptom.pattern == "identical":
         said, reason = f"{name} changes nothing, and no other setting would.", EQUAL_IS
     else:
@@ -201,7 +199,7 @@ def _mend_first(step: int, symptom: Symptom, looks: Sequence[Look], choices: tup
         reason = others
     (look,) = [one for one in looks if one.step == step]
     k3 = None if look.gap is None else look.gap.k3
-    return Advice(f"{where}{first.rstrip('.')}.", said, reason, None, None, choices, step, k3, symptom.pattern)
+    return Advice(f"{where}{_first(symptom.sentence)}", said, reason, None, None, choices, step, k3, symptom.pattern)
 
 
 def _strongest(looks: Sequence[Look]) -> tuple[Look, Symptom]:
@@ -236,6 +234,10 @@ def _left_out(looks: Sequence[Look]) -> list[str]:
     return [SIGNS["left out"].symptom(0.0, {}, count=unpaired, total=unpaired + tokens).sentence] if unpaired else []
 
 
+def _named(default: Option, system: str) -> str:
+    return f"{system}'s default" if default.acts else f"{system}'s default, no correction,"
+
+
 def _first(sentence: str) -> str:
     return f"{sentence.partition('. ')[0].rstrip('.')}."
 
@@ -246,7 +248,6 @@ def _best(choices: Sequence[Option]) -> Option | None:
     A cap on single tokens comes first: in the studies it did better than no correction, and rules that reject whole
     answers did worse. Then weights that are set to 0, and rules on tokens; of equals, the one that touches fewest.
     """
-
     advised = [one for one in choices if one.is_advised and not one.is_default]
     return min(advised, key=_harm, default=None)
 

@@ -41,12 +41,7 @@ def kl_gradients(
     Tokens come from π_old, which equals π_θ here, or from the engine's own distribution (`on_policy` is false). Raises
     `UsageError` if the recorded positions lack a distribution that is needed.
     """
-    theirs, q = _distributions(positions, target, on_policy=on_policy)
-    reverse = _gradient(-theirs.exp(), positions.scores)
-    comparable = _comparable(positions.log_probs, theirs)
-    truth = _gradient(positions.log_probs.exp() * (positions.log_probs - comparable), positions.scores)
-    coefficient = _coefficients(positions.log_probs, comparable, estimator)
-    return truth, reverse, _gradient(q.exp() * coefficient, positions.scores)
+    return _at_positions(positions, estimator, target, on_policy=on_policy)[:3]
 
 
 def kl_report(
@@ -59,11 +54,8 @@ def kl_report(
     seed: int = 0,
 ) -> KLGradientReport:
     """Measure the gradient of a KL estimator as a loss. The arguments and refusals are those of `kl_gradients`."""
-    truth, reverse, expected = kl_gradients(positions, estimator, target, on_policy=on_policy)
-    theirs, q = _distributions(positions, target, on_policy=on_policy)
-    coefficient = _coefficients(positions.log_probs, _comparable(positions.log_probs, theirs), estimator)
-    squares = (q.exp() * coefficient.square() * positions.scores.square().sum(-1)).sum(-1)
-    shares = resampled(len(q), replicates, seed).to(expected) / len(q)
+    truth, reverse, expected, squares = _at_positions(positions, estimator, target, on_policy=on_policy)
+    shares = resampled(len(squares), replicates, seed).to(expected) / len(squares)
     g, t, r = (shares @ gradient for gradient in (expected, truth, reverse))
     unit = t.norm(dim=-1).clamp(min=1e-30)
     spread = (shares @ squares.to(shares) - g.square().sum(-1)).clamp(min=0).sqrt()
@@ -73,6 +65,19 @@ def kl_report(
         reverse_cosine=interval_of(_cosine(g, r), signed=True),
         noise=interval_of(spread / unit, signed=False),
     )
+
+
+def _at_positions(
+    positions: NextTokens, estimator: str, target: Target, *, on_policy: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the three of `kl_gradients`, and the mean square of one token's gradient, (P,)."""
+    theirs, q = _distributions(positions, target, on_policy=on_policy)
+    reverse = _gradient(-theirs.exp(), positions.scores)
+    comparable = _comparable(positions.log_probs, theirs)
+    truth = _gradient(positions.log_probs.exp() * (positions.log_probs - comparable), positions.scores)
+    coefficient = _coefficients(positions.log_probs, comparable, estimator)
+    squares = (q.exp() * coefficient.square() * positions.scores.square().sum(-1)).sum(-1)
+    return truth, reverse, _gradient(q.exp() * coefficient, positions.scores), squares
 
 
 def _distributions(positions: NextTokens, target: Target, *, on_policy: bool) -> tuple[Tensor, Tensor]:
