@@ -239,9 +239,9 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_745,
     ("rlcorr/lab",): 467,
-    ("app",): 11_954,
+    ("app",): 11_961,
     ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 39_535,
+    ("tests",): 39_549,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

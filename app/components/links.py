@@ -13,7 +13,7 @@ from components.sources import script, style
 _links = component("rlcorr_links", css=style("links.css"), js=script("links.js"), isolate_styles=False)
 _copy_link = component(
     "rlcorr_copy_link",
-    html="""<button type="button"></button><span role="status"></span><input readonly hidden>""",
+    html="""<button type="button">&nbsp;</button><span role="status"></span><input readonly hidden>""",
     css=style("copy_link.css"),
     js=script("copy_link.js"),
 )

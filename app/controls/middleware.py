@@ -7,6 +7,7 @@ import gzip
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from secrets import token_hex
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -56,11 +57,11 @@ def safe_headers(app: ASGIApp, framed: bool) -> ASGIApp:
 def completes_page(app: ASGIApp, style: str) -> ASGIApp:
     """Add to Streamlit's page what must be there before its websocket is.
 
-    That is the style, and scripts that show the page at once and say that there is no websocket. The style is after
-    Streamlit's own and before those of the page.
+    That is the style, and scripts that show the page at once, say that there is no websocket, and know this server from
+    the next one. The style is after Streamlit's own and before those of the page.
     """
     scripts = "".join(f"<script>{{{script(name)}}}</script>" for name in ("first_sight.js", "no_connection.js"))
-    added = f"<body><style>{style}</style>{scripts}".encode()
+    added = f"<body data-server='{token_hex(8)}'><style>{style}</style>{scripts}".encode()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_script(message: Message) -> None:

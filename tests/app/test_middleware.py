@@ -86,3 +86,16 @@ def test_scripts_are_compressed_and_nothing_else_is() -> None:
             assert (answer.headers.get("content-encoding"), answer.text) == (encoding, "page"), address
     plain = asking.get("/tools/static/js/a.js", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
+
+
+def test_a_server_has_one_name_in_all_its_pages_and_the_next_one_another() -> None:
+    """By it components/js/no_connection.js knows that the server was restarted."""
+    from controls.middleware import completes_page
+
+    def name(of: TestClient) -> str:
+        return of.get("/").text.split("data-server='")[1].split("'")[0]
+
+    page = Route("/", lambda request: PlainTextResponse("<body></body>"))
+    servers = [Starlette(routes=[page], middleware=[Middleware(completes_page, style="")]) for _ in range(2)]
+    one, other = map(TestClient, servers)
+    assert name(one) == name(one) != name(other) != ""

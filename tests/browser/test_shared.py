@@ -244,7 +244,7 @@ SHIFTS = """() => {
 def test_nothing_jumps_while_a_page_loads(page: Page, url: str) -> None:
     """Less than 0.1, which web.dev calls good, until the last picture is drawn."""
     page.add_init_script(f"({SHIFTS})()")
-    for path in ("start", "mismatch", "bench"):
+    for path in ("start", "mismatch", "bench", "gradient", "kl", "lab", "compare", "training", "yours"):
         page.goto(f"{url}/?view={path}")
         page.wait_for_selector(".rl-picture .main-svg")
         settled(page)

@@ -45,9 +45,9 @@ def test_a_server_may_be_restarted_in_the_middle(page: Page, root: Path) -> None
     with serve(root, port=port) as url:
         walk = begun(page, url, 3, drops=False)
         walk.go_on(5)
-    page.wait_for_selector('[data-testid="stApp"]:not([data-test-connection-state="CONNECTED"])')
+    page.evaluate("window.isOld = true")
     with serve(root, port=port):
-        settled(page)
+        page.wait_for_function("window.isOld === undefined")
         walk.again("a restart of the server")
         walk.go_on(5)
 

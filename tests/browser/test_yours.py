@@ -65,8 +65,7 @@ def test_a_click_on_a_bar_takes_its_correction(page: Page, url: str) -> None:
 
 
 def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(page: Page, tmp_path: Path) -> None:
-    """The next file comes with the first request that the restarted server sees, together with the lost one. The rest
-    of the address is shown again."""
+    """The page is loaded anew when the server is there again. The rest of the address is shown."""
     make_run(tmp_path, "alpha")
     port = free_port()
     with serve(tmp_path, port=port) as url:
@@ -76,9 +75,11 @@ def test_files_that_a_restarted_server_has_lost_do_not_keep_the_next_one_out(pag
         drop(page, "mine.jsonl", pairs(8))
         page.wait_for_url("**run=upload_**")
         settled(page)
-    page.wait_for_selector('[data-testid="stApp"]:not([data-test-connection-state="CONNECTED"])')
+    page.evaluate("window.isOld = true")
     before = page.url
     with serve(tmp_path, port=port):
+        page.wait_for_function("window.isOld === undefined")
+        page.wait_for_selector(BOX, state="attached")
         settled(page)
         drop(page, "other.jsonl", pairs(8))
         page.wait_for_url(lambda now: now != before and "run=upload_" in now and "keep=80" in now)

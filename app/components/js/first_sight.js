@@ -4,8 +4,7 @@
 const PATIENT = 10000  // ms: a component that fails must not hide the others
 const isMounted = (part) => {
   const root = part.querySelector("[data-testid^=stBidiComponent]")
-  const last = root?.lastElementChild  // a style comes first, if it has one
-  return root !== null && (root.shadowRoot !== null || (last !== null && last.localName !== "style"))
+  return root !== null && (root.shadowRoot !== null || root.querySelector("[class^=rl-]") !== null)
 }
 let filled = null
 const look = (now) => {
