@@ -7,7 +7,7 @@ import torch
 from rlcorr.command.printing import table_row, wrapped
 from rlcorr.lab import Experiment, outcome, run
 from rlcorr.lab.experiment import TWO_SIDED
-from rlcorr.lab.outcome import ending, sentence
+from rlcorr.lab.outcome import ending, sentence, signed
 
 THRESHOLDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 WIDTHS = (12, 10, 24, 8)
@@ -31,8 +31,7 @@ def run_lab(request: Lab) -> int:
     ends = ending(curves.reward)
     print(table_row(["threshold", "reward", "gain", "ESS"], WIDTHS))
     for threshold, values, ess in zip((None, *thresholds), ends, ending(curves.ess), strict=True):
-        gain = outcome(values - ends[0])
-        interval = "" if threshold is None else f"{gain.value:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+        interval = "" if threshold is None else signed(outcome(values - ends[0]))
         name = "none" if threshold is None else f"{threshold:g}"
         print(table_row([name, f"{values.mean():.2f}", interval, f"{ess.mean():.0%}"], WIDTHS))
     best = int(ends[1:].mean(-1).argmax()) + 1

@@ -16,7 +16,8 @@ Penalty = Literal["none", "k1", "k2", "k3", "k3+"]
 Optimizer = Literal["adamw", "sgd"]
 
 RATIOS = {"none": "nothing", "token": "each ratio", "sequence": "their product", "geometric": "their geometric mean"}
-"""Level → what is bounded, in words."""
+BOUNDS = {"cap": "a cap of", "mask": "a mask above", "band": "a band up to", "reject": "rejection above"}
+"""Level and bound in words."""
 MAX_LAG, MAX_STEPS, MAX_SEEDS = 64, 1000, 32
 
 
@@ -67,9 +68,7 @@ class Experiment:
         number(self, "penalty_coef", "from 0 to 100", lambda x: 0 <= x <= 100)
         number(self, "threshold", "from 0.01 to 1000", lambda x: 0.01 <= x <= 1000)
         if self.bound in TWO_SIDED and self.threshold < 1:
-            raise UsageError(
-                f"a range from 1/threshold to threshold needs a threshold of at least 1; got {self.threshold}."
-            )
+            raise UsageError(f"a range from 1/threshold needs a threshold of at least 1; got {self.threshold}.")
 
     def named(self) -> str:
         """Return the correction in words, such as "a cap of 2 on each ratio".
@@ -77,10 +76,7 @@ class Experiment:
         >>> Experiment(ratio="sequence", bound="mask", threshold=4).named()
         'a mask above 4 on their product'
         """
-        bound = {"cap": "a cap of", "mask": "a mask above", "band": "a band up to", "reject": "rejection above"}[
-            self.bound
-        ]
-        return f"{bound} {self.threshold:g} on {RATIOS[self.ratio]}"
+        return f"{BOUNDS[self.bound]} {self.threshold:g} on {RATIOS[self.ratio]}"
 
     def weights(self, threshold: float) -> Weights:
         """Return the library's weights for a threshold. Needs a ratio to weight by."""

@@ -46,9 +46,10 @@ def sentence(endings: Tensor, correction: str) -> str:
     seeds = endings.shape[1]
     said = f"Without a correction the reward ends at {before.value:.2f}, with {correction} at {after.value:.2f}"
     if not gain.tells:
-        return f"{said}: no difference beyond the {seeds} seeds ({_signed(gain)})."
-    return f"{said}: {'better' if gain.value > 0 else 'worse'} by {_signed(gain)} over {seeds} seeds."
+        return f"{said}: no difference beyond the {seeds} seeds ({signed(gain)})."
+    return f"{said}: {'better' if gain.value > 0 else 'worse'} by {signed(gain)} over {seeds} seeds."
 
 
-def _signed(gain: Interval) -> str:
+def signed(gain: Interval) -> str:
+    """Return a difference with its interval."""
     return f"{gain.value:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.lab import policy, random_numbers, task
+from rlcorr.lab import policy, task
 from rlcorr.lab.experiment import Experiment
+from rlcorr.lab.random_numbers import NOISE, SAMPLES, Draw, normals, stream, uniforms
 from rlcorr.losses.advantages import group_normalised
 from rlcorr.losses.kl import kl_penalty
 from rlcorr.losses.objective import policy_loss
@@ -19,6 +20,7 @@ from rlcorr.types import CorrectionResult, TokenBatch
 ANSWERS = 8
 """Answers to each prompt at each step."""
 _LOSS = CorrectionConfig(loss_type="gpg")  # one update per batch: a clip around the policy itself would never act
+_OPTIMIZERS = {"adamw": torch.optim.Adam, "sgd": torch.optim.SGD}  # AdamW without weight decay is Adam
 Numbers = dict[str, Tensor]
 
 
@@ -63,7 +65,8 @@ def run(experiment: Experiment, thresholds: Sequence[float | None] = ()) -> Curv
 
 def _steps(experiment: Experiment, arms: Sequence[float | None], network: policy.Network) -> Iterator[Numbers]:
     """Yield the numbers of each step, (N,) each, and train the networks in place."""
-    optimizer, reference = _optimizer(experiment, network), policy.log_probs(network).detach()
+    optimizer = _OPTIMIZERS[experiment.optimizer](network, lr=experiment.learning_rate)
+    reference = policy.log_probs(network).detach()
     history: deque[Tensor] = deque(maxlen=experiment.lag + 1)  # log π of the last steps; the first one samples
     for step in range(experiment.steps):
         now = policy.log_probs(network)
@@ -77,17 +80,9 @@ def _steps(experiment: Experiment, arms: Sequence[float | None], network: policy
         optimizer.step()
 
 
-def _optimizer(experiment: Experiment, network: policy.Network) -> torch.optim.Optimizer:
-    if experiment.optimizer == "sgd":
-        return torch.optim.SGD(network, lr=experiment.learning_rate)
-    return torch.optim.AdamW(network, lr=experiment.learning_rate, weight_decay=0)
-
-
-def _per_seed(
-    experiment: Experiment, draw: random_numbers.Draw, kind: int, step: int, shape: tuple[int, ...]
-) -> Tensor:
-    """Return random numbers of a step, (seeds, *shape), the same for every arm."""
-    number, count = random_numbers.stream(kind, step), torch.Size(shape).numel()
+def _per_seed(experiment: Experiment, draw: Draw, number: int, shape: tuple[int, ...]) -> Tensor:
+    """Return random numbers of a stream, (seeds, *shape), the same for every arm."""
+    count = torch.Size(shape).numel()
     seeds = range(experiment.seed, experiment.seed + experiment.seeds)
     return torch.stack([draw(seed, number, count).view(shape) for seed in seeds])
 
@@ -96,15 +91,13 @@ def _sampler(experiment: Experiment, old: Tensor, step: int) -> Tensor:
     """Return log π_sampler of every digit, (N, P, T, V): of the old weights, with noise on the logits."""
     if experiment.noise == 0:
         return old
-    noise = _per_seed(experiment, random_numbers.normals, random_numbers.NOISE, step, tuple(old.shape[1:]))
+    noise = _per_seed(experiment, normals, stream(NOISE, step), tuple(old.shape[1:]))
     return (old + experiment.noise * noise.repeat(len(old) // len(noise), 1, 1, 1)).log_softmax(-1)
 
 
 def _sampled(experiment: Experiment, sampler: Tensor, step: int) -> Tensor:
     """Return the drawn answers, (N, P, G, T): each digit is the first whose cumulative probability is larger."""
-    drawn = _per_seed(
-        experiment, random_numbers.uniforms, random_numbers.SAMPLES, step, (task.PROMPTS, ANSWERS, experiment.length)
-    )
+    drawn = _per_seed(experiment, uniforms, stream(SAMPLES, step), (task.PROMPTS, ANSWERS, experiment.length))
     below = _nucleus(sampler.exp(), experiment.top_p).cumsum(-1)
     level = drawn.repeat(len(sampler) // len(drawn), 1, 1, 1)[..., None] * below[:, :, None, :, -1:]
     return (level >= below[:, :, None]).sum(-1).clamp(max=task.BASE - 1)
@@ -170,20 +163,17 @@ def _means(nets: int, d: Tensor, weights: Tensor, is_changed: Tensor, penalty: T
 
 def _weights(experiment: Experiment, arms: Sequence[float | None], d: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weights and which of them a bound has changed, (B, T): rows are arms, then seeds, prompts, answers."""
-    if experiment.ratio == "none":
-        return torch.ones_like(d), torch.zeros_like(mask)
     weights, is_changed = torch.ones_like(d), torch.zeros_like(mask)
     for rows, threshold in zip(torch.arange(len(d)).chunk(len(arms)), arms, strict=True):
-        if threshold is not None:
+        if threshold is not None and experiment.ratio != "none":
             rule = experiment.weights(threshold)
             raw = rule.raw(d[rows], mask[rows])
-            outside = rule.outside(raw)[0] | rule.outside(raw)[1]
+            outside = torch.logical_or(*rule.outside(raw))
             bounded = (~outside).to(raw) if experiment.bound == "reject" else rule.bounded(raw)
             weights[rows], is_changed[rows] = bounded.expand_as(d[rows]), outside.expand_as(d[rows])
     return weights, is_changed
 
 
 def _penalised(experiment: Experiment) -> LossConfig:
-    if experiment.penalty == "none":
-        return LossConfig()
-    return LossConfig(use_kl_loss=True, kl_loss_type=experiment.penalty, kl_loss_coef=experiment.penalty_coef)
+    kind, coef = experiment.penalty, experiment.penalty_coef
+    return LossConfig() if kind == "none" else LossConfig(use_kl_loss=True, kl_loss_type=kind, kl_loss_coef=coef)

@@ -1,8 +1,7 @@
 // The Lab's training loop: one network, one threshold, one seed at a time. rlcorr/lab is its reference, and a test holds
-// it to that: the same random numbers, the same order of draws, the same formulas. It needs nothing of a page, and runs
-// in Web Workers.
+// it to that: the same random numbers, the same order of draws, the same formulas. It needs nothing of a page: it is one
+// function without anything around it, so that a Web Worker can be made of its text.
 
-// One function without anything around it, so that a worker can be made of its text.
 export const labEngine = () => {
   const SIDE = 6, PROMPTS = SIDE * SIDE, BASE = 8, HIDDEN = 24, ANSWERS = 8
   const START_REWARD = 0.3, START_STEPS = 600, START_RATE = 0.02
@@ -28,21 +27,15 @@ export const labEngine = () => {
   }
   const normals = (seed, stream) => {
     const next = uniforms(seed, stream)
-    return () => {
-      const radius = next(), angle = next()
-      return Math.sqrt(-2 * Math.log(1 - radius)) * Math.cos(2 * Math.PI * angle)
-    }
+    return () => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next())
   }
 
   // --- the network ---
 
-  const targetsOf = (length) => {
-    const right = new Int32Array(PROMPTS * length)
-    for (let p = 0; p < PROMPTS; p++) {
-      for (let t = 0; t < length; t++) right[p * length + t] = DIGITS[t](Math.floor(p / SIDE), p % SIDE) % BASE
-    }
-    return right
-  }
+  const targetsOf = (length) => Int32Array.from({ length: PROMPTS * length }, (_, k) => {
+    const prompt = Math.floor(k / length)
+    return DIGITS[k % length](Math.floor(prompt / SIDE), prompt % SIDE) % BASE
+  })
   const filled = (size, draw) => Float64Array.from({ length: size }, draw)
   const newNetwork = (seed, length) => {
     const draw = normals(seed, 0), out = length * BASE
@@ -51,6 +44,20 @@ export const labEngine = () => {
       inner, outer, out, hidden: new Float64Array(PROMPTS * HIDDEN), p: new Float64Array(PROMPTS * out),
       gInner: new Float64Array(inner.length), gOuter: new Float64Array(outer.length),
     }
+  }
+  // Turn logits into log π in place, and put π into `p`.
+  const normalised = (logs, p) => {
+    for (let base = 0; base < logs.length; base += BASE) {
+      let most = -Infinity, sum = 0
+      for (let v = base; v < base + BASE; v++) if (logs[v] > most) most = logs[v]
+      for (let v = base; v < base + BASE; v++) sum += p[v] = Math.exp(logs[v] - most)
+      const log = most + Math.log(sum)
+      for (let v = base; v < base + BASE; v++) {
+        p[v] /= sum
+        logs[v] -= log
+      }
+    }
+    return logs
   }
   // Fill the hidden layer and the probabilities, and return log π, (P, T, V).
   const forward = ({ inner, outer, out, hidden, p }) => {
@@ -62,21 +69,11 @@ export const labEngine = () => {
         hidden[q * HIDDEN + i] = h
         for (let o = 0; o < out; o++) logs[row + o] += h * outer[from + o]
       }
-      for (let base = row; base < row + out; base += BASE) {
-        let most = -Infinity, sum = 0
-        for (let v = base; v < base + BASE; v++) if (logs[v] > most) most = logs[v]
-        for (let v = base; v < base + BASE; v++) sum += p[v] = Math.exp(logs[v] - most)
-        const log = most + Math.log(sum)
-        for (let v = base; v < base + BASE; v++) {
-          p[v] /= sum
-          logs[v] -= log
-        }
-      }
     }
-    return logs
+    return normalised(logs, p)
   }
   // Turn the gradient by the logits, (P, T, V), into those of the weights. `learns` says which prompts have any.
-  const backward = ({ inner, outer, out, hidden, gInner, gOuter }, g, learns) => {
+  const backward = ({ outer, out, hidden, gInner, gOuter }, g, learns) => {
     gInner.fill(0)
     gOuter.fill(0)
     for (let q = 0; q < PROMPTS; q++) {
@@ -94,29 +91,22 @@ export const labEngine = () => {
         gInner[b + i] += d
       }
     }
-    return inner.length
   }
-  const adamw = (rate) => {
-    const moments = new Map()
+  // Return what takes a step along the gradient that `backward` has left: of AdamW without decay, or of SGD.
+  const updater = (net, name, rate) => {
+    const all = [[net.inner, net.gInner], [net.outer, net.gOuter]].map(([x, g]) => [x, g, new Float64Array(x.length), new Float64Array(x.length)])
     let step = 0
-    const update = (x, g) => {
-      if (!moments.has(x)) moments.set(x, [new Float64Array(x.length), new Float64Array(x.length)])
-      const [m, v] = moments.get(x), size = rate / (1 - BETA1 ** step), root = Math.sqrt(1 - BETA2 ** step)
-      for (let i = 0; i < x.length; i++) {
-        m[i] += (1 - BETA1) * (g[i] - m[i])
-        v[i] = BETA2 * v[i] + (1 - BETA2) * g[i] * g[i]
-        x[i] -= size * m[i] / (Math.sqrt(v[i]) / root + EPSILON)
+    return () => {
+      step++
+      const size = rate / (1 - BETA1 ** step), root = Math.sqrt(1 - BETA2 ** step)
+      for (const [x, g, m, v] of all) {
+        for (let i = 0; i < x.length; i++) {
+          m[i] += (1 - BETA1) * (g[i] - m[i])
+          v[i] = BETA2 * v[i] + (1 - BETA2) * g[i] * g[i]
+          x[i] -= name === "sgd" ? rate * g[i] : size * m[i] / (Math.sqrt(v[i]) / root + EPSILON)
+        }
       }
     }
-    return (net) => {
-      step++
-      update(net.inner, net.gInner)
-      update(net.outer, net.gOuter)
-    }
-  }
-  const sgd = (rate) => ({ inner, outer, gInner, gOuter }) => {
-    for (let i = 0; i < inner.length; i++) inner[i] -= rate * gInner[i]
-    for (let i = 0; i < outer.length; i++) outer[i] -= rate * gOuter[i]
   }
   const exactReward = (logs, right, length) => {
     let sum = 0
@@ -132,64 +122,53 @@ export const labEngine = () => {
 
   const starts = new Map()
   const start = (seed, length) => {
-    const key = `${seed},${length}`
-    if (!starts.has(key)) starts.set(key, trainedStart(seed, length))
-    const net = newNetwork(seed, length), { inner, outer } = starts.get(key)
-    net.inner.set(inner)
-    net.outer.set(outer)
+    const key = `${seed},${length}`, net = newNetwork(seed, length)
+    if (!starts.has(key)) starts.set(key, trainedStart(newNetwork(seed, length), length))
+    for (const name of ["inner", "outer"]) net[name].set(starts.get(key)[name])
     return net
   }
-  const trainedStart = (seed, length) => {
-    const net = newNetwork(seed, length), right = targetsOf(length), update = adamw(START_RATE)
+  const trainedStart = (net, length) => {
+    const right = targetsOf(length), update = updater(net, "adamw", START_RATE)
     const g = new Float64Array(PROMPTS * net.out), all = new Uint8Array(PROMPTS).fill(1)
     for (let k = 0; k < START_STEPS && !(exactReward(forward(net), right, length) > START_REWARD); k++) {
       for (let i = 0; i < g.length; i++) g[i] = net.p[i] / (PROMPTS * length)
       for (let i = 0; i < right.length; i++) g[i * BASE + right[i]] -= 1 / (PROMPTS * length)
       backward(net, g, all)
-      update(net)
+      update()
     }
     return net
   }
 
   // --- one training run ---
 
-  // Return what draws from a row of eight probabilities: the first digit whose cumulative sum is above a number.
-  const chooser = (topP) => {
-    const sums = new Float64Array(BASE), order = new Int32Array(BASE), kept = new Float64Array(BASE)
-    const nucleus = (p, base) => {
+  // Return what draws digits: `prepare` takes a row of eight probabilities, `choose` a number, and returns the first digit
+  // whose cumulative sum is above it.
+  const chooser = (topP, length) => {
+    const sums = new Float64Array(length * BASE), order = new Int32Array(BASE), kept = new Float64Array(BASE)
+    const nucleus = (row) => {
       for (let v = 0; v < BASE; v++) order[v] = v
-      order.sort((x, y) => p[base + y] - p[base + x] || x - y)
+      order.sort((x, y) => row[y] - row[x] || x - y)
       kept.fill(0)
       let before = 0
       for (const v of order) {
         if (!(before < topP)) break
-        kept[v] = p[base + v]
-        before += p[base + v]
+        kept[v] = row[v]
+        before += row[v]
       }
+      return kept
     }
-    const prepare = (p, base) => {
-      if (topP < 1) nucleus(p, base)
+    const prepare = (t, row) => {
+      const from = topP < 1 ? nucleus(row) : row
       let sum = 0
-      for (let v = 0; v < BASE; v++) sums[v] = sum += topP < 1 ? kept[v] : p[base + v]
+      for (let v = 0; v < BASE; v++) sums[t * BASE + v] = sum += from[v]
     }
-    const choose = (number) => {
-      const level = number * sums[BASE - 1]
+    const choose = (t, number) => {
+      const base = t * BASE, level = number * sums[base + BASE - 1]
       let v = 0
-      while (v < BASE - 1 && level >= sums[v]) v++
+      while (v < BASE - 1 && level >= sums[base + v]) v++
       return v
     }
     return { prepare, choose }
-  }
-  const noisy = (logs, sd, draw) => {
-    const shaken = logs.map((x) => x + sd * draw())
-    for (let base = 0; base < shaken.length; base += BASE) {
-      let most = -Infinity, sum = 0
-      for (let v = base; v < base + BASE; v++) if (shaken[v] > most) most = shaken[v]
-      for (let v = base; v < base + BASE; v++) sum += Math.exp(shaken[v] - most)
-      const log = most + Math.log(sum)
-      for (let v = base; v < base + BASE; v++) shaken[v] -= log
-    }
-    return shaken
   }
   const clamped = (d) => Math.max(-CLAMP, Math.min(CLAMP, d))
   const k3 = (d, e = Math.exp(clamped(d))) => {  // e^d - 1 - d, by its series near 0, as in rlcorr.ratios
@@ -215,22 +194,19 @@ export const labEngine = () => {
   const newRun = (experiment, threshold, seed) => {
     const { lag, noise, top_p: topP, length, ratio, penalty, penalty_coef: coef } = experiment
     const net = start(seed, length), right = targetsOf(length), { out } = net, count = PROMPTS * ANSWERS * length
-    const update = (experiment.optimizer === "sgd" ? sgd : adamw)(experiment.learning_rate)
+    const update = updater(net, experiment.optimizer, experiment.learning_rate)
     const { isOutside, isRatio, outside } = boundOf(experiment, threshold), [value, slope] = PENALTIES[penalty] ?? []
-    const history = [], chosen = chooser(topP), g = new Float64Array(PROMPTS * out), learns = new Uint8Array(PROMPTS)
+    const history = [], chosen = chooser(topP, length), g = new Float64Array(PROMPTS * out), learns = new Uint8Array(PROMPTS)
     const drawn = new Int32Array(ANSWERS * length), score = new Float64Array(ANSWERS), d = new Float64Array(length)
-    const q = new Float64Array(PROMPTS * out)
-    const isPerAnswer = ratio === "sequence" || ratio === "geometric"
+    const q = new Float64Array(PROMPTS * out), isPerAnswer = ratio === "sequence" || ratio === "geometric"
     let reference = null, steps = 0
     const sample = (uniform, prompt) => {
-      const numbers = drawn.length
-      for (let k = 0; k < numbers; k++) uniformRow[k] = uniform()
       for (let t = 0; t < length; t++) {
-        chosen.prepare(q, (prompt * length + t) * BASE)
-        for (let j = 0; j < ANSWERS; j++) drawn[j * length + t] = chosen.choose(uniformRow[j * length + t])
+        const base = (prompt * length + t) * BASE
+        chosen.prepare(t, q.subarray(base, base + BASE))
       }
+      for (let k = 0; k < drawn.length; k++) drawn[k] = chosen.choose(k % length, uniform())
     }
-    const uniformRow = new Float64Array(drawn.length)
     // Put GRPO's advantages of the answers into `score`: (r - mean) / (sd + 1e-6), with n - 1 in the variance.
     const judge = (prompt) => {
       let mean = 0, square = 0
@@ -243,17 +219,14 @@ export const labEngine = () => {
       const sd = Math.sqrt(square / (ANSWERS - 1)) + 1e-6
       for (let j = 0; j < ANSWERS; j++) score[j] = (score[j] - mean) / sd
     }
-    const ofAnswer = () => {
-      let sum = 0
-      for (let t = 0; t < length; t++) sum += d[t]
-      return ratio === "sequence" ? sum : sum / length
-    }
+    const ofAnswer = () => d.reduce((sum, x) => sum + x) / (ratio === "sequence" ? 1 : length)
     const step = () => {
       const now = forward(net), sums = { w: 0, w2: 0, clipped: 0, ratio: 0, k3: 0, penalty: 0, kl: 0 }
       reference ??= now
       history.push(now)
       if (history.length > lag + 1) history.shift()
-      const old = noise > 0 ? noisy(history[0], noise, normals(seed, 2 + 2 * steps)) : history[0]
+      const shake = normals(seed, 2 + 2 * steps)
+      const old = noise > 0 ? normalised(history[0].map((x) => x + noise * shake()), q) : history[0]
       for (let i = 0; i < q.length; i++) q[i] = Math.exp(old[i])
       const uniform = uniforms(seed, 1 + 2 * steps)
       g.fill(0)
@@ -295,7 +268,7 @@ export const labEngine = () => {
         }
       }
       backward(net, g, learns)
-      update(net)
+      update()
       steps++
       return {
         reward: exactReward(now, right, length), kl: sums.kl / PROMPTS, penalty: sums.penalty / count,

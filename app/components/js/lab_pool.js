@@ -6,11 +6,6 @@ import { labEngine } from "./lab_engine.js"
 const MOST = 4
 const WORK = "onmessage = ({ data }) => postMessage({ number: data.number, curves: train(...data.job) })"
 
-const makeWorkers = (count) => {
-  const text = new Blob([`const { train } = (${labEngine})()\n${WORK}`], { type: "text/javascript" }), url = URL.createObjectURL(text)
-  return Array.from({ length: count }, () => new Worker(url))
-}
-
 // A job is [experiment, threshold, seed]. `done` gets it with its curves, `say` a kind of trouble: "noWorkers", "failed".
 export const makePool = (done, say) => {
   let jobs = [], current = 0, workers = []
@@ -30,19 +25,13 @@ export const makePool = (done, say) => {
   // Without workers the page trains between two redraws.
   const alone = () => {
     const { train } = labEngine()
-    const next = () => {
-      const number = current, job = jobs.shift()
-      if (job) {
-        const curves = train(...job)
-        if (number === current) done(job, curves)
-      }
-      if (!ended) setTimeout(next, job ? 0 : 50)
-    }
-    next()
+    const page = { postMessage: ({ job, number }) => setTimeout(() => take(page, { number, curves: train(...job) })), terminate: () => {} }
+    workers = [page]
+    give(page)
   }
-  let ended = false
   try {
-    workers = makeWorkers(Math.min(MOST, navigator.hardwareConcurrency || 2))
+    const text = new Blob([`const { train } = (${labEngine})()\n${WORK}`], { type: "text/javascript" }), url = URL.createObjectURL(text)
+    workers = Array.from({ length: Math.min(MOST, navigator.hardwareConcurrency || 2) }, () => new Worker(url))
     for (const worker of workers) {
       worker.onmessage = ({ data }) => take(worker, data)
       worker.onerror = () => {
@@ -67,7 +56,7 @@ export const makePool = (done, say) => {
       for (const worker of workers) give(worker)
     },
     end: () => {
-      ended = true
+      jobs = []
       for (const worker of workers) worker.terminate()
     },
   }

@@ -262,6 +262,7 @@ const labSettings = ({ settings, sliders, choices }, asked) => {
   const isFine = (key) => {
     const slider = sliders.find((one) => one.key === key), choice = choices.find((one) => one.key === key), value = Number(asked[key])
     if (choice) return asked[key] in choice.options
+    if (slider?.values.every(Number.isInteger) && !Number.isInteger(value)) return false
     if (slider) return value >= slider.values[0] && value <= slider.values.at(-1)
     return Number.isInteger(value) && value >= 0  // the seed
   }
