@@ -207,8 +207,11 @@ const newLab = (root, data) => {
     make("div", "rl-lab-parts", shownOf("ess"), shownOf("clipped"), shownOf("k3"), shownOf("kl")), shownOf("gains")))
   lab.pool = makePool((job, curves) => {
     lab.trained.set(keyOf(job), curves)
-    const isHere = job[0].lag === lab.settings.lag && job[0].learning_rate === lab.settings.learning_rate
-    redrawSoon(lab, ...(isHere ? [job[1] === null || job[1] === lab.settings.threshold ? "hero" : "sweep", "sweep"] : ["map"]))
+    const [experiment, threshold] = job, { lag, learning_rate, threshold: chosen } = lab.settings
+    const isHere = experiment.lag === lag && experiment.learning_rate === learning_rate
+    const isWhole = (count) => runsOf(lab, experiment, threshold, count).length === count
+    if (isHere && (threshold === null || threshold === chosen)) redrawSoon(lab, "hero")
+    if (isHere ? isWhole(SEEDS) : isWhole(MAP_SEEDS)) redrawSoon(lab, isHere ? "sweep" : "map")
   }, (kind) => put(lab.trouble, data.words[kind]))
   return lab
 }
