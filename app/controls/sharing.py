@@ -42,14 +42,15 @@ UNCOVERED = ".stApp .stMainBlockContainer { padding-top: 1rem }"
 LARGE = """
 html { font-size: 21px }
 .stCaption, [data-testid="stCaptionContainer"], .rl-caption, .st-key-what_is_this { display: none }
-.st-key-sizes, .rl-numbers, .st-key-run_state, .st-key-copy_link { display: none }
+.st-key-sizes, .rl-numbers, .rl-said, .st-key-run_state, .st-key-copy_link { display: none }
 @media (min-width: 641px) {
-  .stApp .stMainBlockContainer { padding-top: 3.75rem }
+  .stApp .stMainBlockContainer { padding-top: 2.75rem; --rl-top: 2.25rem }
+  .stMarkdown h1, .rl-lab-title { font-size: 1.5rem }
   .stMainBlockContainer > [data-testid="stVerticalBlock"] { gap: 0.2rem }
   [data-testid="stColumn"]:has(> * > * > .st-key-side) { display: none }
   .st-key-heading .stMarkdown { position: absolute; clip-path: inset(50%) }
-  .st-key-heading { position: fixed; top: 0.2rem; right: 3.5rem; z-index: 999992; width: auto }
-  .st-key-navigation { right: 13rem; justify-content: start }
+  .st-key-heading { position: fixed; top: 0; right: 3.5rem; z-index: 999992; width: auto }
+  .st-key-navigation { right: 13rem; height: 2.25rem; justify-content: start }
 }
 """
 

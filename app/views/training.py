@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import state
 import streamlit as st
@@ -86,18 +87,23 @@ def _runs(selection: Selection) -> None:
 
 
 def _curves(selection: Selection) -> None:
-    """Show every metric over the steps, for the selected run and the compared ones. A click opens a step."""
-    paths = recorded.all_runs()
+    """Show every metric over the steps, and below them what to compare with. A click opens a step."""
+    paths, shown = recorded.all_runs(), st.container()
     options = [slug for slug in paths if slug != selection.slug]
     labels = run_labels(options)
     others = pick_several(
         "with", say.COMPARE, options, written=labels.__getitem__, help=say.COMPARE_HELP,
         max_selections=MOST_RUNS - 1,
     )  # fmt: skip
-    rows = {slug: recorded.metric_rows(paths[slug]) for slug in (selection.slug, *others)}
+    with shown:
+        _panels(selection, {slug: recorded.metric_rows(paths[slug]) for slug in (selection.slug, *others)})
+
+
+def _panels(selection: Selection, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Show a picture per metric, of the selected run and the others."""
     if max(map(len, rows.values())) < 2:  # a point is no curve
         return
-    if others:
+    if len(rows) > 1:
         labels = run_labels(rows)
         st.html(swatches({labels[slug]: colour for slug, colour in run_colours(list(rows)).items()}))
         st.caption(say.DOTTED)

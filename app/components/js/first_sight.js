@@ -9,7 +9,7 @@ const isMounted = (part) => {
 let filled = null
 const look = (now) => {
   const main = document.querySelector(".stMainBlockContainer > *")
-  if (document.querySelector(".rl-end") || main?.scrollHeight > innerHeight) filled ??= now
+  if (document.querySelector(".rl-end, [data-testid=stException]") || main?.scrollHeight > innerHeight) filled ??= now
   const isLate = document.querySelector("[data-testid=stSkeleton]") !== null
   const isThere = filled !== null && !isLate && [...document.querySelectorAll(".stBidiComponent")].every(isMounted)
   if (isThere || (filled !== null && now - filled > PATIENT)) document.documentElement.classList.add("rl-seen")

@@ -20,14 +20,14 @@ const makeNote = () => {
 
 const newPart = (root) => {
   const part = {
-    sliders: make("div", "rl-sliders"), resets: make("div", "rl-resets"), numbers: make("div", "rl-numbers"), rows: make("div", "rl-rows"),
-    controls: make("div", "rl-controls"),
+    sliders: make("div", "rl-sliders"), resets: make("div", "rl-resets"), numbers: make("div", "rl-numbers"),
+    controls: make("div", "rl-controls"), first: make("div", "rl-rows"), rows: make("div", "rl-rows"),
     refused: make("p", "rl-refused"), notes: make("div", "rl-notes"), answer: make("p", "rl-answer"), said: make("p", "rl-said"),
     sliderOf: new Map(), resetOf: new Map(), numberOf: new Map(), pictureOf: new Map(), noteOf: new Map(),
   }
   part.controls.append(part.sliders, part.resets)
-  const top = make("div", "rl-top", part.controls, part.answer, part.numbers)  // stays in sight while one scrolls
-  root.append(make("div", "rl-live", top, part.said, part.rows, part.refused, part.notes))
+  const held = make("div", "rl-held", part.controls, part.numbers)  // stays in sight while one scrolls
+  root.append(make("div", "rl-live", part.answer, part.first, held, part.said, part.rows, part.refused, part.notes))
   return part
 }
 
@@ -75,11 +75,15 @@ const linesOf = (part, key) => [...part.sliderOf.values()]
 // --- all parts ---
 
 const showPictures = (part, rows) => {
-  const place = () => arrange(part.rows, rows.map((row, i) => {
-    const line = part.rows.children[i] ?? make("div", "rl-row")
-    arrange(line, row.map(({ key }) => part.pictureOf.get(key)))
-    return line
-  }))
+  const place = () => {
+    for (const [parent, of] of [[part.first, rows.slice(0, 1)], [part.rows, rows.slice(1)]]) {
+      arrange(parent, of.map((row, i) => {
+        const line = parent.children[i] ?? make("div", "rl-row")
+        arrange(line, row.map(({ key }) => part.pictureOf.get(key)))
+        return line
+      }))
+    }
+  }
   showHeaded(part.pictureOf, rows.flat(), place, (shown, picture) => {
     shown.above ??= shown.insertBefore(make("p", "rl-above"), shown.heading)
     putHtml(shown.above, picture.above)
