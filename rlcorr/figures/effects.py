@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlcorr.figures.canvas import ACCENT, CUT, KEPT, REJECTED, Figure, Part, fade, figure, literal, vertical_line
+from rlcorr.figures.canvas import CUT, KEPT, RED, REJECTED, Figure, Part, fade, figure, literal, vertical_line
 
 ROW = 56
 """Pixels of a row: two lines of text, and the bar below them."""
 BAR = 0.27
 """Height of a bar, as a share of its row."""
-MISSED = "#d1453b"
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,11 @@ def _part(name: str, keys: list[str], shares: list[float], colour: str) -> Part:
 def _frame(index: int) -> Part:
     """Return the frame around the row of this index, counted from below."""
     box = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": index - 0.5, "y1": index + 0.48}
-    return box | {"line": {"color": ACCENT, "width": 2}, "fillcolor": fade(ACCENT, 0.08), "layer": "below"}
+    return box | {"line": {"color": KEPT, "width": 2}, "fillcolor": fade(KEPT, 0.08), "layer": "below"}
 
 
 def _words(bar: Bar, is_chosen: bool) -> Part:
     name = f"<b>{literal(bar.name)}</b>" if is_chosen else literal(bar.name)
-    words = f"<span style='color:{MISSED}'>{literal(bar.words)}</span>" if bar.is_missed else literal(bar.words)
+    words = f"<span style='color:{RED}'>{literal(bar.words)}</span>" if bar.is_missed else literal(bar.words)
     place = {"x": 0.005, "xref": "paper", "xanchor": "left", "y": bar.key, "yref": "y", "yanchor": "middle"}
     return place | {"yshift": 0.16 * ROW, "align": "left", "text": f"{name}<br>{words}", "font": {"size": 12}}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlcorr.analysis.published import FORMATS, SYMBOLS, Gap, Measure, Range, Sized, described, measured
 from rlcorr.figures.axes import power_axis
-from rlcorr.figures.canvas import ACCENT, REJECTED, Figure, Part, fade, figure, vertical_line
+from rlcorr.figures.canvas import KEPT, REJECTED, Figure, Part, fade, figure, vertical_line
 
 LANES = ("16 bits or more", "fewer bits", "other causes")
 """From the top: rounding to these formats, and old weights, hidden updates, bugs and what was not separated."""
@@ -32,7 +32,7 @@ def gap_strip(size: float, measure: Measure = "k3") -> Figure:
         "range": [-0.7, 2.8],
         "automargin": True,
     }
-    yours = vertical_line(x=size, colour=ACCENT, dash="solid", width=3, label="<b>yours</b>", side="left")
+    yours = vertical_line(x=size, colour=KEPT, dash="solid", width=3, label="<b>yours</b>", side="left")
     yours["label"] |= {"textposition": "start", "yanchor": "bottom"}  # the names of neighbours are at the upper end
     beyond = _note(LANES[0], BEYOND, x=0, xref="paper", xanchor="left", yanchor="top")
     names = [] if size == 0 else _neighbours(gaps, size)

@@ -10,6 +10,7 @@ from rlcorr.figures.canvas import (
     BLANK,
     KEPT,
     LETTER,
+    RED,
     REJECTED,
     WARM,
     Figure,
@@ -31,8 +32,6 @@ from rlcorr.gradients.sweep import GradientSweep, ToySweep
 UNIT = "in units of the on-policy gradient"
 PROGRESS = "progress η"
 USUAL = BATCH_SIZES[0]
-RED = "#c23b3b"
-"""A correction whose step is good and whose training was not."""
 
 Band = tuple[float, float, float]
 """Values at one x position: the line, and the lower and upper edge of its band."""

@@ -27,8 +27,7 @@ from streamlit.testing.v1 import AppTest
 
 from rlcorr import PRESETS, TokenBatch, preset
 from rlcorr.bounds import BoundId
-from rlcorr.figures.canvas import WARM
-from rlcorr.figures.gradients import RED
+from rlcorr.figures.canvas import RED, WARM
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare, report, units_needed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcorr.figures import gradients
+from rlcorr.figures import canvas, gradients
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import Choice, GradientReport, Ranking
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
@@ -100,9 +100,9 @@ def test_training_stands_beside_the_bars_and_what_it_contradicts_is_red() -> Non
     figure: Any = gradients.ranking_bars(PROGRESS, TITLES, trained=trained, against=["second"])
     notes = {note.text: note for note in figure.layout.annotations}
     assert [*notes] == ["0.02 to 0.06", "0.11", "in training"]
-    assert (notes["0.02 to 0.06"].y, notes["0.02 to 0.06"].font.color) == ("second", gradients.RED)
+    assert (notes["0.02 to 0.06"].y, notes["0.02 to 0.06"].font.color) == ("second", canvas.RED)
     assert (notes["0.11"].y, notes["0.11"].font.color) == ("first", None)
-    assert figure.data[0].marker.color[0] == gradients.RED != figure.data[0].marker.color[1]
+    assert figure.data[0].marker.color[0] == canvas.RED != figure.data[0].marker.color[1]
 
 
 def test_exact_curves() -> None:
