@@ -5,8 +5,12 @@
 # formula. The larger the batch, the looser the best cap; in a small batch no weights at all may be better. The answers
 # of one batch show little of what a cap saves, and hardly anything of what it costs.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. All letters are in
+# *90 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. All letters are in
 # [Notation](NOTATION.md).
+#
+# This is lesson 03 of the five lessons, *What a cap costs and saves*, if you leave parts of it out. Skip
+# *Warm-up*, *Dividing the weights by their mean*, *Does a cap help a language model?*, *Exercise 1*, *Exercise 2*,
+# *Exercise 3* and *Check yourself*. Next: [lesson 11](11_choosing_thresholds.ipynb).
 #
 # At the end you can
 #

@@ -5,7 +5,7 @@
 # ratio of a single token has little noise and is biased. The geometric mean of the ratios has little noise because it
 # corrects almost nothing.
 #
-# *65 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 02 and 05. All letters are in
+# *90 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 02 and 05. All letters are in
 # [Notation](NOTATION.md).
 #
 # At the end you can

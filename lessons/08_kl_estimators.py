@@ -5,8 +5,13 @@
 # differ: on average, k1 has the gradient 0, k2 has the gradient of the KL that one wants to make small, and k3 has the
 # gradient of the KL in the other direction.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 01 and 02: the score and weights. So
-# you can read it third. All letters are in [Notation](NOTATION.md).
+# *85 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 01 and 02: the score and weights. All
+# letters are in [Notation](NOTATION.md).
+#
+# This is lesson 02 of the five lessons, *A value is not a gradient (k1, k2, k3, k3+)*, if you leave parts
+# of it out. Read first *Three actions, by hand* and *The equation* in [lesson 01](01_policy_gradient.ipynb). Skip
+# *Warm-up*, *On recorded runs*, *Values on sampled tokens*, *In the reward, or in the loss?*, *Tokens that an older
+# policy has sampled*, *Exercise 1*, *Exercise 3* and *Check yourself*. Next: [lesson 05](05_truncation.ipynb).
 #
 # At the end you can
 #

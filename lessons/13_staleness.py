@@ -5,7 +5,7 @@
 # rounding errors. What this costs depends on the correction. It does not depend on whether the engine runs in a thread
 # of its own.
 #
-# *105 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
+# *145 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
 # weights make the gap larger and leave no other mark; from lesson 04, the three policies and PPO's clip. Letters:
 # [Notation](NOTATION.md).
 #
