@@ -42,7 +42,7 @@ from collections import Counter
 
 import sympy
 import torch
-from curves import bars, curves
+from curves import curves
 from exercises.lesson_03 import SAME_TOKENS, SURPRISE, TEMPERATURE_BETWEEN
 from recorded import load
 from sentences import above, below, bracketed, say
@@ -52,6 +52,7 @@ from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import RESOLVED, tokens_of
 from rlcorr.analysis.log_prob_pairs import logits as logits_of
 from rlcorr.analysis.triage import PER_TOKEN, triage
+from rlcorr.figures.canvas import ACROSS, bars_with_errors, figure
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.mismatch import token_labels
@@ -223,8 +224,7 @@ show("… and the standard error is", 0.0, digits=3)
 #
 # In `stale_head`, a run of a tiny model, every sync left the engine's output head as it was, and reported success. Each
 # bar is the mean gap in log-odds over all positions at which the engine wrote this character; ⏎ is the token that ends
-# an answer. **Look for** bars that are long compared with their error bars (95 % intervals). The colours only
-# separate neighbours.
+# an answer. **Look for** bars that are long compared with their error bars (95 % intervals).
 
 
 # %% tags=["hide-input"]
@@ -254,9 +254,8 @@ def drawn_again(batch, generator):
 
 
 stale = constants("stale_head")
-halves = {label: (x.high - x.low) / 2 for label, x in stale.items()}
-drawn = bars({label: x.value for label, x in stale.items()}, errors=halves, y_name="mean gap in log-odds")
-picture(drawn.update_layout({"xaxis.title.text": "character that the engine wrote"}))
+axes = {"type": "category", "title_text": "character that the engine wrote"}, {"title_text": "mean gap in log-odds"}
+picture(figure([bars_with_errors("mean gap", stale, ACROSS[0])], height=300, x=axes[0], y=axes[1]))
 
 batch = load("stale_head")
 shares = torch.tensor([share_per_token(batch), *(share_per_token(drawn_again(batch, generator)) for _ in range(200))])

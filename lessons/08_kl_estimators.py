@@ -150,10 +150,11 @@ for name in ("k1", "k2", "k3"):
 # | k3 | $1-e^{-\delta}$ | $\mathrm{KL}(\mathrm{ref}\|\pi)$ |
 #
 # Why the second row? The gradient of $\mathrm{KL}(\pi\|\mathrm{ref})=\mathbb{E}_\pi[\delta]$ has the two parts of the
-# equation above, with $k=\delta$. The first is $\mathbb{E}_\pi[s]=0$, so only $\mathbb{E}_\pi[\delta\,s]$ is left. Why
-# the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second half of $k'$ is left: $-\mathbb{E}_\pi[e^{-\delta} s] =
-# -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. The mean of $-\log\pi$ over tokens of the reference differs from
-# $\mathrm{KL}(\mathrm{ref}\|\pi)$ only by a constant, so this is its gradient. In the logits it is $\pi-\mathrm{ref}$.
+# equation above, with $k=\delta$. The first is $\mathbb{E}_\pi[s]=\sum_a\nabla\pi(a)=\nabla 1=0$, so only
+# $\mathbb{E}_\pi[\delta\,s]$ is left. Why the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second half of $k'$
+# is left: $-\mathbb{E}_\pi[e^{-\delta} s] = -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. The mean of $-\log\pi$ over
+# tokens of the reference differs from $\mathrm{KL}(\mathrm{ref}\|\pi)$ only by a constant, so this is its gradient. In
+# the logits it is $\pi-\mathrm{ref}$.
 #
 # The next cell computes these gradients in the logits. A training step moves against the gradient of a loss, so a
 # positive number makes an action less probable.

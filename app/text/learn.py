@@ -11,11 +11,10 @@ LESSONS_ARE = (
 PATH = "## Five lessons, four hours"
 PATH_IS = (
     "They lead to a decision about your own run, and need none of the others. They end with the decision card, one "
-    "page to print and to fill in. Each is one of the lessons below without some sections."
+    "page to print and to fill in."
 )
-PATH_HEADER = ["Lesson", "What you can decide after it", "Minutes", "In"]
-IN = "{number}, without: {skip}"
-FIRST = "first lesson {number}: {parts}"
+PATH_HEADER = ["Of the five", "What you can decide after it", "Minutes", "Read, and leave out what its first lines say"]
+READ, AFTER = "lesson {number}", ", after parts of lesson {number}"
 OPEN_CARD = "Open the decision card"
 ALL_LESSONS = "## All lessons"
 FRAME = "The lessons as pages, with their own list and search"

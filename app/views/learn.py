@@ -37,10 +37,9 @@ def _lessons() -> None:
     links(Link(learn_text.OPEN_CARD, {"learn": learn_text.CARD}), key="open_card")
     rows = []
     for title, entry in five_lessons().items():
-        where = learn_text.IN.format(number=number(entry["lesson"]), skip=", ".join(entry["skip"]))
-        first = [learn_text.FIRST.format(number=number(slug), parts=", ".join(parts))
-                 for slug, parts in entry["first"].items()]  # fmt: skip
-        rows.append([title, entry["decides"], str(entry["minutes"]), "; ".join([where, *first])])
+        before = [learn_text.AFTER.format(number=number(slug)) for slug in entry["first"]]
+        read = learn_text.READ.format(number=number(entry["lesson"])) + "".join(before)
+        rows.append([title, entry["decides"], str(entry["minutes"]), read])
     st.html(table(learn_text.PATH_HEADER, rows))
     st.markdown(learn_text.ALL_LESSONS)
     for lesson in lessons():
