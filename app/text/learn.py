@@ -15,7 +15,6 @@ PATH_IS = (
 )
 PATH_HEADER = ["Of the five", "What you can decide after it", "Minutes", "Read, and leave out what its first lines say"]
 READ, AFTER = "lesson {number}", ", after parts of lesson {number}"
-OPEN_CARD = "Open the decision card"
 ALL_LESSONS = "## All lessons"
 FRAME = "The lessons as pages, with their own list and search"
 FACTS = "{minutes} minutes · {level} · {needs} · {hardware}"

@@ -34,7 +34,6 @@ def _lessons() -> None:
             st.iframe(lesson_pages.address(state.get("lesson") or None), height=800, alt=learn_text.FRAME)
         return
     st.markdown(f"{learn_text.LESSONS_ARE}\n\n{learn_text.PATH}\n{learn_text.PATH_IS}")
-    links(Link(learn_text.OPEN_CARD, {"learn": learn_text.CARD}), key="open_card")
     rows = []
     for title, entry in five_lessons().items():
         before = [learn_text.AFTER.format(number=number(slug)) for slug in entry["first"]]

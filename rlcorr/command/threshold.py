@@ -22,10 +22,7 @@ from rlcorr.systems.export import SYSTEMS, export
 from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
-CARD = (
-    "A band is not for every cause. Cause, setting and evidence are on the decision card: lessons/DECISION_CARD.md, or "
-    "Learn in the playground."
-)
+CARD = "Cause, setting and evidence: see the decision card, lessons/DECISION_CARD.md or Learn in the playground."
 MISSED = "No configuration is printed, because the promise is not kept. Try another --keep, or a rule on single tokens."
 
 
