@@ -4,7 +4,7 @@
 # **Claim.** Answers are sampled with one policy, and the gradient is computed for another. The ratio of their two
 # probabilities, token by token, is the subject of this project.
 #
-# *60 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
+# *70 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
 # only in the exercises. All letters are listed in [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
@@ -13,6 +13,10 @@
 #
 # The first picture is the loop of training. The second one has three policies in the order of time, with other names
 # below. This lesson is about $q$ and $p$; lesson 04 explains π.
+#
+# This is lesson 00 of the five lessons, *Start*, if you leave parts of it out. Skip *The equation by
+# hand*, *Right on average, noisy in each sample*, *Exercise 2* and *Check yourself*. Next: [lesson
+# 02](02_importance_sampling.ipynb).
 #
 # At the end you can
 #

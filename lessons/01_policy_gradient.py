@@ -4,7 +4,7 @@
 # **Claim.** The derivative of an average reward is itself an average, that of advantage times ∇ log π. So it can be
 # estimated from sampled answers, and subtracting a baseline changes its noise but not its average.
 #
-# *70 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and you need to know what a derivative
+# *100 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and you need to know what a derivative
 # is. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can

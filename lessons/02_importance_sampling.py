@@ -5,8 +5,11 @@
 # sample size shrinks with the length of the answers, exponentially if tokens are independent and have the same
 # mismatch, and a sample may not show it.
 #
-# *55 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and score and baseline from lesson 01.
+# *70 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and score and baseline from lesson 01.
 # All letters are listed in [Notation](NOTATION.md).
+#
+# This is lesson 01 of the five lessons, *Importance weights in an hour*, if you leave parts of it out.
+# Skip *Warm-up*, *Exercise 2*, *mini.py* and *Exercise 3*. Next: [lesson 08](08_kl_estimators.ipynb).
 #
 # At the end you can
 #

@@ -7,7 +7,7 @@
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #
-# *65 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
+# *85 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
 # lesson 02. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can
@@ -42,7 +42,7 @@ from collections import Counter
 
 import sympy
 import torch
-from curves import bars, curves
+from curves import curves
 from exercises.lesson_03 import SAME_TOKENS, SURPRISE, TEMPERATURE_BETWEEN
 from recorded import load
 from sentences import above, below, bracketed, say
@@ -52,6 +52,7 @@ from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import RESOLVED, tokens_of
 from rlcorr.analysis.log_prob_pairs import logits as logits_of
 from rlcorr.analysis.triage import PER_TOKEN, triage
+from rlcorr.figures.canvas import ACROSS, bars_with_errors, figure
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.mismatch import token_labels
@@ -223,8 +224,7 @@ show("… and the standard error is", 0.0, digits=3)
 #
 # In `stale_head`, a run of a tiny model, every sync left the engine's output head as it was, and reported success. Each
 # bar is the mean gap in log-odds over all positions at which the engine wrote this character; ⏎ is the token that ends
-# an answer. **Look for** bars that are long compared with their error bars (95 % intervals). The colours only
-# separate neighbours.
+# an answer. **Look for** bars that are long compared with their error bars (95 % intervals).
 
 
 # %% tags=["hide-input"]
@@ -254,9 +254,8 @@ def drawn_again(batch, generator):
 
 
 stale = constants("stale_head")
-halves = {label: (x.high - x.low) / 2 for label, x in stale.items()}
-drawn = bars({label: x.value for label, x in stale.items()}, errors=halves, y_name="mean gap in log-odds")
-picture(drawn.update_layout({"xaxis.title.text": "character that the engine wrote"}))
+axes = {"type": "category", "title_text": "character that the engine wrote"}, {"title_text": "mean gap in log-odds"}
+picture(figure([bars_with_errors("mean gap", stale, ACROSS[0])], height=300, x=axes[0], y=axes[1]))
 
 batch = load("stale_head")
 shares = torch.tensor([share_per_token(batch), *(share_per_token(drawn_again(batch, generator)) for _ in range(200))])
@@ -323,19 +322,9 @@ similar.)
 # `smol_bf16` trains SmolLM2 with the trainer's weights in float32 and an engine in bfloat16. After each update, the
 # engine gets a copy of the weights that is rounded to bfloat16. An update that is smaller than half a step of bfloat16
 # disappears in this copy, but the trainer keeps it. In `smol_bf16_both` the trainer rounds its weights in the same way
-# before it computes.
-
-# %% tags=["hide-input"]
-by_step = {name: runs.read_metrics(runs.find_run(name)) for name in ("smol_bf16", "smol_bf16_both")}
-lines = {name: [of_step["rollout_corr/k3_kl"] for of_step in metrics] for name, metrics in by_step.items()}
-picture(curves(list(range(1, 21)), lines, x_name="training step", y_name="mean k3 of the step", log="y"))
-say(f"""
-**Look for** the growing distance. In `smol_bf16`, $k_3$ grows from {lines["smol_bf16"][0]:.4f} to
-{max(lines["smol_bf16"]):.2f}, although every sync succeeds. In `smol_bf16_both` it stays below
-{max(lines["smol_bf16_both"]) + 0.0001:.4f}. (One training run each.)
-""")
-
-# %% [markdown]
+# before it computes. Every sync succeeds in both, and yet $k_3$ grows in the first run and stays small in the second.
+# [Lesson 12](12_dashboards.ipynb) tells how it was noticed on the dashboard, and has the picture.
+#
 # ## The chart
 #
 # These are ten runs. For the last recorded step of each, the chart has the size $k_3$, the mean ratio with its

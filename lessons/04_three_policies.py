@@ -6,7 +6,7 @@
 #
 # ![three policies in time](diagrams/policies.svg)
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need the policy gradient of lesson 01 and the
+# *85 minutes · intermediate · any laptop; no GPU, no network.* You need the policy gradient of lesson 01 and the
 # weights of lesson 02. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can

@@ -5,8 +5,12 @@
 # formula. The larger the batch, the looser the best cap; in a small batch no weights at all may be better. The answers
 # of one batch show little of what a cap saves, and hardly anything of what it costs.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. All letters are in
+# *90 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 to 02. All letters are in
 # [Notation](NOTATION.md).
+#
+# This is lesson 03 of the five lessons, *What a cap costs and saves*, if you leave parts of it out. Skip *Warm-up*,
+# *Dividing the weights by their mean*, *Exercise 1*, *Exercise 2*, *Exercise 3* and *Check yourself*. Next: [lesson
+# 11](11_choosing_thresholds.ipynb).
 #
 # At the end you can
 #
@@ -24,17 +28,14 @@ from dataclasses import astuple, replace
 import sympy
 import torch
 from curves import curves
-from dots import dots
 from exercises.lesson_05 import SQUARED_ERROR, TRUNCATION_BIAS, WEIGHTS
 from recorded import load
 from sentences import above, below, bracketed, say, untold
 from show import moving_picture, picture, show
-from study_ends import contrasts, planned_ends, rows_of
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import ACROSS, bars_with_errors, fade, figure, vertical_line
-from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import compare_gradients
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
@@ -43,7 +44,6 @@ from rlcorr.losses.per_token import reinforce
 from rlcorr.ratios import log_ratio, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import read_gradients, read_sketch, updated_batch
-from rlcorr.records.study import over_seeds
 from rlcorr.teaching.check import check
 
 torch.set_num_threads(1)
@@ -465,36 +465,10 @@ for name in ("stale_head", "stale_4", "async"):
 # %% [markdown]
 # ## Does a cap help a language model?
 #
-# `smol_last_weights` is a study with a real model, `SmolLM2-135M`, which learns sums in words. Its plan was committed
-# before any of its runs was made (`runs/study/smol_3.md`). The answers come from weights that are six
-# updates old. Each arm was trained ten times, with the same ten seeds in every arm. `fresh` has no old weights and no
-# correction; it is the control. `none` has old weights and no correction. `token_cap` has old weights, and a cap of two
-# on the ratio of each token. The result is the **greedy accuracy** after the last step: the share of new sums that the
-# model gets right if it always writes the most probable token. **Look for** the large dots, the means; each small dot
-# is one training run.
-
-# %% tags=["hide-input"]
-rows, accuracy = rows_of("smol_last_weights"), planned_ends("smol_last_weights")
-pairs = {arms: pair.difference for arms, pair in contrasts("smol_last_weights").items()}
-arms = ("fresh", "none", "token_cap")
-ranges = {arm: Interval(*astuple(over_seeds(list(accuracy[arm].values())))) for arm in arms}
-picture(dots("mean over ten seeds", ranges, x_name="greedy accuracy after the last step", x_range=(0, 0.8),
-             single={arm: sorted(accuracy[arm].values()) for arm in arms}))  # fmt: skip
-mean = {arm: value.value for arm, value in ranges.items()}
-first_step = {arm: [row["reward"] for row in rows if row["preset"] == arm and row["step"] == 1] for arm in arms}
-at_start = sum(first_step["none"]) / len(first_step["none"])
-assert all(sum(rewards) / len(rewards) == at_start for rewards in first_step.values())
-say(f"""
-The mean accuracy is {mean["fresh"]:.2f} with fresh weights. With old weights and no correction it is
-{mean["none"]:.2f}; the difference is {below(pairs["none", "fresh"])}, which is significant. The cap recovers part of
-it: with the cap the mean is {mean["token_cap"]:.2f}, and the difference to `none` is
-{above(pairs["token_cap", "none"])}.
-The difference to `fresh` is still significant, {below(pairs["token_cap", "fresh"])}. **A cap makes old answers less
-harmful. It does not make them new.** (The accuracy before the first step was not measured. At temperature 1, where
-tokens are sampled, {100 * at_start:.0f} % of the answers of the first step were right, in every arm.)
-""")
-
-# %% [markdown]
+# That is a question for a training run, not for a batch. [Lesson 11](11_choosing_thresholds.ipynb) answers it with a
+# planned study of a real model on weights that are six updates old: a cap of two on the ratio of each token recovers a
+# part of the lost accuracy, and not all of it. **A cap makes old answers less harmful. It does not make them new.**
+#
 # ## Exercise 1: truncated weights
 #
 # *4 minutes.* Return the weights of a padded batch, `(B, T)`. The weight of a token is its ratio, trainer over engine.

@@ -5,8 +5,13 @@
 # differ: on average, k1 has the gradient 0, k2 has the gradient of the KL that one wants to make small, and k3 has the
 # gradient of the KL in the other direction.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 01 and 02: the score and weights. So
-# you can read it third. All letters are in [Notation](NOTATION.md).
+# *85 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 01 and 02: the score and weights. All
+# letters are in [Notation](NOTATION.md).
+#
+# This is lesson 02 of the five lessons, *A value is not a gradient (k1, k2, k3, k3+)*, if you leave parts
+# of it out. Read first *Three actions, by hand* and *The equation* in [lesson 01](01_policy_gradient.ipynb). Skip
+# *Warm-up*, *On recorded runs*, *Values on sampled tokens*, *In the reward, or in the loss?*, *Tokens that an older
+# policy has sampled*, *Exercise 1*, *Exercise 3* and *Check yourself*. Next: [lesson 05](05_truncation.ipynb).
 #
 # At the end you can
 #
@@ -145,10 +150,11 @@ for name in ("k1", "k2", "k3"):
 # | k3 | $1-e^{-\delta}$ | $\mathrm{KL}(\mathrm{ref}\|\pi)$ |
 #
 # Why the second row? The gradient of $\mathrm{KL}(\pi\|\mathrm{ref})=\mathbb{E}_\pi[\delta]$ has the two parts of the
-# equation above, with $k=\delta$. The first is $\mathbb{E}_\pi[s]=0$, so only $\mathbb{E}_\pi[\delta\,s]$ is left. Why
-# the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second half of $k'$ is left: $-\mathbb{E}_\pi[e^{-\delta} s] =
-# -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. The mean of $-\log\pi$ over tokens of the reference differs from
-# $\mathrm{KL}(\mathrm{ref}\|\pi)$ only by a constant, so this is its gradient. In the logits it is $\pi-\mathrm{ref}$.
+# equation above, with $k=\delta$. The first is $\mathbb{E}_\pi[s]=\sum_a\nabla\pi(a)=\nabla 1=0$, so only
+# $\mathbb{E}_\pi[\delta\,s]$ is left. Why the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second half of $k'$
+# is left: $-\mathbb{E}_\pi[e^{-\delta} s] = -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. The mean of $-\log\pi$ over
+# tokens of the reference differs from $\mathrm{KL}(\mathrm{ref}\|\pi)$ only by a constant, so this is its gradient. In
+# the logits it is $\pi-\mathrm{ref}$.
 #
 # The next cell computes these gradients in the logits. A training step moves against the gradient of a loss, so a
 # positive number makes an action less probable.

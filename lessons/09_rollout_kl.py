@@ -6,7 +6,7 @@
 # Score centering removes a drift from the gradient; with old weights on a real model the rewards ended lower with it,
 # and the accuracy of the last weights shows no difference.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 04) and k1, k2 and k3
+# *80 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 04) and k1, k2 and k3
 # (lesson 08). Letters: [Notation](NOTATION.md).
 #
 # ![three policies in time](diagrams/policies.svg)

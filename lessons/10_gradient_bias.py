@@ -5,7 +5,7 @@
 # can be computed over all likely answers. The error of a gradient is small for a short step, whether or not the step is
 # good. Compare the progress of steps of the best length instead.
 #
-# *55 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07)
+# *75 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07)
 # and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
 # [Notation](NOTATION.md).
 #

@@ -5,13 +5,18 @@
 # for a cap on weights, from the size of the batch. With old weights on a real model a cap on the token weights
 # recovered a part of the lost accuracy in a planned study; two smaller studies leave it open.
 #
-# *65 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection
+# *105 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection
 # (lesson 07), and bias, noise and progress of a gradient (lesson 10). Letters: [Notation](NOTATION.md).
+#
+# This is lesson 04 of the five lessons, *Choosing a threshold for my run*, if you leave parts of it out.
+# Read first *From the symptom to the cause* in [lesson 12](12_dashboards.ipynb). Skip *Warm-up*, *The cap that makes
+# the most progress*, *Does η predict which run goes well?*, *Chosen on one half, judged on the other*, *Predict, then
+# reveal*, *Exercise 1*, *Exercise 2*, *Exercise 3* and *Check yourself*.
 #
 # At the end you can
 #
 # - say when a cap helped a real model, and by which number one sees it;
-# - turn a budget into a threshold;
+# - turn a budget into a threshold, and fill in a decision card for your own run;
 # - find the cap that makes the most progress for your batch size, and say how well it is known;
 # - test a threshold on data by which it was not chosen, and write it for verl.
 #
@@ -156,18 +161,24 @@ picture(
 against = {arms: pair.difference for arms, pair in contrasts(LAST).items()}
 of_reward = {pair: comparisons(last_rows, [pair])[0].difference for pair in against}
 NONE, CAP, PRODUCT, FRESH = "none", "token_cap", "product_cap_normalized", "fresh"
-PREDICTED = {
-    (NONE, FRESH): "−0.55 to −0.20", (CAP, NONE): "0.05 to 0.40", (PRODUCT, CAP): "−0.05 to 0.20, interval includes 0",
-    (CAP, FRESH): "−0.25 to −0.05",
-}  # fmt: skip
+PREDICTED = {  # from the plan: from, to, and whether the interval was expected to exclude 0
+    (NONE, FRESH): (-0.55, -0.20, True),
+    (CAP, NONE): (0.05, 0.40, True),
+    (PRODUCT, CAP): (-0.05, 0.20, False),
+    (CAP, FRESH): (-0.25, -0.05, True),
+}
+for pair, (low, high, excludes) in PREDICTED.items():
+    assert low <= against[pair].value <= high
+    assert against[pair].tells == excludes
 lines = [
     "| difference | predicted | accuracy of the last weights | reward of the last six steps |",
     "|---|---|---|---|",
 ]
 lines += [
-    f"| `{SHORT.get(one, one)}` − `{SHORT.get(other, other)}` | {predicted} | {bracketed(against[one, other])} | "
+    f"| `{SHORT.get(one, one)}` − `{SHORT.get(other, other)}` | {low:.2f} to {high:.2f}"
+    f"{'' if excludes else ', interval includes 0'} | {bracketed(against[one, other])} | "
     f"{bracketed(of_reward[one, other])} |"
-    for (one, other), predicted in PREDICTED.items()
+    for (one, other), (low, high, excludes) in PREDICTED.items()
 ]
 say("\n".join(lines))
 
@@ -255,7 +266,9 @@ model, in either direction. The rest of this lesson is about the number: how tig
 #
 # **What can I afford?** A share of the tokens that must be kept is a **budget**. A token is inside the band if
 # $|\log r| \le \log u$. So the tightest band that meets the budget has $\log u$ at the quantile of $|\log r|$ that
-# belongs to the budget.
+# belongs to the budget. Where does a budget of 95 % come from? From no theory: it is a price that you set. Rejected
+# tokens shorten the step by their share (lesson 07), and no study of ours has shown a gain of a band on a real model.
+# So keep nearly all tokens, and let a band cut off only what you would not believe.
 #
 # **How long are my answers?** The logarithm of the product of $T$ ratios is the sum of their log-ratios $d_t=\log r_t$,
 # that is, $T$ times their mean. So the product lies in $[1/u, u]$ exactly when
@@ -605,6 +618,91 @@ depends on the run.
 # **The bounds act on $1/r$**, although the
 # [documentation](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html) calls them ratio bounds. For "0.5_2.0",
 # whose bounds are each other's inverse, this makes no difference.
+#
+# ## The decision card
+#
+# *10 minutes.* A threshold is the last thing to decide. First find the cause of the gap, because most causes are
+# repaired and not weighted. Take a file with the log-probs of your own run; if you have none, take the recorded run
+# `kv_fp8_e5m2`, and leave out `import`. Three commands measure it:
+#
+# ```sh
+# rlcorr import log_probs/ --run mine              # its faults, its pattern, its k3
+# rlcorr gaps K3 --format fp8_kv                   # is this k3 usual for this number format?
+# rlcorr threshold mine --keep 95 --system verl    # a band for your budget, checked on the last step
+# ```
+#
+# Then write your numbers into the last column of the one row that is about your cause. The same card, to print, is
+# [DECISION_CARD.md](DECISION_CARD.md).
+
+# %% tags=["hide-input", "decision-card"]
+cap_on = {name: pair.difference for name in ROUNDING for pair in [contrasts(name, ACCURACY)[CAP, NONE]]}
+stale = [contrasts(name, ACCURACY)[CAP, NONE].difference for name in ("smol_stale_6", "smol_centering_stale")]
+exact_formats = contrasts("smol_precision", ACCURACY)["float32", NONE].difference
+replayed = contrasts("smol_support", ACCURACY)["replay", NONE].difference
+wide_band = contrasts("smol_stale_6", ACCURACY)["geometric_95", NONE].difference
+of_tiny = {(study, pair.arm): pair.difference for study in ("decide_cache", "decide_long_cache")
+           for pair in against_nothing(rows_of(study))}  # fmt: skip
+card = [
+    ["Cause", "Measure first", "Setting", "What it keeps", "How to check", "Evidence, with 95 % intervals", "My run"],
+    ["---"] * 7,
+    [
+        "**Old weights:** the engine is some updates behind",
+        "greedy accuracy of the last weights, not the rewards; k3 by the age of the weights",
+        "cap token weights at 2 (`decoupled_token_is`); less lag",
+        "every token; read the effective sample size",
+        "accuracy of the last weights with and without the cap, on several seeds",
+        f"accuracy, cap − none: {above(helped)} (planned, ten seeds); {untold(stale[0])} and {untold(stale[1])} (five "
+        f"seeds each)",
+    ],
+    [
+        "**Coarse numbers:** cache or weights in 8 bits",
+        "`gaps`: is k3 usual for the format?",
+        "nothing; a cap at 2 is an insurance for long answers",
+        "every token",
+        "as above; k3 does not climb",
+        f"accuracy, cap − none: {untold(cap_on['smol_e5m2'])} (cache), {untold(cap_on['smol_centering_fp8'])} (engine)"
+        f"; long answers of a tiny model, reward: {above(of_tiny['decide_long_cache', 'token_cap'])}",
+    ],
+    [
+        "**Rounding:** 16 bits on both sides",
+        "`gaps`: is k3 usual for bf16?",
+        "nothing",
+        "every token",
+        "k3 stays where it is in a healthy run",
+        f"accuracy, float32 on both sides − bfloat16: {untold(exact_formats)}",
+    ],
+    [
+        "**The sampler:** top-p, top-k, a temperature",
+        "mean ratio far below 1; mean −log q below the entropy",
+        "repair it: log-probs over the same tokens, at the same temperature",
+        "every token",
+        "the mean ratio is 1 again, within its error",
+        f"accuracy at top-p 0.9, replay − none: {untold(replayed)}; cap − none: {untold(cap_on['smol_support'])}",
+    ],
+    [
+        "**A bug:** shifted lists, padding, a forgotten tensor",
+        "`import` names it; lesson 15 has fourteen",
+        "repair it; no threshold",
+        "nothing to choose",
+        "the symptom is gone on the next step",
+        "none needed: no weight repairs a wrong pair",
+    ],
+    [
+        "**None of these,** or somebody proposes a band",
+        "`attribute`: which setting makes how much of the gap?",
+        "a budget in place of a number: `threshold --keep 95`",
+        f"95 %; ±0.1 % on the geometric mean would keep {as_preset['smol_bf16_both']:.0f} % of a healthy run",
+        "the last step, which was not used for the choice, keeps as many",
+        f"band of 95 % − none, accuracy: {untold(wide_band)}; a tiny model, reward with a token band of 80 %: "
+        f"{below(of_tiny['decide_cache', 'token_band_80'])}",
+    ],
+]
+say("\n".join("| " + " | ".join(row + ["____________"] * (7 - len(row))) + " |" for row in card))
+
+# %% [markdown]
+# (The model is SmolLM2-135M unless a tiny one is named. In the first and the last row its weights are six updates old.
+# The intervals of the tiny models allow for all comparisons of their study at once.) Only the first row has a setting
+# that was shown to help a real model, and only with a high learning rate. So the most useful column is *Measure first*.
 #
 # ## Exercise 1: the tightest band
 #

@@ -4,7 +4,7 @@
 # **Claim.** No single number says that a run is healthy. You need one metric each for the size of the gap, its tail,
 # its mean ratio and the effective sample size, and an evaluation of the last weights. Every metric has a blind spot.
 #
-# *70 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 02, 05 and 07. Letters:
+# *90 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 02, 05 and 07. Letters:
 # [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)

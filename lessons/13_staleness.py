@@ -5,7 +5,7 @@
 # rounding errors. What this costs depends on the correction. It does not depend on whether the engine runs in a thread
 # of its own.
 #
-# *105 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
+# *145 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 03, that older
 # weights make the gap larger and leave no other mark; from lesson 04, the three policies and PPO's clip. Letters:
 # [Notation](NOTATION.md).
 #
@@ -51,7 +51,7 @@ from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import updated_batch
 from rlcorr.records.study import end_rewards, find_study, read_study
-from rlcorr.records.study_comparisons import against_nothing, holm
+from rlcorr.records.study_comparisons import against_nothing
 from rlcorr.teaching.check import check
 
 torch.set_num_threads(1)
@@ -518,33 +518,16 @@ of_arms = {arm: over_seeds(list(accuracy[arm].values())) for arm in ARMS}
 picture(arms_chart(of_arms, {"fresh control": of_arms["fresh"].value}, "greedy accuracy of the last weights"))
 
 # %% tags=["hide-input"]
-PREDICTED = {  # from the plan: from, to, and whether the interval was expected to exclude 0
-    ("none", "fresh"): (-0.55, -0.20, True),
-    ("token_cap", "none"): (0.05, 0.40, True),
-    ("product_cap_normalized", "token_cap"): (-0.05, 0.20, False),
-    ("token_cap", "fresh"): (-0.25, -0.05, True),
-}
 compared, endpoint = contrasts("smol_last_weights"), find_study("smol_last_weights").planned_endpoint
-for pair, (low, high, excludes) in PREDICTED.items():
-    assert low <= compared[pair].difference.value <= high
-    assert compared[pair].difference.tells == excludes
-adjusted = holm([compared[pair].p_value for pair in endpoint.primary])
-assert [p < 0.05 for p in adjusted] == [True, True, False]
 equally_good = compared["product_cap_normalized", "token_cap"].difference
 assert max(abs(equally_good.low), abs(equally_good.high)) > endpoint.margin
+assert compared["none", "fresh"].difference.high < 0 < compared["token_cap", "none"].difference.low
+assert compared["token_cap", "fresh"].difference.high < 0
 last_six = {arm: {seed: fmean(row["reward"] for row in smol if row["preset"] == arm and row["seed"] == seed
                               and row["step"] > 18) for seed in accuracy[arm]} for arm in ARMS}  # fmt: skip
 shown = {seed: last_six["none"][seed] - last_six["fresh"][seed] for seed in last_six["none"]}
 beyond = [shown[seed] - (accuracy["none"][seed] - accuracy["fresh"][seed]) for seed in shown]
-table = "\n".join(
-    f"| `{arm}` − `{other}` | {low:.2f} to {high:.2f} | {bracketed(compared[arm, other].difference)} |"
-    for (arm, other), (low, high, _) in PREDICTED.items()
-)
 say(f"""
-| difference of the accuracy | predicted in the plan | measured on ten seeds |
-|---|---|---|
-{table}
-
 - **Old weights cost this model accuracy**: `none` ends at {of_arms["none"].value:.2f}, `fresh` at
   {of_arms["fresh"].value:.2f}.
 - **A cap of 2 on the token weights wins back a part of it.** It ends at {of_arms["token_cap"].value:.2f},
@@ -556,8 +539,8 @@ say(f"""
   {above(over_seeds(beyond))}. One reason is the lag. The answers of step 24 were written by version 17, so no reward of
   the run shows what the last seven updates did to the weights.
 
-The first three rows were the planned main comparisons. Their verdicts remain after Holm's adjustment, which allows for
-the number of comparisons. All four predictions were right. So evaluate the **last** weights of a stale run. Its last
+[Lesson 11](11_choosing_thresholds.ipynb) has the differences with their intervals, next to what the plan predicted. So
+evaluate the **last** weights of a stale run. Its last
 rewards are not enough.
 """)
 

@@ -5,7 +5,7 @@
 # one. Such swaps are rare, but the error is as large as the difference between two experts. So the mismatch gets a
 # heavy tail. Finer rounding makes swaps rarer, and router replay removes them.
 #
-# *65 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00, and from lesson 07
+# *85 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00, and from lesson 07
 # $k_3 = e^d - 1 - d$ of a token with the log-ratio $d = \log p - \log q$. Lesson 03 shows other sources of the
 # mismatch, lesson 13 what old weights do. Letters: [Notation](NOTATION.md).
 #

@@ -5,8 +5,8 @@
 # that shows it. Planted in every recorded step, some bugs are found nearly always, and others only if the gap is of the
 # right size. The mean ratio, which everybody watches, misses most of them.
 #
-# *85 minutes · advanced · any laptop; no GPU, no network.* You need the ratio and its average (lesson 00), the noise of
-# an average (lesson 02), and rejection (lesson 07). [Notation](NOTATION.md).
+# *110 minutes · advanced · any laptop; no GPU, no network.* You need the ratio and its average (lesson 00), the noise
+# of an average (lesson 02), and rejection (lesson 07). [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #

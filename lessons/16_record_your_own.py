@@ -4,7 +4,7 @@
 # **Claim.** A recording needs two numbers per token. One command makes it, with a real language model on a laptop. Then
 # you drag a threshold on your own data. Three short formulas tell you how many answers, directions and bytes you need.
 #
-# *75 minutes · intermediate · any laptop, or one GPU; no network.* You need the ratio and its average (lesson 00); for
+# *100 minutes · intermediate · any laptop, or one GPU; no network.* You need the ratio and its average (lesson 00); for
 # the sketches, the bias of a gradient (lesson 10); for the last part, `mini.py` (lessons 01 to 13). Only the commands
 # that you type yourself need a network, to fetch the model once. Letters: [Notation](NOTATION.md).
 #

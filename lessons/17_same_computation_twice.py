@@ -5,7 +5,7 @@
 # So a policy can differ from itself. The same number format on both sides does not remove this gap; the same kernels
 # in the same order do, and they cost time.
 #
-# *60 minutes · intermediate · any laptop; no GPU, no network.* You need lesson 00 for the ratio and k3, and lesson 03
+# *80 minutes · intermediate · any laptop; no GPU, no network.* You need lesson 00 for the ratio and k3, and lesson 03
 # for rounding as a cause of the gap. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can

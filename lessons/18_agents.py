@@ -5,7 +5,7 @@
 # second tokenisation put other tokens into the text. And with several turns or several versions of the weights in one
 # episode, a weight or a rule must say whether it is about a token, a turn or the whole episode.
 #
-# *60 minutes · advanced · any laptop; no GPU, no network.* You need lesson 02 for products of ratios, lesson 06 for
+# *75 minutes · advanced · any laptop; no GPU, no network.* You need lesson 02 for products of ratios, lesson 06 for
 # rules on whole answers, and lesson 13 for versions of the weights. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can

@@ -5,7 +5,7 @@
 # the right order. A correction is for what cannot be repaired before the next step, and it is judged on a step that
 # nobody has looked at.
 #
-# *70 minutes · advanced · any laptop; no GPU, no network.* You need lesson 03 for the causes, lesson 11 for budgets,
+# *100 minutes · advanced · any laptop; no GPU, no network.* You need lesson 03 for the causes, lesson 11 for budgets,
 # lesson 13 for old weights and lesson 15 for bugs. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can

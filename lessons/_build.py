@@ -1,7 +1,8 @@
-"""Build the notebooks, and their lists in two READMEs: `python lessons/_build.py [00_start_here …]`, by default all.
+"""Build the notebooks, their lists in the READMEs and the decision card: `python lessons/_build.py [00_start_here …]`.
 
-A lesson is written in NN_slug.py (jupytext percent format). Here it is executed and stored, with its outputs, in
-NN_slug.ipynb. Whatever would differ between two builds is left out or constant: ids, times, versions.
+Without names it builds all. A lesson is written in NN_slug.py (jupytext percent format). Here it is executed and
+stored, with its outputs, in NN_slug.ipynb. Whatever would differ between two builds is left out or constant: ids,
+times, versions.
 """
 
 import os
@@ -81,37 +82,65 @@ def _clean(output: NotebookNode) -> None:
         output.traceback = [f"{output.ename}: {output.evalue}"]
 
 
-def table(index: dict[str, dict]) -> str:
+def table() -> str:
     """Return the table of lessons/README.md: title, claim, minutes and level of each lesson."""
     rows = ["| lesson | what it shows | minutes | level |", "|---|---|---|---|"]
-    for slug, entry in index.items():
+    for slug, entry in index().items():
         title = f"[{slug[:2]} · {entry['title']}]({slug}.ipynb)"
         rows.append(f"| {title} | {entry['claim']} | {entry['minutes']} | {entry['level']} |")
     return "\n".join(rows)
 
 
-def titles(index: dict[str, dict]) -> str:
+def titles() -> str:
     """Return the list of the README: one link per lesson, with its title up to the colon."""
-    links = (f"[{slug[:2]} {entry['title'].split(':')[0]}](lessons/{slug}.ipynb)" for slug, entry in index.items())
+    links = (f"[{slug[:2]} {entry['title'].split(':')[0]}](lessons/{slug}.ipynb)" for slug, entry in index().items())
     return " ·\n".join(links)
 
 
-LISTS = {LESSONS / "README.md": table, LESSONS.parent / "README.md": titles}
-"""File → what is between its two comments."""
+def five_lessons() -> str:
+    """Return the table of the path of five lessons."""
+    rows = ["| the path | what you can decide after it | minutes | skip in it |", "|---|---|---|---|"]
+    for title, entry in index("five_lessons.toml").items():
+        first = [f"first *{'* and *'.join(parts)}* of [lesson {slug[:2]}]({slug}.ipynb)"
+                 for slug, parts in entry["first"].items()]  # fmt: skip
+        needed = f"; {'; '.join(first)}" if first else ""
+        link = f"[{title}]({entry['lesson']}.ipynb){needed}"
+        rows.append(f"| {link} | {entry['decides']} | {entry['minutes']} | {', '.join(entry['skip'])} |")
+    return "\n".join(rows)
 
 
-def with_lessons(path: Path) -> str:
-    """Return the text of the file with the lessons of today's index.toml between its two comments.
+def index(name: str = "index.toml") -> dict[str, dict]:
+    return tomllib.loads((LESSONS / name).read_text(encoding="utf-8"))
+
+
+def decision_card() -> str:
+    """Return the table that the lesson on thresholds has printed."""
+    notebook = nbformat.read(LESSONS / "11_choosing_thresholds.ipynb", as_version=4)
+    (cell,) = (cell for cell in notebook.cells if "decision-card" in cell.metadata.get("tags", []))
+    return cell.outputs[0].data["text/markdown"]
+
+
+LISTS = {
+    (LESSONS / "README.md", "five lessons"): five_lessons,
+    (LESSONS / "TEACHING.md", "five lessons"): five_lessons,
+    (LESSONS / "README.md", "lessons"): table,
+    (LESSONS.parent / "README.md", "lessons"): titles,
+    (LESSONS / "DECISION_CARD.md", "card"): decision_card,
+}
+"""File and name of its two comments → what is between them."""
+
+
+def with_list(path: Path, name: str) -> str:
+    """Return the text of the file with what belongs between its two comments today.
 
     Raises:
         ValueError: if the file lacks one of the comments.
     """
-    index = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
     text = path.read_text(encoding="utf-8")
-    parts = re.split(r"(?<=<!-- lessons -->\n).*?(?=\n<!-- end of lessons -->)", text, flags=re.DOTALL)
+    parts = re.split(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- end of {name} -->)", text, flags=re.DOTALL)
     if len(parts) != 2:
-        raise ValueError(f"{path} has lost the two comments around its list of lessons.")
-    return LISTS[path](index).join(parts)
+        raise ValueError(f"{path} has lost the two comments around its list of {name}.")
+    return LISTS[path, name]().join(parts)
 
 
 def main(names: list[str]) -> None:
@@ -122,8 +151,8 @@ def main(names: list[str]) -> None:
         target = by_name[name].with_suffix(".ipynb")
         target.write_text(build(by_name[name]), encoding="utf-8")
         print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
-    for readme in LISTS:
-        readme.write_text(with_lessons(readme), encoding="utf-8")
+    for path, name in LISTS:
+        path.write_text(with_list(path, name), encoding="utf-8")
 
 
 if __name__ == "__main__":

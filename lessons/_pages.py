@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
+import _build
 import _live
 import _reference
 import nbformat
@@ -61,12 +61,21 @@ INDEX = """# Lessons
 
 Each derives its formulas, checks them, and shows them on recorded runs. Read them here, or download the notebook.
 
+## Five lessons, four hours
+
+They lead to a decision about your own run, without the other lessons, and end with a [card](DECISION_CARD.md) to print.
+
+{path}
+
+## All lessons
+
 {lessons}
 
 ```{{toctree}}
 :hidden:
 :caption: Lessons
 NOTATION
+DECISION_CARD
 {slugs}
 ```
 
@@ -156,21 +165,27 @@ def without_solutions(notebook: NotebookNode) -> NotebookNode:
 
 
 def index() -> str:
-    """The page that lists all lessons."""
-    entries = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+    """Return the page that lists all lessons, the path of five first."""
+    entries = _build.index()
     lessons = [
         f"- **[{slug[:2]} · {entry['title']}]({slug}.ipynb)** · {entry['minutes']} minutes · {entry['level']}\\\n"
         f"  {entry['claim']}"
         for slug, entry in entries.items()
     ]
-    return INDEX.format(lessons="\n".join(lessons), slugs="\n".join(entries), reference="\n".join(_reference.PAGES))
+    return INDEX.format(
+        path=_build.five_lessons(),
+        lessons="\n".join(lessons),
+        slugs="\n".join(entries),
+        reference="\n".join(_reference.PAGES),
+    )
 
 
 def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None:
     """What Sphinx reads: pages, and under `beside` what it copies as it is."""
     shutil.copytree(STYLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(LESSONS / "diagrams", folder / "diagrams")
-    shutil.copy(LESSONS / "NOTATION.md", folder)
+    for name in ("NOTATION.md", "DECISION_CARD.md"):
+        shutil.copy(LESSONS / name, folder)
     static, notebooks = folder / "static", folder / "beside" / "notebooks"
     pictures = static / "pictures"
     for needed in (pictures, notebooks):

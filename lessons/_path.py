@@ -2,9 +2,9 @@
 
 `python lessons/_path.py [02_importance_sampling …]` prints all three.
 
-The path ends where the appendix begins, which is folded. A learner reads the prose, runs the visible cells, writes down
-the predictions, answers the questions and writes the exercises. Cells tagged `check` or `solution` belong to the
-exercise before them. A cell tagged `hide-input` shows only its output.
+The path ends where the appendix begins, which is folded. A learner reads the prose, the equations and the tables, runs
+the visible cells, looks at the pictures, writes down the predictions, answers the questions and writes the exercises.
+Cells tagged `check` or `solution` belong to the exercise before them. A cell tagged `hide-input` shows only its output.
 """
 
 import math
@@ -19,12 +19,22 @@ from nbformat import NotebookNode
 
 LESSONS = Path(__file__).resolve().parent
 APPENDIX = "## Appendix"
-MARKDOWN = "text/markdown"
+MARKDOWN, PLOTLY = "text/markdown", "application/vnd.plotly.v1+json"
 
 WORDS_A_MINUTE = 100  # text with mathematics is read at 80 to 120
 MINUTES_A_CELL = 1.0
 MINUTES_A_PREDICTION = 3.0
 MINUTES_A_QUESTION = 4 / 3  # three questions of "Check yourself" take four minutes, the two of "Warm-up" fewer
+MINUTES_A_PICTURE = 1.5
+MINUTES_A_SLIDER = 2.0  # on top of its picture
+MINUTES_AN_EQUATION = 1.0
+MINUTES_A_LINE = 0.1  # of a table or of printed numbers
+DEBUGGING = (
+    1.6  # an exercise states the minutes of its writing; finding out why it is wrong takes more than half as long
+)
+
+EXERCISE = re.compile(r"Exercise|mini\.py")
+TABLE_LINE = re.compile(r"^\|(?![-|: ]+$).*\|$", re.MULTILINE)
 
 PREDICTION = re.compile(r"^## Predict, then reveal", re.MULTILINE)
 QUESTION = re.compile(r"^\*\*\d+\. ", re.MULTILINE)
@@ -38,11 +48,11 @@ SOURCE = re.compile(r"\]\(https://|`make bench ARGS=")
 
 NO_NUMBERS = (
     r"```.*?```|`[^`]*`",  # code
-    r"\]\([^)]*\)|<[^>]*>",  # where links lead, and HTML
+    r"\]\([^)]*\)|</?\w[^>]*>",  # where links lead, and HTML
     r"^#.*$",  # headings
     r"^ *(\*\*)?\d\. ",  # what numbers a list or a quiz
     r"\*\d+ minutes?\b",  # how long an exercise takes
-    r"(?i)\b(lessons?|exercises?|checks?|hints?|pieces?|chapters?|steps?) (\d+(, | and | to | or )?)+",
+    r"(?i)\b(lessons?|exercises?|checks?|hints?|pieces?|chapters?|steps?)\s(\d+(, | and | to | or )?)+",
     r"\b\d+ bits?\b|\b95 %",  # a format, and the level of every interval
     r"\b[^\W\d]+[-–]?\d[\w.-]*",  # names: bf16, k2, e5m2, Qwen2.5, SmolLM2-135M
 )
@@ -63,17 +73,53 @@ class Length:
 def length(notebook: NotebookNode) -> Length:
     """Return the length of a built notebook's path.
 
-    The Markdown that cells print counts as prose. An exercise takes the minutes that it states.
+    The Markdown that cells print counts as prose.
     """
     cells = [cell for cell in path(notebook) if not _tags(cell) & {"check", "solution"}]
-    visible = [cell for cell in cells if cell.cell_type == "code" and "hide-input" not in _tags(cell)]
-    to_write = [cell for cell in visible if "raise NotImplementedError(" in cell.source]
     words = sum(len(prose.split()) for cell in cells for prose in _read(cell))
-    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    minutes = words / WORDS_A_MINUTE + (len(visible) - len(to_write)) * MINUTES_A_CELL
-    minutes += len(PREDICTION.findall(text)) * MINUTES_A_PREDICTION + len(QUESTION.findall(text)) * MINUTES_A_QUESTION
-    minutes += sum(map(int, re.findall(r"^\*(\d+) minutes?\.\*", text, re.MULTILINE)))
-    return Length(words, len(cells), max(len(cell.source.splitlines()) for cell in visible), minutes)
+    longest = max(len(cell.source.splitlines()) for cell in _visible(cells))
+    return Length(words, len(cells), longest, sum(map(minutes, sections(notebook).items())))
+
+
+def sections(notebook: NotebookNode) -> dict[str, list[NotebookNode]]:
+    """Return heading → cells of the path. A Markdown cell is divided at its headings; the title is the first."""
+    parts: dict[str, list[NotebookNode]] = {}
+    heading = ""
+    for cell in path(notebook):
+        if cell.cell_type == "code":
+            parts[heading].append(cell)
+            continue
+        for text in filter(str.strip, re.split(r"^(?=##? )", cell.source, flags=re.MULTILINE)):
+            heading = next(iter(re.findall(r"\A##? (.*)", text)), heading)
+            parts.setdefault(heading, []).append(nbformat.v4.new_markdown_cell(text))
+    return parts
+
+
+def minutes(section: tuple[str, list[NotebookNode]]) -> float:
+    """Return how long a learner takes for a section: heading and cells."""
+    heading, cells = section
+    cells = [cell for cell in cells if not _tags(cell) & {"check", "solution"}]
+    to_run = [cell for cell in _visible(cells) if "raise NotImplementedError(" not in cell.source]
+    prose = "\n".join(text for cell in cells for text in _read(cell))
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    pictures = [output.data[PLOTLY] for output in outputs if PLOTLY in output.get("data", {})]
+    printed = sum(len(output.text.splitlines()) for output in outputs if output.output_type == "stream")
+    written = sum(map(int, re.findall(r"^\*(\d+) minutes?\.\*", prose, re.MULTILINE)))
+    return (
+        len(prose.split()) / WORDS_A_MINUTE
+        + len(to_run) * MINUTES_A_CELL
+        + len(PREDICTION.findall(prose)) * MINUTES_A_PREDICTION
+        + len(QUESTION.findall(prose)) * MINUTES_A_QUESTION
+        + len(pictures) * MINUTES_A_PICTURE
+        + sum("sliders" in figure["layout"] for figure in pictures) * MINUTES_A_SLIDER
+        + prose.count("$$") / 2 * MINUTES_AN_EQUATION
+        + (len(TABLE_LINE.findall(prose)) + printed) * MINUTES_A_LINE
+        + written * (DEBUGGING if EXERCISE.match(heading) else 1)
+    )
+
+
+def _visible(cells: list[NotebookNode]) -> list[NotebookNode]:
+    return [cell for cell in cells if cell.cell_type == "code" and "hide-input" not in _tags(cell)]
 
 
 def stated(minutes: float) -> int:
@@ -117,7 +163,7 @@ def _numbers_of_formula(formula: re.Match[str]) -> str:
 def _read(cell: NotebookNode) -> Iterator[str]:
     """Yield what a learner reads of a cell, without its list of references."""
     if cell.cell_type == "markdown":
-        yield re.sub(r"\]\([^)]*\)|<[^>]*>", " ", cell.source.partition("## References")[0])
+        yield re.sub(r"\]\([^)]*\)|</?\w[^>]*>", " ", cell.source.partition("## References")[0])
     for output in cell.get("outputs", []):
         if MARKDOWN in output.get("data", {}):
             yield output.data[MARKDOWN]

@@ -39,7 +39,9 @@ SINGLE = (
     "lessons/NOTATION.md",
     "lessons/README.md",
     "lessons/index.toml",
+    "lessons/five_lessons.toml",
     "lessons/TEACHING.md",
+    "lessons/DECISION_CARD.md",
 )
 LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints")
 PACKAGES = ("torch", "engineless")

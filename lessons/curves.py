@@ -43,18 +43,6 @@ def curves(
     return figure(traces, height=height, x=axes[0], y=axes[1], shapes=shapes, legend=len(lines) > 1)
 
 
-def bars(
-    values: Mapping[str, float], *, y_name: str, errors: Mapping[str, float] | None = None, height: int = 300
-) -> Figure:
-    """Draw one bar per name, with ± its error if it has one."""
-    bar: Part = {"type": "bar", "name": y_name, "x": list(values), "y": list(values.values())}
-    bar |= {"marker": {"color": [ACROSS[place % len(ACROSS)] for place in range(len(values))]}}
-    if errors:
-        bar["error_y"] = {"type": "data", "array": [errors.get(name, 0.0) for name in values], "color": REJECTED}
-    made = figure([bar], height=height, x={"type": "category"}, y=_axis(y_name, log=False))
-    return made.update_layout(bargap=0.3)
-
-
 def rows(values: Mapping[str, float], *, x_name: str) -> Figure:
     """Draw one horizontal bar per name, the first on top: for names that are too long for a column.
 

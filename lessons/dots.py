@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, error_bars, fade, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, error_bars, figure, vertical_line
 from rlcorr.gradients.bootstrap import Interval
 
 ROW, LETTER = 24, 6.6
@@ -16,28 +16,20 @@ def dots(
     x_name: str,
     lines: Mapping[str, float] | None = None,
     x_range: Sequence[float] | None = None,
-    single: Mapping[str, Sequence[float]] | None = None,
 ) -> Figure:
-    """Draw one row per name: a point at the value, and a bar over its interval or range, or else its single values.
+    """Draw one row per name: a point at the value, and a bar over its interval or range.
 
     Args:
         name: what the points are, for the printed numbers.
         lines: dashed vertical lines with their labels, such as the value at the start of training.
         x_range: both ends of the axis.
-        single: small dots of each row, such as its training runs, one per seed.
     """
-    traces: list[Part] = []
-    for row, places in (single or {}).items():
-        dot = {"type": "scatter", "mode": "markers", "name": f"{row}, each seed", "x": list(places)}
-        dot |= {"y": [row] * len(places), "marker": {"color": fade(ACROSS[0], 0.4), "size": 8}, "showlegend": False}
-        traces.append(dot)
     points = {
         "type": "scatter", "mode": "markers", "name": name, "y": list(values),
         "x": [value.value for value in values.values()],
         "marker": {"size": 12, "color": ACROSS[0], "line": {"color": "black", "width": 1}},
+        "error_x": error_bars(list(values.values()), ACROSS[0], thickness=2),
     }  # fmt: skip
-    if not single:
-        points["error_x"] = error_bars(list(values.values()), ACROSS[0], thickness=2)
     shapes = [
         vertical_line(x=x, colour=colour, dash="dash", width=2, label=label, side="left")
         for colour, (label, x) in zip((REJECTED, *ACROSS[2:]), (lines or {}).items(), strict=False)
@@ -45,6 +37,6 @@ def dots(
     y = {"type": "category", "categoryorder": "array", "categoryarray": list(values), "autorange": "reversed"}
     y |= {"dtick": 1, "tickfont": {"size": 11}}
     x: Part = {"title_text": x_name, **({"range": list(x_range)} if x_range else {})}
-    made = figure([*traces, points], height=ROW * len(values) + 90, x=x, y=y, shapes=shapes)
+    made = figure([points], height=ROW * len(values) + 90, x=x, y=y, shapes=shapes)
     room = 20 + LETTER * max((len(row) for row in values), default=0)
     return made.update_layout({"margin.l": room, "margin.t": 26})

@@ -1,5 +1,6 @@
 """The lessons of lessons/index.toml, and their pages if they are built."""
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,17 @@ def lessons() -> list[Lesson]:
     ]
 
 
-def notes_for_teachers() -> str:
-    """Return lessons/TEACHING.md without its title, and with links that stay in this app."""
-    text = (LESSONS / "TEACHING.md").read_text(encoding="utf-8")
-    return text.partition("\n")[2].replace("](http://localhost:8501/", "](/")
+def five_lessons() -> dict[str, dict]:
+    """Return the path of five lessons: title → lesson, what it decides, minutes, parts to skip and to read first."""
+    return tomllib.loads((LESSONS / "five_lessons.toml").read_text(encoding="utf-8"))
+
+
+def text_of(name: str) -> str:
+    """Return TEACHING.md or DECISION_CARD.md without title and comments, and with links that stay in this app."""
+    text = (LESSONS / name).read_text(encoding="utf-8").partition("\n")[2]
+    text = re.sub(r"^<!-- .* -->\n", "", text, flags=re.MULTILINE).replace("](http://localhost:8501/", "](/")
+    text = re.sub(r"\]\((\d\d_\w+)\.ipynb\)", r"](/learn?lesson=\1)", text)
+    return text.replace("](README.md)", "](/learn)").replace("](DECISION_CARD.md)", "](/learn?learn=Decision%20card)")
 
 
 def are_built() -> bool:

@@ -1,11 +1,21 @@
 """Sentences and tables of the Learn page."""
 
-LESSONS, GLOSSARY, SHEET, TEACHING = PARTS = ("Lessons", "Glossary", "Cheat sheet", "Teaching")
+LESSONS, CARD, GLOSSARY, SHEET, TEACHING = PARTS = (
+    "Lessons", "Decision card", "Glossary", "Cheat sheet", "Teaching"
+)  # fmt: skip
 
 LESSONS_ARE = (
     "The lessons derive every formula, check it, and show it on the recorded runs. `make site` turns them into pages "
     "that open here; `make learn` opens them as notebooks. They need no network and no GPU, except where stated."
 )
+PATH = "## Five lessons, four hours"
+PATH_IS = (
+    "They lead to a decision about your own run, and need none of the others. They end with the decision card, one "
+    "page to print and to fill in."
+)
+PATH_HEADER = ["Of the five", "What you can decide after it", "Minutes", "Read, and leave out what its first lines say"]
+READ, AFTER = "lesson {number}", ", after parts of lesson {number}"
+ALL_LESSONS = "## All lessons"
 FRAME = "The lessons as pages, with their own list and search"
 FACTS = "{minutes} minutes · {level} · {needs} · {hardware}"
 NEEDS, NEEDS_NOTHING = "after {lessons}", "no other lesson before it"

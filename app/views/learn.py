@@ -6,7 +6,7 @@ from components.links import Link, copy_link, links
 from controls import lesson_pages
 from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step
-from data.lessons import are_built, lessons, notes_for_teachers, number
+from data.lessons import are_built, five_lessons, lessons, number, text_of
 from data.names import preset_label, preset_title
 from data.recorded import Selection
 from text import learn as learn_text
@@ -22,6 +22,8 @@ def show(shown: Selection | None) -> None:
     part = buttons("learn", "Part", learn_text.PARTS, hide_label=True)
     if part == learn_text.TEACHING:
         _teaching(run_and_step(shown))
+    elif part == learn_text.CARD:
+        st.markdown(text_of("DECISION_CARD.md"))
     else:
         {learn_text.LESSONS: _lessons, learn_text.GLOSSARY: _glossary, learn_text.SHEET: _sheet}[part]()
 
@@ -31,7 +33,14 @@ def _lessons() -> None:
         with st.container(key="lesson_pages"):
             st.iframe(lesson_pages.address(state.get("lesson") or None), height=800, alt=learn_text.FRAME)
         return
-    st.markdown(learn_text.LESSONS_ARE)
+    st.markdown(f"{learn_text.LESSONS_ARE}\n\n{learn_text.PATH}\n{learn_text.PATH_IS}")
+    rows = []
+    for title, entry in five_lessons().items():
+        before = [learn_text.AFTER.format(number=number(slug)) for slug in entry["first"]]
+        read = learn_text.READ.format(number=number(entry["lesson"])) + "".join(before)
+        rows.append([title, entry["decides"], str(entry["minutes"]), read])
+    st.html(table(learn_text.PATH_HEADER, rows))
+    st.markdown(learn_text.ALL_LESSONS)
     for lesson in lessons():
         before = ", ".join(map(number, lesson.prerequisites))
         needs = learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING
@@ -101,4 +110,4 @@ def _teaching(shown: dict[str, str]) -> None:
     changes = {"view": view, "tour": "", "hide": ",".join(names), "projector": "1" if large else "", **shown}
     copy_link(learn_text.MAKE, state.address_of(changes), words=pages.LINK, key="copy_built", is_shown=True)
     st.html(table(learn_text.HIDE_HEADER, [list(row) for row in pages.HIDEABLE.items()]))
-    st.markdown(notes_for_teachers())
+    st.markdown(text_of("TEACHING.md"))

@@ -14,6 +14,7 @@ from data.bounds import bounds_of
 from data.names import BETWEEN, run_labels
 from data.recorded import Selection
 from data.suggestions import Stamps
+from text import learn as learn_text
 from text import mismatch as mismatch_text
 from text import yours as say
 from text.formatting import number, percent, plain, table
@@ -115,6 +116,7 @@ def _corrections(stamps: Stamps, advice: Advice, selection: Selection) -> None:
         for name, reason in refused.items():
             st.caption(plain(f"{say.SUGGESTED[name]}: {reason}"))
         st.caption(say.WHICH_LEARNS)
+        links(Link(say.CARD, {"view": "learn", "learn": learn_text.CARD}), key="open_card")
 
 
 def _take(taken: Option, advice: Advice, selection: Selection) -> None:

@@ -22,6 +22,7 @@ from rlcorr.systems.export import SYSTEMS, export
 from rlcorr.systems.support_replay import support_replay_text
 from rlcorr.types import TokenBatch
 
+CARD = "Cause, setting and evidence: see the decision card, lessons/DECISION_CARD.md or Learn in the playground."
 MISSED = "No configuration is printed, because the promise is not kept. Try another --keep, or a rule on single tokens."
 
 
@@ -95,7 +96,7 @@ def run_threshold(request: Threshold) -> int:
     else:
         print(f"On step {option.step}, which was not used for the choice: {_kept_sentence(effect, unseen.batch)}")
     told = [f"That is {option.shortfall}."] * bool(option.shortfall) + [MISSED] * option.is_missed
-    print_lines(wrap_each([*told, among_published(advice.k3)]))
+    print_lines(wrap_each([*told, among_published(advice.k3), CARD]))
     if request.details:
         print_lines([*_by_length(chosen_on.batch, config), *details(looks)])
     return int(option.is_missed)

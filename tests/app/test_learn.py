@@ -40,8 +40,13 @@ def test_the_lessons_are_those_of_the_index(root: Path) -> None:
         assert f"## {slug[:2]} · {lesson['title']}\n{lesson['claim']}" in said(at)
         assert f"{lesson['minutes']} minutes · {lesson['level']}" in said(at)
         assert (PROJECT / "lessons" / f"{slug}.ipynb").is_file()
+    for title, entry in tomllib.loads((PROJECT / "lessons" / "five_lessons.toml").read_text(encoding="utf-8")).items():
+        assert f"<td>{title}</td><td>{entry['decides']}</td><td>{entry['minutes']}</td>" in unescape(html_of(at))
     assert "`make site`" in said(at)
     assert not at.get("iframe")
+    at = open_app(VIEW, learn="Decision card")
+    assert "| **Old weights:** the engine is some updates behind |" in said(at)
+    assert "<!--" not in said(at)
 
 
 def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path) -> None:

@@ -131,6 +131,15 @@ def test_a_lesson_is_drawn_whole_from_its_own_host(watched: Watched, host: str) 
     assert watched.faults == []
 
 
+@pytest.mark.slow
+def test_the_decision_card_is_one_page_of_paper(watched: Watched, host: str) -> None:
+    watched.page.goto(f"{host}/DECISION_CARD.html")
+    printed = watched.page.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert watched.faults == []
+
+
 INTO_THE_MIDDLE = "number => number.scrollIntoView({ block: 'center', behavior: 'instant' })"
 """Not under the header of a phone, and at once: the theme scrolls smoothly."""
 RESTED = """() => {

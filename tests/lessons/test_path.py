@@ -1,6 +1,8 @@
 """A lesson takes as long as it says, and the numbers in its sentences come from its results."""
 
 import importlib
+import itertools
+import math
 import sys
 import tomllib
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 INDEX: dict[str, dict[str, Any]] = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+FIVE: dict[str, dict[str, Any]] = tomllib.loads((LESSONS / "five_lessons.toml").read_text(encoding="utf-8"))
 SHORT = [slug for slug in INDEX if slug < "13"]
 """Those that everybody reads; the others are laboratories."""
 
@@ -39,6 +42,32 @@ def test_a_lesson_takes_the_minutes_that_it_states_in_short_cells_without_typed_
     assert list(measure.typed_numbers(lesson)) == []
 
 
+@pytest.mark.parametrize("title", FIVE)
+def test_a_lesson_of_the_path_takes_at_most_fifty_minutes_without_what_it_leaves_out(
+    measure: ModuleType, title: str
+) -> None:
+    entry = FIVE[title]
+    whole = measure.sections(read(entry["lesson"]))
+    left_out = [heading for heading in whole if heading.startswith(tuple(entry["skip"]))]
+    first = [(read(slug), names) for slug, names in entry["first"].items()]
+    before = [part for other, names in first for part in measure.sections(other).items() if part[0] in names]
+    minutes = sum(measure.minutes(part) for part in [*before, *whole.items()] if part[0] not in left_out)
+    assert entry["minutes"] == math.ceil(minutes) <= 50
+    assert len(left_out) == len(entry["skip"])
+    assert len(before) == sum(map(len, entry["first"].values()))
+    opening = " ".join(read(entry["lesson"]).cells[0].source.split())
+    assert f"lesson {title[:2]} of the five lessons, *{title[5:]}*" in opening
+    assert all(f"*{name}*" in opening for name in [*entry["skip"], *itertools.chain(*entry["first"].values())])
+
+
+def test_the_path_takes_four_hours_and_goes_from_one_lesson_to_the_next(measure: ModuleType) -> None:
+    assert sum(entry["minutes"] for entry in FIVE.values()) <= 240
+    assert [title[:2] for title in FIVE] == ["00", "01", "02", "03", "04"]
+    lessons = [entry["lesson"] for entry in FIVE.values()]
+    for lesson, following in itertools.pairwise(lessons):
+        assert f"Next: [lesson {following[:2]}]({following}.ipynb)" in " ".join(read(lesson).cells[0].source.split())
+
+
 # --- the measure itself ---
 
 
@@ -53,10 +82,13 @@ def notebook(*cells: tuple[str, str] | tuple[str, str, list[str]], said: str = "
 
 
 def test_words_cells_and_minutes_of_a_small_lesson(measure: ModuleType) -> None:
-    """One minute for the visible cell and none for the folded one, 3 for the prediction, 4/3 for the question, 4 for
-    the exercise; nothing for its check, its solution, the references and the appendix."""
+    """One minute for the visible cell and none for the folded one, 3 for the prediction, 4/3 for the question, 1.6 · 4
+    for the exercise; nothing for its check, its solution, the references and the appendix.
+
+    Besides, one equation, a picture (1.5) with a slider (2), and three lines of a table and two printed ones, at 0.1.
+    """
     lesson = notebook(
-        ("text", "# A title of five words"),
+        ("text", "# A title of five words\n\n$$ a $$"),
         ("code", "a = 1\nb = 2"),
         ("text", "## Predict, then reveal\n\nMore?"),
         ("text", "## Exercise 1\n\n*4 minutes.*"),
@@ -66,16 +98,22 @@ def test_words_cells_and_minutes_of_a_small_lesson(measure: ModuleType) -> None:
         ("text", "## Check yourself\n\n**1. Why?**\n\n<details><summary>No.</summary>Yes.</details>"),
         ("text", "## References\n\n1. Many words that nobody counts"),
         ("code", "say(x)\n" * 30, ["hide-input"]),
-        said="three more words",
+        said="three more words\n\n| a |\n|---|\n| b |\n| c |",
     )
+    figure = {"data": [], "layout": {"height": 100, "sliders": [{}]}}
+    lesson.cells[1].outputs = [
+        nbformat.v4.new_output("display_data", {"application/vnd.plotly.v1+json": figure}),
+        nbformat.v4.new_output("stream", name="stdout", text="1\n2\n"),
+    ]
     lesson.cells.append(nbformat.v4.new_markdown_cell("## Appendix\n\nEverything else."))
     length = measure.length(lesson)
-    # title; prediction; exercise, "*4" and "minutes.*"; "## Check yourself", "**1." "Why?**" "No." "Yes."; what is said
-    words = 6 + 5 + (3 + 2) + (3 + 4) + 3
+    # title, "$$", "a", "$$"; prediction; exercise, "*4" and "minutes.*"; "## Check yourself", "**1." "Why?**" "No."
+    # "Yes."; what is said, and the table: three lines of three words, and one of one
+    words = 9 + 5 + (3 + 2) + (3 + 4) + 3 + 10
     assert length.words == words
     assert length.cells == 8
     assert length.longest == 2
-    assert length.minutes == pytest.approx(words / 100 + 1 + 3 + 4 / 3 + 4)
+    assert length.minutes == pytest.approx(words / 100 + 1 + 3 + 4 / 3 + 1.6 * 4 + 1 + 1.5 + 2 + (3 + 2) / 10)
     assert [measure.stated(minutes) for minutes in (4.9, 5.0, 5.1)] == [5, 5, 10]
 
 

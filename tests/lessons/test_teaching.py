@@ -10,7 +10,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LESSONS = REPOSITORY / "lessons"
-INDEX = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
+INDEX, FIVE = (
+    tomllib.loads((LESSONS / name).read_text(encoding="utf-8")) for name in ("index.toml", "five_lessons.toml")
+)
 PLANS = dict(
     part.split("\n", 1)
     for part in re.split(r"^## ", (LESSONS / "TEACHING.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
@@ -23,11 +25,13 @@ def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("_build")
 
 
-MINUTES = {"90 minutes": 90, "Half a day": 240, "The first day": 420, "The second day": 430}
-BEFORE = {"The second day": "The first day"}
-"""Plan → the plan that its class has already done."""
-CUT_SHORT = {"15"}
-"""Lessons of which a plan leaves out an exercise, as its row says."""
+TUNE, GRADIENT, OPERATE = (f"Half a day: {name}" for name in ("tune a run", "understand the gradient", "operate"))
+MINUTES = {"90 minutes": 90, TUNE: 240, GRADIENT: 240, OPERATE: 240}
+BEFORE = {GRADIENT: [TUNE], OPERATE: [TUNE, GRADIENT]}
+"""Plan → the plans that its class has already done."""
+SHORTENED = {"13": 45}
+"""Lesson without its pieces of mini.py, as the row of its plan says → minutes that they take."""
+PLANNED = r"^\| (\d+) \| (Five lessons, |Lesson )(\d\d)"
 
 
 @pytest.mark.parametrize(("plan", "minutes"), MINUTES.items())
@@ -37,24 +41,32 @@ def test_a_plan_takes_as_long_as_it_says(plan: str, minutes: int) -> None:
 
 @pytest.mark.parametrize("plan", MINUTES)
 def test_a_plan_gives_a_lesson_the_time_that_it_takes(plan: str) -> None:
-    planned = re.findall(r"^\| (\d+) \| Lesson (\d\d)", PLANS[plan], flags=re.MULTILINE)
+    planned = re.findall(PLANNED, PLANS[plan], flags=re.MULTILINE)
     assert planned
-    for minutes, number in planned:
-        lesson = next(entry for slug, entry in INDEX.items() if slug.startswith(number))
-        assert int(minutes) >= lesson["minutes"] - (20 if number in CUT_SHORT else 0), number
+    for minutes, kind, number in planned:
+        entries = FIVE if kind.startswith("Five") else INDEX
+        lesson = next(entry for name, entry in entries.items() if name.startswith(number))
+        assert int(minutes) >= lesson["minutes"] - SHORTENED.get(number, 0), number
 
 
 @pytest.mark.parametrize("plan", MINUTES)
 def test_a_plan_has_what_a_lesson_needs_before_it(plan: str) -> None:
-    both = PLANS.get(BEFORE.get(plan, ""), "") + PLANS[plan]
-    planned = re.findall(r"^\| \d+ \| Lesson (\d\d)", both, flags=re.MULTILINE)
-    for place, number in enumerate(planned):
-        needed = next(entry["prerequisites"] for slug, entry in INDEX.items() if slug.startswith(number))
-        assert {slug[:2] for slug in needed} <= set(planned[:place]), number
+    """A lesson of the five brings its own needs; what it reads, in whole or in part, has then been met."""
+    met: set[str] = set()
+    days = "\n".join(PLANS[name] for name in [*BEFORE.get(plan, []), plan])
+    for _, kind, number in re.findall(PLANNED, days, flags=re.MULTILINE):
+        if kind.startswith("Five"):
+            entry = next(entry for title, entry in FIVE.items() if title.startswith(number))
+            met |= {entry["lesson"], *entry["first"]}
+            continue
+        slug = next(slug for slug in INDEX if slug.startswith(number))
+        assert {*INDEX[slug]["prerequisites"]} <= met, number
+        met.add(slug)
 
 
-def test_both_readmes_list_the_lessons(build: ModuleType) -> None:
-    for folder, link in ((REPOSITORY, r"\(lessons/\w+\.ipynb\)"), (LESSONS, r"\(\w+\.ipynb\)")):
-        readme = (folder / "README.md").read_text(encoding="utf-8")
-        assert build.with_lessons(folder / "README.md") == readme
-        assert len(re.findall(link, readme)) == len(INDEX)
+def test_every_list_is_that_of_today_and_the_readmes_have_all_lessons(build: ModuleType) -> None:
+    """Among them the decision card, whose numbers lesson 11 computes from the studies."""
+    for path, name in build.LISTS:
+        assert build.with_list(path, name) == path.read_text(encoding="utf-8")
+    for made, link in ((build.titles(), r"\(lessons/\w+\.ipynb\)"), (build.table(), r"\(\w+\.ipynb\)")):
+        assert len(re.findall(link, made)) == len(INDEX)
