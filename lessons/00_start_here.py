@@ -56,7 +56,7 @@ torch.set_num_threads(1)
 # 1. Open the [healthy run](http://localhost:8501/lab?lag=0) and press ▶. The sampler has the weights that are trained.
 #    Both curves climb.
 # 2. **Write down a guess:** what happens to the curve without a correction if the sampler is sixteen updates behind?
-#    Then open [that run](http://localhost:8501/lab?lag=16&level=token&bound=cap&threshold=1) and press ▶.
+#    Then open [that run](http://localhost:8501/lab?lag=16&ratio=token&bound=cap&threshold=1) and press ▶.
 # 3. Drag the threshold. How much does its value matter?
 # 4. Lower the learning rate to a tenth, at the same age. Does the run still need a correction?
 #

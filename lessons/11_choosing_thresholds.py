@@ -819,7 +819,9 @@ check(verl_bounds_solution, TO_VERL)
 # - [the progress over a cap](http://localhost:8501/gradient?run=async&step=40&preset=decoupled_seq_is), and [for a
 #   larger batch](http://localhost:8501/gradient?run=async&step=40&preset=decoupled_seq_is&answers=4096);
 # - [an early step of bf16](http://localhost:8501/bench?run=bf16&step=80&preset=decoupled_geo_rs) and [a late
-#   one](http://localhost:8501/bench?run=bf16&step=400&preset=decoupled_geo_rs).
+#   one](http://localhost:8501/bench?run=bf16&step=400&preset=decoupled_geo_rs);
+# - [the best cap of a tiny policy](http://localhost:8501/lab?lag=16&threshold=1) in the Lab, and [where none
+#   helps](http://localhost:8501/lab?lag=32&learning_rate=0.1&steps=200).
 #
 # ## Pitfalls
 #

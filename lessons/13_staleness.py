@@ -833,6 +833,7 @@ same seeds, and their intervals are simultaneous.
 # - [the study of the last weights](http://localhost:8501/training?part=Study&study=smol_last_weights) and
 #   [that of a staleness of eight](http://localhost:8501/training?part=Study&study=stale_8): verdicts and curves;
 # - [the two parts of the gap](http://localhost:8501/mismatch?run=gpu_smol_stale_6&step=24) of the real model;
+# - [age against learning rate](http://localhost:8501/lab?lag=16) in the Lab: its map says where a cap gains;
 # - [stale_4](http://localhost:8501/mismatch?run=stale_4&step=20) and
 #   [async](http://localhost:8501/mismatch?run=async&step=20), whose pages name the lag;
 # - [the clip around q on stale_4](http://localhost:8501/bench?run=stale_4&step=20&preset=bypass_ppo_clip), and for

@@ -239,9 +239,9 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_744,
     ("rlcorr/lab",): 449,
-    ("app",): 11_934,
-    ("lessons", "lessons/exercises"): 6_485,
-    ("tests",): 39_551,
+    ("app",): 11_964,
+    ("lessons", "lessons/exercises"): 6_557,
+    ("tests",): 39_614,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
