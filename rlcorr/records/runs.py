@@ -29,7 +29,8 @@ from rlcorr.records import step_files
 from rlcorr.records.disk import UNREADABLE, append_line, as_lines, content_of, make_folder, opened, parsed, write_whole
 from rlcorr.records.step_files import StepRecord
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Programs of before 2 do not know packed metrics: they would read none, and say nothing."""
 _PARENT = Path(rlcorr.__file__).resolve().parent.parent
 _PACKAGED = _PARENT / "rlcorr_runs"  # the folder of the runs in a wheel
 ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() else _PARENT / "runs")).absolute()
@@ -145,7 +146,7 @@ def read_manifest(run: Path) -> RunManifest:
         raise DamagedFile(
             f"{path}: its contents differ from their checksum; if they were changed on purpose, delete {_CHECKSUM}."
         )
-    if manifest.schema_version != SCHEMA_VERSION:
+    if manifest.schema_version not in (1, SCHEMA_VERSION):
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
     return manifest
 
