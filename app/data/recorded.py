@@ -117,12 +117,6 @@ def manifest(run: Path) -> runs.RunManifest:
     return runs.read_manifest(run)
 
 
-@cached(64, lambda run: (run, stamp(runs.metrics_path(run))))
-def metric_rows(run: Path) -> list[dict]:
-    """Return the rows of metrics that name a step."""
-    return [row for row in runs.read_metrics(run) if isinstance(row["step"], int)]
-
-
 @cached(64, lambda run: (run, stamp(run / held_out.FILE)))
 def answers(run: Path) -> list[HeldOutAnswer]:
     """Return the greedy answers to the same held-out prompts over the run; none if it recorded none."""

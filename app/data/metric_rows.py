@@ -1,0 +1,115 @@
+"""Rows of metrics for the pages: of a long file as many as a curve needs. A file that has grown is read on."""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from data.caching import cached
+from data.recorded import Stamp, stamp
+from rlcorr.records import runs
+
+MOST = 2000
+"""Between this number of rows and twice as many are kept of a longer file."""
+ENDS = 32
+"""The first rows and the last ones are kept in any case: their means and the pace are computed from them."""
+STEP = re.compile(rb'\{"step": (\d{1,9}),')
+HAS_ACCURACY = re.compile(rb'"accuracy": [^n]')
+"""What only some rows have, and null in the others."""
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Thinned:
+    """Every `stride`-th row of those that were added."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    """Number of the line → row."""
+    stride: int = 1
+    added: int = 0
+
+    def add(self, number: int, line: bytes) -> None:
+        if self.added % self.stride == 0 and (row := runs.metric_row(line)):
+            self.rows[number] = row
+        self.added += 1
+        if len(self.rows) > 2 * MOST:
+            self.stride *= 2
+            self.rows = dict([*self.rows.items()][::2])
+
+
+@dataclass
+class Reading:
+    """What was read of a file of metrics until now."""
+
+    lines: int = 0
+    end: int = 0
+    """Bytes of its whole lines."""
+    every: Thinned = field(default_factory=Thinned)
+    special: Thinned = field(default_factory=Thinned)
+    """Rows of recorded steps, and those with an accuracy."""
+    first: dict[int, Row] = field(default_factory=dict)
+    last: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=ENDS))
+
+    def add(self, line: bytes, recorded: set[int]) -> None:
+        number, step = self.lines, STEP.match(line)
+        self.every.add(number, line)
+        if HAS_ACCURACY.search(line) or (step and int(step[1]) in recorded):
+            self.special.add(number, line)
+        if number < ENDS and (row := runs.metric_row(line)):
+            self.first[number] = row
+        self.last.append((number, line))
+        self.lines, self.end = number + 1, self.end + len(line)
+
+    def rows(self) -> list[Row]:
+        last = {number: row for number, line in self.last if (row := runs.metric_row(line))}
+        rows = self.first | self.every.rows | self.special.rows | last
+        return [rows[number] for number in sorted(rows) if isinstance(rows[number]["step"], int)]
+
+
+@dataclass
+class Kept:
+    """A file's reading, and what the pages were given of it."""
+
+    turn: Lock = field(default_factory=Lock)
+    reading: Reading = field(default_factory=Reading)
+    stamp: Stamp | None = None
+    rows: list[Row] = field(default_factory=list)
+
+
+@cached(64, lambda path: path)
+def _kept(path: Path) -> Kept:
+    return Kept()
+
+
+def metric_rows(run: Path) -> list[Row]:
+    """Return the rows of metrics that name a step, thinned if there are many. Raises `DamagedFile`."""
+    path = runs.metrics_path(run)
+    kept = _kept(path)
+    with kept.turn:
+        if kept.stamp != (now := stamp(path)):
+            kept.reading = _read_on(run, kept.reading)
+            kept.rows, kept.stamp = kept.reading.rows(), now
+        return kept.rows
+
+
+def left_out(run: Path) -> tuple[int, int]:
+    """Return the number of lines in the file of metrics, and of how many one is kept."""
+    reading = _kept(runs.metrics_path(run)).reading
+    return reading.lines, reading.every.stride
+
+
+def _read_on(run: Path, reading: Reading) -> Reading:
+    """Add the lines that are new; of a file that does not go on where it ended, all."""
+    newest = reading.last[-1][1] if reading.last else b""
+    lines: Iterator[bytes] = runs.metric_lines(run, reading.end - len(newest))
+    if newest and next(lines, b"") != newest:
+        return _read_on(run, Reading())
+    recorded = set(runs.list_steps(run))
+    for line in lines:
+        if line.endswith(b"\n"):
+            reading.add(line, recorded)
+    return reading
