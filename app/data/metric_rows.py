@@ -2,7 +2,6 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -24,60 +23,45 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Thinned:
-    """Every `stride`-th row of those that were added."""
-
-    rows: dict[int, Row] = field(default_factory=dict)
-    """Number of the line → row."""
-    stride: int = 1
-    added: int = 0
-
-    def add(self, number: int, line: bytes) -> None:
-        if self.added % self.stride == 0 and (row := runs.metric_row(line)):
-            self.rows[number] = row
-        self.added += 1
-        if len(self.rows) > 2 * MOST:
-            self.stride *= 2
-            self.rows = dict([*self.rows.items()][::2])
-
-
-@dataclass
 class Reading:
-    """What was read of a file of metrics until now."""
+    """What was read of a file until now, and the rows that are kept, by the number of their line."""
 
+    stamp: Stamp | None = None
     lines: int = 0
     end: int = 0
-    """Bytes of its whole lines."""
-    every: Thinned = field(default_factory=Thinned)
-    special: Thinned = field(default_factory=Thinned)
-    """Rows of recorded steps, and those with an accuracy."""
-    first: dict[int, Row] = field(default_factory=dict)
+    """Bytes of the whole lines."""
+    stride: int = 1
+    every: dict[int, Row] = field(default_factory=dict)
+    """Every `stride`-th row."""
+    marked: dict[int, Row] = field(default_factory=dict)
+    """The first rows, those of recorded steps, and those with an accuracy."""
     last: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=ENDS))
 
     def add(self, line: bytes, recorded: set[int]) -> None:
         number, step = self.lines, STEP.match(line)
-        self.every.add(number, line)
-        if HAS_ACCURACY.search(line) or (step and int(step[1]) in recorded):
-            self.special.add(number, line)
-        if number < ENDS and (row := runs.metric_row(line)):
-            self.first[number] = row
+        is_marked = number < ENDS or HAS_ACCURACY.search(line) or (step and int(step[1]) in recorded)
+        if (is_marked or number % self.stride == 0) and (row := runs.metric_row(line)):
+            (self.marked if is_marked else self.every)[number] = row
+        if len(self.every) > 2 * MOST:
+            self.stride *= 2
+            self.every = {number: row for number, row in self.every.items() if number % self.stride == 0}
+        if len(self.marked) > 2 * MOST:
+            self.marked = dict([*self.marked.items()][::2])
         self.last.append((number, line))
         self.lines, self.end = number + 1, self.end + len(line)
 
     def rows(self) -> list[Row]:
         last = {number: row for number, line in self.last if (row := runs.metric_row(line))}
-        rows = self.first | self.every.rows | self.special.rows | last
+        rows = self.every | self.marked | last
         return [rows[number] for number in sorted(rows) if isinstance(rows[number]["step"], int)]
 
 
 @dataclass
 class Kept:
-    """A file's reading, and what the pages were given of it."""
+    """The reading of a file, which one thread continues at a time."""
 
     turn: Lock = field(default_factory=Lock)
     reading: Reading = field(default_factory=Reading)
-    stamp: Stamp | None = None
-    rows: list[Row] = field(default_factory=list)
 
 
 @cached(64, lambda path: path)
@@ -90,25 +74,24 @@ def metric_rows(run: Path) -> list[Row]:
     path = runs.metrics_path(run)
     kept = _kept(path)
     with kept.turn:
-        if kept.stamp != (now := stamp(path)):
+        if kept.reading.stamp != (now := stamp(path)):
             kept.reading = _read_on(run, kept.reading)
-            kept.rows, kept.stamp = kept.reading.rows(), now
-        return kept.rows
+            kept.reading.stamp = now
+        return kept.reading.rows()
 
 
 def left_out(run: Path) -> tuple[int, int]:
     """Return the number of lines in the file of metrics, and of how many one is kept."""
     reading = _kept(runs.metrics_path(run)).reading
-    return reading.lines, reading.every.stride
+    return reading.lines, reading.stride
 
 
 def _read_on(run: Path, reading: Reading) -> Reading:
     """Add the lines that are new; of a file that does not go on where it ended, all."""
     newest = reading.last[-1][1] if reading.last else b""
-    lines: Iterator[bytes] = runs.metric_lines(run, reading.end - len(newest))
+    lines, recorded = runs.metric_lines(run, reading.end - len(newest)), set(runs.list_steps(run))
     if newest and next(lines, b"") != newest:
         return _read_on(run, Reading())
-    recorded = set(runs.list_steps(run))
     for line in lines:
         if line.endswith(b"\n"):
             reading.add(line, recorded)
