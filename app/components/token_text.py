@@ -15,8 +15,7 @@ SHADES = 20
 STRONGEST = 0.7
 """Opacity of full colour: the text above it must stay legible."""
 TOKENS_PER_PAGE, RESPONSES_PER_PAGE = 4000, 20
-PIECE = 16_384
-"""Tokens of a response on one page. A browser takes 3 s for four times as many."""
+"""A longer response is split over pages: a browser takes 3 s to draw 16,000 tokens."""
 
 
 HTML = """<div class="legend"></div><div class="grid" role="grid"></div>"""
@@ -96,14 +95,14 @@ def _ratio(d: float) -> str:
 
 
 def pages_of(rows: Sequence[int], lengths: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Split the rows into pages of pieces (row, column of its first token). A piece has at most `PIECE` tokens.
+    """Split the rows into pages of responses and of pieces of long ones: (row, column of its first token).
 
-    A page has at most `RESPONSES_PER_PAGE` pieces and, unless one has more, `TOKENS_PER_PAGE` tokens.
+    A page has at most `RESPONSES_PER_PAGE` of them and `TOKENS_PER_PAGE` tokens.
     """
     pages: list[list[tuple[int, int]]] = []
     tokens = 0
-    for row, start in [(i, start) for i in rows for start in range(0, max(lengths[i], 1), PIECE)]:
-        length = min(lengths[row] - start, PIECE)
+    for row, start in [(i, start) for i in rows for start in range(0, max(lengths[i], 1), TOKENS_PER_PAGE)]:
+        length = min(lengths[row] - start, TOKENS_PER_PAGE)
         tokens += length
         if not pages or len(pages[-1]) == RESPONSES_PER_PAGE or tokens > TOKENS_PER_PAGE:
             pages.append([])

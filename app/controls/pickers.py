@@ -9,6 +9,7 @@ from components.links import Link, links
 from components.watched import WatchedContent, watch
 from data import recorded
 from data.configuration import FIRST, SECOND
+from data.metric_rows import metric_rows
 from data.names import BETWEEN, run_labels, run_title, shown_title
 from data.recorded import ANOTHER, LATEST, USUAL_RUN, Selection
 from text import compare as say
@@ -164,7 +165,7 @@ def announce_new_runs(all_runs: Mapping[str, Path], shown: str) -> None:
     """Offer the run that is training, and runs that appeared since the page was opened, to who looks at another one."""
     training = launch.last()
     if training is not None and training.run != shown and launch.in_progress():
-        count = max((row["step"] for row in recorded.metric_rows(runs.LOCAL / training.run)), default=0)
+        count = max((row["step"] for row in metric_rows(runs.LOCAL / training.run)), default=0)
         text, link = st.columns([4, 1], vertical_alignment="center")
         text.markdown(plain(phrases.TRAINING_HERE.format(run=training.run, step=count)))
         with link:

@@ -3,7 +3,6 @@
 Callers must not change what they get.
 """
 
-import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -117,12 +116,6 @@ def manifest(run: Path) -> runs.RunManifest:
     return runs.read_manifest(run)
 
 
-@cached(64, lambda run: (run, stamp(runs.metrics_path(run))))
-def metric_rows(run: Path) -> list[dict]:
-    """Return the rows of metrics that name a step."""
-    return [row for row in runs.read_metrics(run) if isinstance(row["step"], int)]
-
-
 @cached(64, lambda run: (run, stamp(run / held_out.FILE)))
 def answers(run: Path) -> list[HeldOutAnswer]:
     """Return the greedy answers to the same held-out prompts over the run; none if it recorded none."""
@@ -156,8 +149,8 @@ def source(run: Path, number: int | None) -> str:
 
     An upload is named as its file.
 
-    The file is that of the step, or without a step that of the metrics. The hash is computed only if the manifest does
-    not have it yet.
+    The file is that of the step, or without a step that of the metrics, which has no hash while the run goes on. The
+    hash is computed only if the manifest does not have it yet.
     """
     name = uploads.shown_name(run.name)
     path = runs.metrics_path(run) if number is None else runs.step_path(run, number)
@@ -169,6 +162,8 @@ def source(run: Path, number: int | None) -> str:
         seed, hashed = "unknown", None
     else:
         seed, hashed = about.seed, about.files.get(path.relative_to(run).as_posix())
+        if number is None and about.status == "running":  # the next step changes the file, which may be large
+            return f"{name} · seed {seed}"
     steps = "" if number is None else f" · step {number}"
     seeds = "" if run.name.startswith(uploads.PREFIX) else f" · seed {seed}"  # files have none
     return f"{name}{steps}{seeds} · {digest(path, hashed)}"
@@ -177,7 +172,7 @@ def source(run: Path, number: int | None) -> str:
 @cached(64, lambda path, hashed=None: (path, hashed or stamp(path)))
 def digest(path: Path, hashed: str | None = None) -> str:
     """Return the first digits of a file's sha256; `hashed` is the whole hash if it is known."""
-    return (hashed or hashlib.sha256(path.read_bytes()).hexdigest())[:12]
+    return (hashed or runs.sha256(path))[:12]
 
 
 def latest(run: Path, steps: list[int]) -> tuple[int | None, list[str]]:

@@ -35,6 +35,7 @@ SHORT = "There are too few steps yet to see a trend."
 COURSES = {"the mean reward": "reward", "mean |Δ|": f"{PREFIX}abs_log_ratio"}
 
 CLICK = "Rings: recorded steps. Click a curve to open the nearest recorded step, here and in every view."
+THINNED = "The file has {rows:,} rows: the curves show one of {stride}, and all recorded steps."
 DOTTED = "Each run has its own colour. If a picture has two metrics, the second one is dotted."
 COMPARE = "Compare with"
 COMPARE_HELP = "Draw other runs in the same axes."

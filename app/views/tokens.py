@@ -5,7 +5,7 @@ from functools import partial
 import state
 import streamlit as st
 from components.live_part import LiveContent, Note
-from components.token_text import PIECE, SHADES, ShownResponse, pages_of, token_text
+from components.token_text import SHADES, TOKENS_PER_PAGE, ShownResponse, pages_of, token_text
 from controls import strips
 from controls.choosing import pick
 from controls.configuration import settings
@@ -81,7 +81,7 @@ def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, confi
     fates = token_fates(record.batch, result, config)
     means, rewards, responses = mean_ratios(record.batch, result), record.batch.rewards, []
     for row, start in pieces:
-        count, stop = len(texts[row]), min(start + PIECE, len(texts[row]))
+        count, stop = len(texts[row]), min(start + TOKENS_PER_PAGE, len(texts[row]))
         rejected = int((fates[row] == FATES.index("rejected")).sum())
         reward = None if rewards is None else float(rewards[row])
         responses.append(
@@ -108,7 +108,7 @@ def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> li
     pages = pages_of(ordered_rows(record.batch, result, order), [len(row) for row in texts])
     opened = _opened(texts)
     if opened is not None and st.session_state.get("tokens_turned_for") != opened:
-        piece = opened[0], opened[1] // PIECE * PIECE
+        piece = opened[0], opened[1] // TOKENS_PER_PAGE * TOKENS_PER_PAGE
         state.change(**{PAGE: next((n for n, pieces in enumerate(pages, 1) if piece in pieces), 1)})
     st.session_state["tokens_turned_for"] = opened
     last = max(len(pages), 1)

@@ -14,6 +14,7 @@ from components.watched import WatchedContent, watch
 from controls.choosing import buttons, number, pick, pick_label, pick_several
 from controls.sharing import verdict, view_links
 from data import recorded, studies
+from data.metric_rows import left_out, metric_rows
 from data.names import arm_label, arm_title, preset_label, run_labels, study_label
 from data.recorded import LATEST, Selection
 from streamlit.delta_generator import DeltaGenerator
@@ -63,16 +64,17 @@ def show(selection: Selection) -> None:
 
 def _runs(selection: Selection) -> None:
     """Show a sentence about the course of reward and mismatch, the curves, and links to the step."""
-    rows = recorded.metric_rows(selection.run)
+    rows = metric_rows(selection.run)
     ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
-    verdict(plain(say.course(len(rows), ends)))
+    lines, stride = left_out(selection.run)
+    verdict(plain(say.course(lines if stride > 1 else len(rows), ends)))
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     manifest = None
     try:
         manifest = recorded.manifest(selection.run)
     except runs.DamagedFile as error:
-        st.error(plain(f"{error} Still readable: {len(rows)} rows of metrics, {len(selection.steps)} step files."))
+        st.error(plain(f"{error} Still readable: {lines} rows of metrics, {len(selection.steps)} step files."))
     if manifest and manifest.story:
         st.markdown(f"**This run.** {plain(manifest.story)}")
     _curves(selection)
@@ -96,7 +98,7 @@ def _curves(selection: Selection) -> None:
         max_selections=MOST_RUNS - 1,
     )  # fmt: skip
     with shown:
-        _panels(selection, {slug: recorded.metric_rows(paths[slug]) for slug in (selection.slug, *others)})
+        _panels(selection, {slug: metric_rows(paths[slug]) for slug in (selection.slug, *others)})
 
 
 def _panels(selection: Selection, rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -116,7 +118,8 @@ def _panels(selection: Selection, rows: dict[str, list[dict[str, Any]]]) -> None
             key, clicked = f"curve_{name}", partial(_clicked, f"curve_{name}", selection.steps)
             with column:
                 picture(title, figure, key=key, caption=caption, source=source, on_click=clicked)
-    st.caption(say.CLICK)
+    lines, stride = left_out(selection.run)
+    st.caption(say.CLICK if stride == 1 else f"{say.CLICK} {say.THINNED.format(rows=lines, stride=stride)}")
 
 
 def _clicked(key: str, steps: tuple[int, ...]) -> None:
@@ -264,7 +267,7 @@ def _content(training: launch.Training, selection: Selection, with_curves: bool)
         said = f"<div class='rl-note-box{' failed' if failed else ''}'>{ended}{log}</div>"
     pictures, below = {}, ""
     if with_curves:
-        rows = recorded.metric_rows(run)
+        rows = metric_rows(run)
         said += f"<h3>{html.escape(say.WATCHED.format(run=training.run))}</h3>"
         said += "" if rows else paragraph(say.NO_STEP_YET)
         for name in ("reward", "mismatch") if rows else ():
@@ -279,7 +282,7 @@ def _bar(training: launch.Training, outcome: launch.Outcome) -> str:
     """Return how far a run has come, in words and as a bar."""
     said, run = say.STATES[outcome].format(run=training.run), runs.LOCAL / training.run
     try:
-        progress = launch.progress(recorded.manifest(run).config, recorded.metric_rows(run))
+        progress = launch.progress(recorded.manifest(run).config, metric_rows(run))
     except runs.DamagedFile:
         progress = None  # the run has not written its manifest yet
     if progress is None or progress.step == 0:

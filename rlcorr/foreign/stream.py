@@ -50,7 +50,8 @@ def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: boo
                     tokens += int(batch.response_mask.sum())
                     yield batch
         except UsageError as error:
-            raise UsageError(f"{file}: {error}") from error
+            path = str(file).replace("\n", "\\n")  # a message is one line
+            raise UsageError(f"{path}: {error}") from error
     if not tokens:
         raise UsageError(f"no tokens in {len(files)} file(s), the first of which is {files[0]}.")
 

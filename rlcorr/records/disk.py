@@ -23,6 +23,8 @@ OLD_CHECKSUM = "crc32"
 
 LARGEST = 512 << 20
 """Bytes of a file that is read as a whole, and of what it unpacks to."""
+LONGEST = 8 << 30
+"""Bytes of a file that is read line by line."""
 PACKED = 64 << 20
 """Bytes to which a file may unpack, and 20 times its size more: metrics unpack to ten times their size."""
 UNREADABLE = (OSError, EOFError, zlib.error, ValueError, UsageError)
@@ -109,6 +111,22 @@ def _require_fitting(size: int, most: int) -> None:
 
 _DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) < 19 else float(text))
 """Reads integers beyond 63 bits as floats: no number of a line is too large for a picture or an array."""
+
+
+def lines_of(path: Path, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines of a file to which lines may be added, from byte `start` on; the last one may be cut off.
+
+    One line is in memory at a time, so that the file may have `LONGEST` bytes. Raises one of `UNREADABLE`.
+    """
+    with opened(path, LONGEST, grows=True) as file:
+        is_packed = path.suffix == ".gz"
+        most = PACKED + 20 * os.fstat(file.fileno()).st_size if is_packed else LONGEST
+        lines = gzip.GzipFile(fileobj=file) if is_packed else file
+        lines.seek(start)
+        while line := lines.readline(min(LARGEST, most - start + 1)):
+            start += len(line)
+            _require_fitting(start, most)
+            yield line
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -26,10 +27,21 @@ from typing import Any, get_origin, get_type_hints
 import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
 from rlcorr.records import step_files
-from rlcorr.records.disk import UNREADABLE, append_line, as_lines, content_of, make_folder, opened, parsed, write_whole
+from rlcorr.records.disk import (
+    UNREADABLE,
+    append_line,
+    as_lines,
+    content_of,
+    lines_of,
+    make_folder,
+    opened,
+    parsed,
+    write_whole,
+)  # fmt: skip
 from rlcorr.records.step_files import StepRecord
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Programs of before 2 do not know packed metrics: they would read none, and say nothing."""
 _PARENT = Path(rlcorr.__file__).resolve().parent.parent
 _PACKAGED = _PARENT / "rlcorr_runs"  # the folder of the runs in a wheel
 ROOT = Path(os.environ.get("RLCORR_RUNS") or (_PACKAGED if _PACKAGED.is_dir() else _PARENT / "runs")).absolute()
@@ -145,7 +157,7 @@ def read_manifest(run: Path) -> RunManifest:
         raise DamagedFile(
             f"{path}: its contents differ from their checksum; if they were changed on purpose, delete {_CHECKSUM}."
         )
-    if manifest.schema_version != SCHEMA_VERSION:
+    if manifest.schema_version not in (1, SCHEMA_VERSION):
         raise DamagedFile(f"{path}: schema version {manifest.schema_version}; this program reads {SCHEMA_VERSION}.")
     return manifest
 
@@ -156,18 +168,24 @@ def metrics_path(run: Path) -> Path:
     return packed if packed.is_file() else run / "metrics.jsonl"
 
 
-def metric_lines(run: Path) -> list[str]:
-    """Return the lines of the metrics; the last one is incomplete or empty.
+def metric_lines(run: Path, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines of the metrics from byte `start` on; the last one may be cut off.
 
     Raises `DamagedFile` for a packed file that cannot be read.
     """
     path = metrics_path(run)
     if not path.is_file():
-        return [""]
+        return
     try:
-        return content_of(path, grows=True).decode("utf-8", errors="replace").split("\n")
+        yield from lines_of(path, start)
     except UNREADABLE as error:
         raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
+
+
+def metric_row(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line; None if it is cut off, still being written, or names no step."""
+    row = parsed(line.decode(errors="replace")) if line.endswith(b"\n") else None
+    return row if row is not None and "step" in row else None
 
 
 def pack_metrics(run: Path) -> None:
@@ -178,12 +196,8 @@ def pack_metrics(run: Path) -> None:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return every complete line of the metrics; a line that is cut off or still being written is left out.
-
-    Raises `DamagedFile` as `metric_lines` does.
-    """
-    rows = (parsed(line) for line in metric_lines(run)[:-1])
-    return [row for row in rows if row is not None and "step" in row]
+    """Return every row of the metrics. Raises `DamagedFile` as `metric_lines` does."""
+    return [row for line in metric_lines(run) if (row := metric_row(line)) is not None]
 
 
 def list_steps(run: Path) -> list[int]:

@@ -199,6 +199,8 @@ def updated_batch(run: Path, step: int) -> TokenBatch:
     tokens that its own preset keeps.)
     """
     batch, advantage = runs.read_step(run, step).batch, runs.read_manifest(run).config.get("advantage", {})
+    if not isinstance(advantage, dict):
+        raise runs.DamagedFile(f"{run / 'manifest.json'}: advantage must be a table; got {advantage!r:.80}.")
     if batch.advantages is None or advantage.get("estimator") in GROUPED or not advantage.get("whiten", True):
         return batch
     return batch.replace(advantages=whiten(batch.advantages, batch.response_mask))

@@ -66,11 +66,14 @@ def _step_problem(run: Path, step: int) -> str | None:
 
 def _metrics(run: Path) -> tuple[int, list[str]]:
     """Return the number of readable rows, and a sentence about the others, if there are any."""
+    readable = broken = 0
     try:
-        readable, lines = len(runs.read_metrics(run)), runs.metric_lines(run)
+        for line in runs.metric_lines(run):
+            is_row = runs.metric_row(line) is not None
+            readable += is_row
+            broken += not is_row and line != b"\n"
     except runs.DamagedFile as error:
         return 0, [str(error)]
-    broken = len([line for line in lines if line]) - readable
     return readable, (
         [f"{runs.metrics_path(run)}: {broken} line(s) cut off or damaged, {readable} readable."] if broken else []
     )

@@ -179,6 +179,14 @@ def test_the_page_of_a_token_and_the_orders(root: Path) -> None:
     assert [row["row"] for row in drawn(at)["responses"]] == list(range(20))
 
 
+def test_an_answer_of_131_072_tokens_has_pages_of_its_own() -> None:
+    from components.token_text import pages_of
+
+    *whole, last = pages_of([1, 0], [0, 131_072])
+    assert whole == [[(1, start)] for start in range(0, 128_000, 4000)]  # the last 3,072 tokens leave room
+    assert last == [(1, 128_000), (0, 0)]
+
+
 def test_text_of_a_run_is_never_markup(root: Path) -> None:
     make_characters(root, [HOSTILE, "</span><script>"], [HOSTILE, "‮gnorw\0"])
     at = open_app(TOKENS, token=f"0.{HOSTILE.index('`')}")

@@ -308,3 +308,31 @@ def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.Mon
     assert all(button.key != "train_start" for button in at.button)
     assert "stop" not in buttons(at)
     assert progress(at)[0][1].startswith("mine is in progress.")
+
+
+def test_a_long_file_of_metrics_is_thinned_and_read_on(root: Path) -> None:
+    """Check 20,000 rows, of which 2,000 to 4,000 are kept: the ends, recorded steps, accuracies, and new rows."""
+    from data.metric_rows import ENDS, MOST, left_out, metric_rows
+
+    run = make_run(root, "long", steps=0, status="running")
+
+    def add(steps: range) -> None:
+        with (run / "metrics.jsonl").open("a") as file:
+            for step in steps:
+                row = {"step": step, "reward": step / 2} | ({"accuracy": 0.5} if step % 7777 == 1 else {})
+                file.write(json.dumps(row) + "\n")
+
+    runs.write_step(run, make_record(12_345))
+    add(range(15_000))
+    assert metric_rows(run)[-1] == {"step": 14_999, "reward": 7499.5}
+    add(range(15_000, 20_000))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 20000, "rew')  # still being written
+    steps = [row["step"] for row in metric_rows(run)]
+    assert left_out(run) == (20_000, 8)  # 20,000 / 4 > 2 · MOST ≥ 20,000 / 8
+    assert MOST <= len(steps) <= 2 * MOST
+    assert steps == sorted({*range(0, 20_000, 8), *range(ENDS), *range(20_000 - ENDS, 20_000), 1, 7778, 15_555, 12_345})
+    assert "In 20,000 steps" in said(at := open_app(VIEW, run="long"))
+    assert "20,000 rows: the curves show one of 8" in said(at)
+    runs.rewind(run, 99)  # as a run that is resumed
+    assert [row["step"] for row in metric_rows(run)] == [*range(100)]

@@ -122,7 +122,7 @@ def test_a_manifest_comes_back_and_is_written_a_field_per_line(run: Path) -> Non
     assert sorted(manifest.files) == ["metrics.jsonl", *steps]
     text = (run / "manifest.json").read_text()
     assert text.startswith('{\n  "slug": "a_run",\n  "story": "a story",\n  "status": "complete",\n')
-    assert re.fullmatch(r'  "schema_version": 1,\n  "crc32": \d+\n}\n', text[text.index('  "schema_version"') :])
+    assert re.fullmatch(r'  "schema_version": 2,\n  "crc32": \d+\n}\n', text[text.index('  "schema_version"') :])
     assert '\n  "seed": 7,\n' in text
 
 

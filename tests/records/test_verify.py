@@ -113,7 +113,7 @@ MANIFESTS: dict[str, str | None] = {
     "a list": "[1, 2]",
     "no slug": '{"story": "none"}',
     "not utf-8": "\udcff",
-    "another version": '{"slug": "a_run", "schema_version": 2}',
+    "another version": '{"slug": "a_run", "schema_version": 3}',
 }
 
 
@@ -125,7 +125,7 @@ def test_a_damaged_manifest(run: Path, damage: str) -> None:
     if content is not None:
         path.write_bytes(content.encode(errors="surrogateescape"))
     report = verify(run)
-    reason = "schema version 2; this program reads 1" if damage == "another version" else "not a readable manifest"
+    reason = "schema version 3; this program reads 2" if damage == "another version" else "not a readable manifest"
     (problem,) = report.problems
     assert problem.startswith(f"{path}: {reason}")
     assert (report.status, report.readable_steps, report.metric_rows) == ("unknown", 3, 3)
