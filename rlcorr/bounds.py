@@ -84,7 +84,7 @@ def _moved(
         return lower, threshold
     if side == "lower":
         return threshold, upper
-    mirrored = -threshold if not of_ratio or threshold == 0 else 1 / threshold  # a bound of 0 is refused later
+    mirrored = 1 / threshold if of_ratio else -threshold
     return (None if lower is None else mirrored), threshold
 
 

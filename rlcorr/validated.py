@@ -1,13 +1,9 @@
 """Checks of single values. Each error message contains what was got and what is allowed."""
 
-import math
 from collections.abc import Callable
 from typing import Any, get_args
 
 from rlcorr.errors import UsageError, unknown
-
-LARGEST = {"lower": 1e9, "upper": 3.4e38}
-"""Largest bounds: ratios end at e²⁰ ≈ 5e8, and tensors of float32 at 3.4e38. No upper bound is inf."""
 
 
 def member(name: str, value: Any, allowed: Any) -> None:
@@ -65,7 +61,3 @@ def _bound(name: str, side: str, bound: Any, allowed: str, test: Callable[[float
         raise UsageError(f"{name}: the {side} bound must be a number; got {bound!r}.")
     if not test(bound):
         raise UsageError(f"{name}: the {side} bound must be {allowed}; got {bound}.")
-    if not -LARGEST["upper"] <= bound <= LARGEST[side] and (side, bound) != ("upper", math.inf):
-        raise UsageError(
-            f"{name}: the {side} bound must be a finite number up to {LARGEST[side]:g}, or none; got {bound}."
-        )

@@ -232,7 +232,7 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_832,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_824,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_023,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_607,
@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 449,
     ("app",): 12_061,
     ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 39_765,
+    ("tests",): 39_757,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 import warnings
 from dataclasses import replace
 from random import Random
@@ -12,7 +11,6 @@ import torch
 from attempts import Attack
 
 from rlcorr import PRESETS, TokenBatch, correct, evaluate
-from rlcorr.bounds import BoundId, Side, at_threshold
 from rlcorr.config import LossConfig, LossType
 from rlcorr.errors import UsageError
 from rlcorr.losses.objective import policy_loss
@@ -21,7 +19,6 @@ TRIED = 6000
 LOG_PROBS = (0.0, -1e-45, -1e-8, -1e-3, -0.5, -1.0, -20.0, -100.0, -5000.0, -6e4)
 REFUSED = (math.nan, math.inf, 1.0, 1e30)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-THRESHOLDS = (0.0, -1.0, 5e-324, 1e-40, 1.0, 3e38, sys.float_info.max, math.inf, -math.inf, math.nan)
 ADVANTAGES = (0.0, 1.0, -1.0, 1e-30, 1e4, -1e4)
 
 
@@ -50,9 +47,6 @@ def problem_of(chance: Random, preset: str, loss_type: LossType) -> str | None:
     try:
         made = batch(chance)
         correction = replace(PRESETS[preset].config, loss_type=loss_type)
-        if chance.random() < 0.2:
-            bound = BoundId(chance.choice([None, 0]), chance.choice(get_args(Side)))
-            correction = at_threshold(correction, chance.choice(THRESHOLDS), bound)
         result, metrics = correct(made, correction), evaluate(made, correction)[1]
         theta = made.rollout_log_probs.nan_to_num().clamp(min=-6e4, max=0).flip(0).clone().requires_grad_()
         generator = torch.Generator().manual_seed(chance.randrange(2**31))
