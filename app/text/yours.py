@@ -97,7 +97,7 @@ WHICH_LEARNS = (
     "A share says what a threshold costs, not whether training gets better. For that see the study on the Training "
     "page, or the Gradient page for a run with score sketches."
 )
-CARD = "The decision card: what to set for which cause, with the evidence"
+CARD = "The decision card: cause, setting, evidence"
 
 NO_GRADIENT = (
     "{name} has log-probs, and log-probs alone do not give one a gradient. What a threshold costs your tokens is on "
