@@ -149,4 +149,4 @@ $(NPM): requirements/npm/package.json requirements/npm/package-lock.json | $(REA
 # Next to the system's programs, what reasoning-gym's tasks need: one of its packages has no wheel and needs a compiler.
 system: $(NPM)
 	@sh tests/install_system.sh $(BIN)
-	@env -u PYTHONDONTWRITEBYTECODE $(PIP) --require-hashes -r requirements/gym.txt  # compiled by a test, one would warn
+	@env -u PYTHONDONTWRITEBYTECODE $(PIP) --require-hashes -r requirements/gym.txt  # else a test compiles it, and its warning is an error

@@ -17,14 +17,14 @@ ENDS = 32
 """The first rows and the last ones are kept in any case: their means and the pace are computed from them."""
 STEP = re.compile(rb'\{"step": (\d{1,9}),')
 HAS_ACCURACY = re.compile(rb'"accuracy": [^n]')
-"""What only some rows have, and null in the others."""
+"""Matches a row that was evaluated: in the others the accuracy is null."""
 
 Row = dict[str, Any]
 
 
 @dataclass
 class Reading:
-    """What was read of a file until now, and the rows that are kept, by the number of their line."""
+    """Holds what was read of a file until now, and the rows that are kept, by the number of their line."""
 
     stamp: Stamp | None = None
     lines: int = 0
