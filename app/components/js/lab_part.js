@@ -71,7 +71,7 @@ const drawHero = (lab) => {
     for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, "reward", lab.shown)
   })
   put(lab.title, titleOf(lab, arms))
-  if (lab.playing && lab.shown % PARTS_AFTER) return  // the curves above come first
+  if (arms.some((runs) => runs.length < SEEDS) || lab.playing && lab.shown % PARTS_AFTER) return  // the curves come first
   for (const name of ["ess", "clipped"]) redrawn(lab, name, ({ data }) => writeArm(data, arms[1], name, lab.shown))
   for (const name of ["k3", "kl"]) {
     redrawn(lab, name, ({ data }) => {
