@@ -77,5 +77,7 @@ def gains(ages: Sequence[float], rates: Sequence[float]) -> Figure:
         "colorscale": [[0, WARM], [0.5, fade(REJECTED, 0.15)], [1, COOL]], "showscale": False,
         "texttemplate": "%{z:+.2f}", "hovertemplate": "age %{y}, rate %{x}: %{z:+.2f}<extra></extra>",
     }  # fmt: skip
-    x = {"title_text": "learning rate", "type": "category"}
-    return figure([cells], height=330, x=x, y={"title_text": "age of the sampler, in updates", "type": "category"})
+    # Axes that are there before the first cell
+    x, y = ({"type": "category", "categoryarray": cells[of], "range": [-0.5, len(cells[of]) - 0.5]} for of in "xy")
+    x["title_text"], y["title_text"] = "learning rate", "age of the sampler, in updates"
+    return figure([cells], height=330, x=x, y=y)

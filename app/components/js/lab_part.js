@@ -101,7 +101,7 @@ const drawSweep = (lab) => {
 
 const drawMap = (lab) => redrawn(lab, "gains", ({ data: [cells], layout }) => {
   const of = withoutThreshold(lab.settings), ends = (experiment, threshold) => runsOf(lab, experiment, threshold, MAP_SEEDS).map(ending)
-  cells.x = lab.rates.map(String)
+  cells.x = layout.xaxis.categoryarray = lab.rates.map(String)
   cells.z = lab.data.ages.map((lag) => lab.rates.map((learning_rate) => {
     const at = { ...of, lag, learning_rate }, before = ends(at, null), after = ends(at, chosenOf(lab.settings))
     return before.length === MAP_SEEDS && after.length === MAP_SEEDS ? mean(after) - mean(before) : null
@@ -240,8 +240,10 @@ const showHandles = (lab, data) => {
   arrange(lab.chosen, choices.map((given) => lab.choices[given.key] ??= makeChoice(lab, given)))
 }
 
-// Show the settings in the lists, and only the handles that do something.
-const showSettings = ({ settings, sliders, choices }) => {
+// Show the settings in the lists and at the thumbs, and only the handles that do something.
+const showSettings = (lab) => {
+  const { settings, sliders, choices } = lab
+  for (const [key, slider] of Object.entries(sliders)) if (valuesOf(lab, key)[slider.place()] !== settings[key]) slider.put(settings[key])
   for (const [key, { select }] of Object.entries(choices)) select.value = settings[key]
   sliders.penalty_coef.hidden = settings.penalty === "none"
   sliders.threshold.hidden = settings.ratio === "none"
@@ -254,7 +256,8 @@ export const labPart = (root, data, tell) => {
   const { lab } = root
   Object.assign(lab, { data, tell })
   showHandles(lab, data)
-  const clicks = { gains: ({ x, y }) => change(lab, { learning_rate: Number(x), lag: Number(y) }) }
+  const go = (learning_rate, lag) => { if (lab.rates.includes(learning_rate) && data.ages.includes(lag)) change(lab, { learning_rate, lag }) }
+  const clicks = { gains: ({ x, y }) => go(Number(x), Number(y)) }
   for (const [key, host] of Object.entries(lab.hosts)) showPicture(host, data.pictures[key], clicks[key])
   lab.hosts.over_threshold.pullable(() => [[lab.sliders.threshold, valuesOf(lab, "threshold")]])
   if (JSON.stringify(lab.settings) === JSON.stringify(data.settings)) redrawSoon(lab, "hero", "sweep", "map")
