@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_023,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_607,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_783,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_784,
     ("rlcorr/lab",): 449,
-    ("app",): 12_068,
+    ("app",): 12_070,
     ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 39_769,
+    ("tests",): 39_790,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

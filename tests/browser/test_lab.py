@@ -125,6 +125,27 @@ def test_the_map_is_clicked_before_its_first_cell_is_trained(page: Page, url: st
     click_the_map(page)
 
 
+def test_a_tab_in_the_background_trains_and_shows_it_when_it_is_looked_at(page: Page, url: str) -> None:
+    first = opened(page, f"{url}/?view=lab{STEPS}")
+    page.evaluate("""() => {  // what a browser does with a hidden tab: no redraws
+      window.rest = [window.requestAnimationFrame]
+      window.requestAnimationFrame = (act) => window.rest.push(act)
+    }""")
+    press(page, "lag", "Home")
+    page.wait_for_url("**lag=0**")
+    page.wait_for_function(
+        "[...document.querySelector('.rl-lab').parentElement.lab.trained.keys()].filter("
+        "(key) => JSON.parse(key)[0].lag === 0).length > 16"
+    )
+    assert page.locator(".rl-lab-title").inner_text() == first
+    page.evaluate("""() => {
+      const [draw, ...acts] = window.rest
+      window.requestAnimationFrame = draw
+      acts.forEach((act) => draw(act))
+    }""")
+    expect(page.locator(".rl-lab-title")).to_contain_text("8 seeds show no difference")
+
+
 def test_a_card_opens_its_setting_whatever_was_set_before(page: Page, url: str) -> None:
     opened(page, f"{url}/?view=lab{STEPS}&noise=2&penalty=k2")
     page.locator(".stMain").get_by_text("Healthy").locator(

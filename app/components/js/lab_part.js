@@ -73,7 +73,7 @@ const drawHero = (lab) => {
   put(lab.title, titleOf(lab, arms))
   if (arms.some((runs) => runs.length < SEEDS) || lab.playing && lab.shown % PARTS_AFTER) return  // the curves come first
   for (const name of ["ess", "clipped"]) redrawn(lab, name, ({ data }) => writeArm(data, arms[1], name, lab.shown))
-  for (const name of ["k3", "kl"]) {
+  for (const name of ["mean_ratio", "k3", "kl"]) {
     redrawn(lab, name, ({ data }) => {
       for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, name, lab.shown, 1e-9)
       if (name === "kl" && lab.settings.penalty !== "none") writeArm(data.slice(4), arms[1], "penalty", lab.shown, 1e-9)
@@ -204,7 +204,7 @@ const newLab = (root, data) => {
     button("reset", () => step(0)), button("another", () => change(lab, { seed: lab.settings.seed + SEEDS })))
   root.append(make("div", "rl-lab", lab.title, make("p", "rl-lab-toy", data.words.toy), lab.trouble,
     make("div", "rl-lab-hero", shownOf("curves"), shownOf("over_threshold")), buttons, lab.handles, lab.chosen,
-    make("div", "rl-lab-parts", shownOf("ess"), shownOf("clipped"), shownOf("k3"), shownOf("kl")), shownOf("gains")))
+    make("div", "rl-lab-parts", shownOf("ess"), shownOf("clipped"), shownOf("mean_ratio"), shownOf("k3"), shownOf("kl")), shownOf("gains")))
   lab.pool = makePool((job, curves) => {
     lab.trained.set(keyOf(job), curves)
     const [experiment, threshold] = job, { lag, learning_rate, threshold: chosen } = lab.settings
