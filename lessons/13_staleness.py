@@ -46,6 +46,9 @@ from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import ACROSS, REJECTED, error_bars, figure, vertical_line
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
+from rlcorr.lab import Experiment
+from rlcorr.lab import run as run_lab
+from rlcorr.lab.outcome import ending
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
@@ -396,6 +399,17 @@ gradient norms and divergences. The thread changes nothing.
 # | [prime-rl](https://github.com/PrimeIntellect-ai/prime-rl), `max_off_policy_steps` | 8 | steps |
 # | [open-instruct](https://github.com/allenai/open-instruct), `async_steps` | 8 | batches |
 #
+# ### Age times learning rate
+#
+# A policy that moves less per update is nearer to its old weights. The Lab trains a toy at two learning rates, always
+# with weights sixteen updates old. **Look for** the rate at which the cap changes nothing.
+
+# %%
+for rate in (0.005, 0.05):
+    reward_of = run_lab(Experiment(lag=16, learning_rate=rate, steps=60, seeds=4), thresholds=(None, 1.0)).reward
+    show(f"rate {rate}: no correction, cap of 1", ending(reward_of).mean(-1), digits=2)
+
+# %% [markdown]
 # ## What a staleness of eight costs a small model
 #
 # The study `decide_stale` trains on six seeds with weights that are eight updates old. An **arm** of a study is one
