@@ -386,9 +386,8 @@ gradient norms and divergences. The thread changes nothing.
 """)
 
 # %% [markdown]
-# Other systems write with **whatever version is newest**. Then the lag depends on speeds, and the same program gives
-# other numbers tomorrow. This is not wrong, as long as the recorded log-prob of every token is that of the version that
-# sampled it. But such a run cannot be repeated exactly. The largest lag that systems allow by default:
+# Other systems write with **whatever version is newest**. Then the lag depends on speeds. This is not wrong, as long as
+# the recorded log-prob of every token is that of the version that sampled it. But such a run cannot be repeated. The largest lag that systems allow by default:
 #
 # | system | largest lag | counted in |
 # |---|---|---|
@@ -401,8 +400,7 @@ gradient norms and divergences. The thread changes nothing.
 #
 # ### Age times learning rate
 #
-# A policy that moves less per update is nearer to its old weights. The Lab trains a toy at two learning rates, always
-# with weights sixteen updates old. **Look for** the rate at which the cap changes nothing.
+# The Lab's toy with weights sixteen updates old. **Look for** the learning rate at which the cap changes nothing.
 
 # %%
 for rate in (0.005, 0.05):
@@ -847,11 +845,10 @@ same seeds, and their intervals are simultaneous.
 # - [the study of the last weights](http://localhost:8501/training?part=Study&study=smol_last_weights) and
 #   [that of a staleness of eight](http://localhost:8501/training?part=Study&study=stale_8): verdicts and curves;
 # - [the two parts of the gap](http://localhost:8501/mismatch?run=gpu_smol_stale_6&step=24) of the real model;
-# - [age against learning rate](http://localhost:8501/lab?lag=16) in the Lab: its map says where a cap gains;
+# - [age and learning rate](http://localhost:8501/lab?lag=16) in the Lab's map;
 # - [stale_4](http://localhost:8501/mismatch?run=stale_4&step=20) and
 #   [async](http://localhost:8501/mismatch?run=async&step=20), whose pages name the lag;
-# - [the clip around q on stale_4](http://localhost:8501/bench?run=stale_4&step=20&preset=bypass_ppo_clip), and for
-#   comparison [three policies](http://localhost:8501/bench?run=stale_4&step=20&preset=decoupled_token_is).
+# - [the clip around q on stale_4](http://localhost:8501/bench?run=stale_4&step=20&preset=bypass_ppo_clip).
 #
 # ## Pitfalls
 #
