@@ -9,8 +9,8 @@ import pytest
 import torch
 from sketch_coverage import contains, intervals, matrix_of, task
 from tiny import CPU, tiny_config
-from torch import Tensor
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
+from whole_gradients import along, whole_gradient
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
@@ -26,7 +26,7 @@ from rlcorr.train.config.training import TrainConfig
 from rlcorr.train.learner.policy import Policy, load_lm
 from rlcorr.train.pretrain import new_moe_lm
 from rlcorr.train.sketches.sampled import next_log_probs, token_scores
-from rlcorr.train.sketches.token_scores import Directions, draw_directions, scored_copy, scores_of
+from rlcorr.train.sketches.token_scores import draw_directions, scored_copy, scores_of
 from rlcorr.types import TokenBatch
 
 pytestmark = pytest.mark.slow  # trainings, and a backward pass per token
@@ -44,23 +44,6 @@ def some_batch(seed: int = 0) -> TokenBatch:
         response_mask=mask, rollout_log_probs=torch.zeros(mask.shape), prompt_ids=ids[:, :4],
         prompt_mask=torch.arange(4) >= 4 - prompt[:, None], response_ids=ids[:, 4:],
     )  # fmt: skip
-
-
-def by_backward(lm: Any, directions: Directions, log_probs: Tensor) -> Tensor:
-    """⟨∇ log π, direction⟩/√K of each log-prob from its whole gradient, (n, K)."""
-    letters = "abc"
-    rows = []
-    for value in log_probs:
-        gradients = torch.autograd.grad(value, list(lm.parameters()), retain_graph=True)
-        along = [
-            torch.einsum(
-                ",".join([letters[: g.dim()], *(f"{axis}k" for axis in letters[: g.dim()])]) + "->k",
-                g, *directions.signs[name],
-            )
-            for (name, _), g in zip(lm.named_parameters(), gradients, strict=True)
-        ]  # fmt: skip
-        rows.append(torch.stack(along).sum(0))
-    return torch.stack(rows) * directions.count**-0.5
 
 
 def moe() -> Any:
@@ -93,10 +76,10 @@ def test_scores_are_derivatives_along_the_directions(
             weight += 0.1 * torch.randn_like(weight)
     directions = draw_directions(lm, seed=3, count=6)
     config = tiny_config(tiny_model, rollout=RolloutConfig(engine="transformers", dtype="float32", temperature=0.7))
-    monkeypatch.setattr("rlcorr.train.sketches.sampled.TOKENS_AT_ONCE", 18)
+    monkeypatch.setattr("rlcorr.train.sketches.token_scores.TOKENS_AT_ONCE", 18)
     got = token_scores(scored_copy(lm), directions, batch, batch.response_mask, config)
     log_probs = Policy(lm, False)(batch, 0.7).log_probs[batch.response_mask]
-    expected = by_backward(lm, directions, log_probs)
+    expected = torch.stack([along(whole_gradient(lm, value), directions) for value in log_probs])
     assert got.shape == (9, 6)
     assert expected.abs().max() > 1e-3
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

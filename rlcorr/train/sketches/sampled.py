@@ -8,27 +8,30 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcorr.gradients.sketch import NextTokens, SampledSketch
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import kept, unfinished
 from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
-from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches, slice_rows
+from rlcorr.train.learner.microbatch import slice_rows
 from rlcorr.train.learner.policy import response_states
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.session.session import Session
+from rlcorr.train.sketches.reference import Keep, reference_gradient
 from rlcorr.train.sketches.token_scores import (
-    TOKENS_AT_ONCE,
+    Columns,
     Directions,
     draw_directions,
+    groups_of,
     has_whole_gradients,
     hash_of,
+    head_log_probs,
     scored_copy,
     scores_of,
 )
 from rlcorr.types import TokenBatch
 
-OTHER_PROMPTS = 1_000_003
-"""Added to the seed of the prompts, so that an exact sketch does not get the run's prompts in the run's order."""
 LARGEST_VOCABULARY = 1024
 """Largest vocabulary whose tokens are all sketched at some positions: each takes a backward pass."""
 
@@ -42,34 +45,43 @@ def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weig
     """
     config, lm = session.config, scored_copy(session.policy.lm)
     directions = draw_directions(lm, config.seed, config.sketch.directions)
+    hashes = hash_of(dict(lm.named_parameters())), directions.hash
+    parts = unfinished(runs.LOCAL / config.run, step)
+    of_batch = hash_of({name: batch.tensors()[name] for name in ("prompt_ids", "response_ids", "response_mask")})
+    keep = partial(kept, parts, "".join((*hashes, of_batch)))
+    reference = None
+    if config.sketch.reference_answers:
+        reference = reference_gradient(session, lm, directions, step, partial(kept, parts, "".join(hashes)))
     return SampledSketch(
-        scores=token_scores(lm, directions, batch, batch.response_mask, config),
-        next_tokens=next_tokens(session, lm, directions, batch, step, weights),
-        weights_hash=hash_of(dict(lm.named_parameters())),
-        directions_hash=directions.hash,
+        token_scores(lm, directions, batch, batch.response_mask, config, keep),
+        reference,
+        next_tokens(session, lm, directions, batch, step, weights),
+        *hashes,
     )
 
 
 def token_scores(
-    lm: PreTrainedModel, directions: Directions, batch: TokenBatch, wanted: Tensor, config: TrainConfig
-) -> Tensor:
+    lm: PreTrainedModel, directions: Directions, batch: TokenBatch, wanted: Tensor, config: TrainConfig,
+    keep: Keep = lambda _, make: make(),
+) -> Tensor:  # fmt: skip
     """Compute the scores of some response tokens along all directions, (N, K).
 
     Args:
         wanted: which response tokens, (B, T); at least one in each row.
+        keep: keeps the scores of the answers that were computed together.
     """
-    scores = torch.zeros(*wanted.shape, directions.count, device=wanted.device)
-    for rows in groups_of(lm, batch):
+    scores, groups = torch.zeros(*wanted.shape, directions.count, device=wanted.device), groups_of(lm, batch)
+    for number, rows in enumerate(groups, 1):
         part = slice_rows(batch, rows)
         chosen = wanted[rows, : part.response_mask.shape[1]]
         columns = partial(answer_columns, lm, part, chosen, config.rollout)
-        scores[rows, : chosen.shape[1]] = scores_of(lm, directions, columns)[1]
+        make = partial(_scores, lm, directions, columns)
+        scores[rows, : chosen.shape[1]] = keep(f"answers_{number}_of_{len(groups)}", make)["scores"].to(scores)
     return scores[wanted]
 
 
-def groups_of(lm: PreTrainedModel, batch: TokenBatch) -> list[list[int]]:
-    """Return the rows of the batch whose backward passes are computed together."""
-    return plan_microbatches(lengths_of(batch), 0 if has_whole_gradients(lm) else TOKENS_AT_ONCE)[0]
+def _scores(lm: PreTrainedModel, directions: Directions, columns: Columns) -> dict[str, Tensor]:
+    return {"scores": scores_of(lm, directions, columns)[1]}
 
 
 def answer_columns(lm: PreTrainedModel, batch: TokenBatch, wanted: Tensor, rollout: RolloutConfig) -> Iterator[Tensor]:
@@ -78,13 +90,6 @@ def answer_columns(lm: PreTrainedModel, batch: TokenBatch, wanted: Tensor, rollo
     for column in range(wanted.shape[1]):
         log_probs = head_log_probs(lm, states[:, column], rollout.scored_temperature)
         yield torch.where(wanted[:, column], log_probs.gather(-1, ids[:, column, None])[:, 0], 0)
-
-
-def head_log_probs(lm: PreTrainedModel, states: Tensor, temperature: float) -> Tensor:
-    """Compute the log-probs of all tokens from the last hidden states, (..., H) → (..., V)."""
-    head = lm.get_output_embeddings()
-    assert head is not None
-    return (head(states).float() / temperature).log_softmax(-1)
 
 
 def random_prefixes(batch: TokenBatch, count: int, seed: int) -> list[list[int]]:

@@ -21,6 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlcorr.train.learner.microbatch import lengths_of, plan_microbatches
+from rlcorr.types import TokenBatch
+
 TOKENS_AT_ONCE = 512
 """Tokens of answers that share a backward pass, prompts and padding included. The gradients of all their activations
 are in memory."""
@@ -78,6 +81,18 @@ def scored_copy(lm: PreTrainedModel) -> PreTrainedModel:
 def has_whole_gradients(lm: PreTrainedModel) -> bool:
     """Return whether a `scored_copy` has weights, such as experts, whose gradients are computed for one answer only."""
     return any(weight.requires_grad for weight in lm.parameters())
+
+
+def groups_of(lm: PreTrainedModel, batch: TokenBatch) -> list[list[int]]:
+    """Return the rows of the batch whose backward passes are computed together."""
+    return plan_microbatches(lengths_of(batch), 0 if has_whole_gradients(lm) else TOKENS_AT_ONCE)[0]
+
+
+def head_log_probs(lm: PreTrainedModel, states: Tensor, temperature: float) -> Tensor:
+    """Compute the log-probs of all tokens from the last hidden states, (..., H) → (..., V)."""
+    head = lm.get_output_embeddings()
+    assert head is not None
+    return (head(states).float() / temperature).log_softmax(-1)
 
 
 def _is_norm(module: nn.Module) -> bool:
