@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 449,
     ("app",): 12_061,
     ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 39_992,
+    ("tests",): 40_011,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
