@@ -153,13 +153,23 @@ def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             trust_remote_code=False,  # without this line it asks on a terminal whether it may run code
         )
+    except ImportError as error:  # of a package that multiplies quantised weights
+        raise UsageError(_QUANTISED.format(path=path, why=f" ({first_line(error).rstrip('.')})")) from error
     except (OSError, SafetensorError, *DAMAGED) as error:  # no weights, a file that was cut, an unknown kind of model
         raise UsageError(f"the weights in {path} cannot be read: {first_line(error).rstrip('.')}.") from error
     lm, loaded = result
+    if getattr(lm, "is_quantized", False):
+        raise UsageError(_QUANTISED.format(path=path, why=""))
     _require_fit(path, lm, loaded)
     if wrong := [name for name, weight in lm.named_parameters() if not bool(weight.isfinite().all())]:
         raise UsageError(f"the weights in {path} are not all finite numbers ({first_names(wrong)}).")
     return lm.to(device)
+
+
+_QUANTISED = (
+    "the weights in {path} are quantised{why}, so they have no gradient to train with or to sketch: start from the "
+    "original model, or dequantise it."
+)
 
 
 def _require_fit(path: Path, lm: PreTrainedModel, loaded: Mapping[str, Any]) -> None:
