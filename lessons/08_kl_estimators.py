@@ -519,8 +519,8 @@ check(off_policy_coefficient_solution, OFF_POLICY)
 # After `make app`, open
 #
 # - [the KL losses of bf16](http://localhost:8501/kl?run=bf16&step=400);
-# - [that of control_fp32](http://localhost:8501/kl?run=control_fp32&step=40), with an exact engine;
-# - [that of top_p](http://localhost:8501/kl?run=top_p&step=40), whose tokens the policy itself has not sampled.
+# - [that of top_p](http://localhost:8501/kl?run=top_p&step=40), whose tokens the policy itself has not sampled;
+# - [training with k2 and k3](http://localhost:8501/lab?lag=0&penalty=k2&penalty_coef=1) in the Lab.
 #
 # ## Pitfalls
 #

@@ -46,6 +46,9 @@ from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import ACROSS, REJECTED, error_bars, figure, vertical_line
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
+from rlcorr.lab import Experiment
+from rlcorr.lab import run as run_lab
+from rlcorr.lab.outcome import ending
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.ratios import k3, ratio
 from rlcorr.records import runs
@@ -383,9 +386,8 @@ gradient norms and divergences. The thread changes nothing.
 """)
 
 # %% [markdown]
-# Other systems write with **whatever version is newest**. Then the lag depends on speeds, and the same program gives
-# other numbers tomorrow. This is not wrong, as long as the recorded log-prob of every token is that of the version that
-# sampled it. But such a run cannot be repeated exactly. The largest lag that systems allow by default:
+# Other systems write with **whatever version is newest**. Then the lag depends on speeds. This is not wrong, as long as
+# the recorded log-prob of every token is that of the version that sampled it. But such a run cannot be repeated. The largest lag that systems allow by default:
 #
 # | system | largest lag | counted in |
 # |---|---|---|
@@ -396,6 +398,16 @@ gradient norms and divergences. The thread changes nothing.
 # | [prime-rl](https://github.com/PrimeIntellect-ai/prime-rl), `max_off_policy_steps` | 8 | steps |
 # | [open-instruct](https://github.com/allenai/open-instruct), `async_steps` | 8 | batches |
 #
+# ### Age times learning rate
+#
+# The Lab's toy with weights sixteen updates old. **Look for** the learning rate at which the cap changes nothing.
+
+# %%
+for rate in (0.005, 0.05):
+    reward_of = run_lab(Experiment(lag=16, learning_rate=rate, steps=60, seeds=4), thresholds=(None, 1.0)).reward
+    show(f"rate {rate}: no correction, cap of 1", ending(reward_of).mean(-1), digits=2)
+
+# %% [markdown]
 # ## What a staleness of eight costs a small model
 #
 # The study `decide_stale` trains on six seeds with weights that are eight updates old. An **arm** of a study is one
@@ -833,11 +845,10 @@ same seeds, and their intervals are simultaneous.
 # - [the study of the last weights](http://localhost:8501/training?part=Study&study=smol_last_weights) and
 #   [that of a staleness of eight](http://localhost:8501/training?part=Study&study=stale_8): verdicts and curves;
 # - [the two parts of the gap](http://localhost:8501/mismatch?run=gpu_smol_stale_6&step=24) of the real model;
-# - [age against learning rate](http://localhost:8501/lab?lag=16) in the Lab: its map says where a cap gains;
+# - [age and learning rate](http://localhost:8501/lab?lag=16) in the Lab's map;
 # - [stale_4](http://localhost:8501/mismatch?run=stale_4&step=20) and
 #   [async](http://localhost:8501/mismatch?run=async&step=20), whose pages name the lag;
-# - [the clip around q on stale_4](http://localhost:8501/bench?run=stale_4&step=20&preset=bypass_ppo_clip), and for
-#   comparison [three policies](http://localhost:8501/bench?run=stale_4&step=20&preset=decoupled_token_is).
+# - [the clip around q on stale_4](http://localhost:8501/bench?run=stale_4&step=20&preset=bypass_ppo_clip).
 #
 # ## Pitfalls
 #

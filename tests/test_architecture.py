@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_023,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_627,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_179,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_821,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_824,
     ("rlcorr/lab",): 449,
-    ("app",): 12_061,
+    ("app",): 12_070,
     ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 40_046,
+    ("tests",): 40_079,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -87,6 +87,7 @@ PICTURES = {
     "over_threshold": ("Where it ends, over the threshold", "The last ten updates. Drag the line."),
     "ess": ("Effective sample size", "How many of the answers count, as a share."),
     "clipped": ("Weights that the threshold changes", "As a share of the tokens."),
+    "mean_ratio": ("Mean ratio", "Mean of r. Its expectation is 1, unless the sampler never draws some tokens."),
     "k3": ("Gap between sampler and policy", "Mean of r − 1 − log r."),
     "kl": (
         "Distance from the start",

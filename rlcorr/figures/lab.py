@@ -24,6 +24,7 @@ ARMS = {"no correction": REJECTED, "this correction": KEPT}
 PARTS = {
     "ess": ("effective sample size", {"range": [-0.02, 1.02], "tickformat": ".0%"}),
     "clipped": ("weights changed", {"range": [-0.02, 1.02], "tickformat": ".0%"}),
+    "mean_ratio": ("mean ratio", power_axis(0.1, 10)),
     "k3": ("k3", power_axis(1e-6, 10)),
     "kl": ("KL to the start", power_axis(1e-4, 100)),
 }
@@ -74,8 +75,10 @@ def gains(ages: Sequence[float], rates: Sequence[float]) -> Figure:
     cells: Part = {
         "type": "heatmap", "name": "gain", "x": [f"{rate:g}" for rate in rates], "y": [f"{age:g}" for age in ages],
         "z": [[None] * len(rates) for _ in ages], "zmin": -0.5, "zmax": 0.5, "xgap": 2, "ygap": 2,
-        "colorscale": [[0, WARM], [0.5, fade(REJECTED, 0.15)], [1, COOL]], "showscale": False,
+        "colorscale": [[0, fade(WARM, 0.75)], [0.5, fade(REJECTED, 0.15)], [1, fade(COOL, 0.75)]], "showscale": False,
         "texttemplate": "%{z:+.2f}", "hovertemplate": "age %{y}, rate %{x}: %{z:+.2f}<extra></extra>",
     }  # fmt: skip
-    x = {"title_text": "learning rate", "type": "category"}
-    return figure([cells], height=330, x=x, y={"title_text": "age of the sampler, in updates", "type": "category"})
+    # Axes that are there before the first cell
+    x, y = ({"type": "category", "categoryarray": cells[of], "range": [-0.5, len(cells[of]) - 0.5]} for of in "xy")
+    x["title_text"], y["title_text"] = "learning rate", "age of the sampler, in updates"
+    return figure([cells], height=330, x=x, y=y)

@@ -105,12 +105,45 @@ def test_the_line_over_the_threshold_is_dragged_and_the_map_is_clicked(page: Pag
     page.mouse.up()
     page.wait_for_url("**threshold=0.**")
     title(page)
+    click_the_map(page)
+    title(page)
+
+
+def click_the_map(page: Page) -> None:
     page.locator(".rl-lab-gains").scroll_into_view_if_needed()
     area = page.locator(".rl-lab-gains .nsewdrag").bounding_box()
     assert area is not None
     page.mouse.click(area["x"] + 0.3 * area["width"], area["y"] + 0.5 * area["height"])  # second column, middle row
     page.wait_for_url(lambda now: "lag=8" in now and "learning_rate=0.01" in now)
-    title(page)
+    thumbs = page.locator("[data-slider=lag] input[type=range], [data-slider=learning_rate] input[type=range]")
+    assert [thumb.get_attribute("aria-valuetext") for thumb in thumbs.all()] == ["8", "0.01"]
+
+
+def test_the_map_is_clicked_before_its_first_cell_is_trained(page: Page, url: str) -> None:
+    page.add_init_script("window.Worker = class { postMessage() {} terminate() {} }")  # workers that are never done
+    page.goto(f"{url}/?view=lab")
+    click_the_map(page)
+
+
+def test_a_tab_in_the_background_trains_and_shows_it_when_it_is_looked_at(page: Page, url: str) -> None:
+    first = opened(page, f"{url}/?view=lab{STEPS}")
+    page.evaluate("""() => {  // what a browser does with a hidden tab: no redraws
+      window.rest = [window.requestAnimationFrame]
+      window.requestAnimationFrame = (act) => window.rest.push(act)
+    }""")
+    press(page, "lag", "Home")
+    page.wait_for_url("**lag=0**")
+    page.wait_for_function(
+        "[...document.querySelector('.rl-lab').parentElement.lab.trained.keys()].filter("
+        "(key) => JSON.parse(key)[0].lag === 0).length > 16"
+    )
+    assert page.locator(".rl-lab-title").inner_text() == first
+    page.evaluate("""() => {
+      const [draw, ...acts] = window.rest
+      window.requestAnimationFrame = draw
+      acts.forEach((act) => draw(act))
+    }""")
+    expect(page.locator(".rl-lab-title")).to_contain_text("8 seeds show no difference")
 
 
 def test_a_card_opens_its_setting_whatever_was_set_before(page: Page, url: str) -> None:

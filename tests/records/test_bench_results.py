@@ -11,7 +11,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent.parent
 READMES = [
     (PROJECT / folder / "README.md").read_text(encoding="utf-8")
-    for folder in ("runs", "rlcorr/train", "rlcorr/gradients", "tests")
+    for folder in ("app", "runs", "rlcorr/train", "rlcorr/gradients", "tests")
 ]
 RESULTS = sorted((PROJECT / "tests" / "bench" / "results").glob("*.txt"))
 

@@ -71,9 +71,9 @@ const drawHero = (lab) => {
     for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, "reward", lab.shown)
   })
   put(lab.title, titleOf(lab, arms))
-  if (lab.playing && lab.shown % PARTS_AFTER) return  // the curves above come first
+  if (arms.some((runs) => runs.length < SEEDS) || lab.playing && lab.shown % PARTS_AFTER) return  // the curves come first
   for (const name of ["ess", "clipped"]) redrawn(lab, name, ({ data }) => writeArm(data, arms[1], name, lab.shown))
-  for (const name of ["k3", "kl"]) {
+  for (const name of ["mean_ratio", "k3", "kl"]) {
     redrawn(lab, name, ({ data }) => {
       for (const [arm, runs] of arms.entries()) writeArm(data.slice(2 * arm), runs, name, lab.shown, 1e-9)
       if (name === "kl" && lab.settings.penalty !== "none") writeArm(data.slice(4), arms[1], "penalty", lab.shown, 1e-9)
@@ -101,7 +101,7 @@ const drawSweep = (lab) => {
 
 const drawMap = (lab) => redrawn(lab, "gains", ({ data: [cells], layout }) => {
   const of = withoutThreshold(lab.settings), ends = (experiment, threshold) => runsOf(lab, experiment, threshold, MAP_SEEDS).map(ending)
-  cells.x = lab.rates.map(String)
+  cells.x = layout.xaxis.categoryarray = lab.rates.map(String)
   cells.z = lab.data.ages.map((lag) => lab.rates.map((learning_rate) => {
     const at = { ...of, lag, learning_rate }, before = ends(at, null), after = ends(at, chosenOf(lab.settings))
     return before.length === MAP_SEEDS && after.length === MAP_SEEDS ? mean(after) - mean(before) : null
@@ -204,7 +204,7 @@ const newLab = (root, data) => {
     button("reset", () => step(0)), button("another", () => change(lab, { seed: lab.settings.seed + SEEDS })))
   root.append(make("div", "rl-lab", lab.title, make("p", "rl-lab-toy", data.words.toy), lab.trouble,
     make("div", "rl-lab-hero", shownOf("curves"), shownOf("over_threshold")), buttons, lab.handles, lab.chosen,
-    make("div", "rl-lab-parts", shownOf("ess"), shownOf("clipped"), shownOf("k3"), shownOf("kl")), shownOf("gains")))
+    make("div", "rl-lab-parts", shownOf("ess"), shownOf("clipped"), shownOf("mean_ratio"), shownOf("k3"), shownOf("kl")), shownOf("gains")))
   lab.pool = makePool((job, curves) => {
     lab.trained.set(keyOf(job), curves)
     const [experiment, threshold] = job, { lag, learning_rate, threshold: chosen } = lab.settings
@@ -240,8 +240,10 @@ const showHandles = (lab, data) => {
   arrange(lab.chosen, choices.map((given) => lab.choices[given.key] ??= makeChoice(lab, given)))
 }
 
-// Show the settings in the lists, and only the handles that do something.
-const showSettings = ({ settings, sliders, choices }) => {
+// Show the settings in the lists and at the thumbs, and only the handles that do something.
+const showSettings = (lab) => {
+  const { settings, sliders, choices } = lab
+  for (const [key, slider] of Object.entries(sliders)) if (valuesOf(lab, key)[slider.place()] !== settings[key]) slider.put(settings[key])
   for (const [key, { select }] of Object.entries(choices)) select.value = settings[key]
   sliders.penalty_coef.hidden = settings.penalty === "none"
   sliders.threshold.hidden = settings.ratio === "none"
@@ -254,7 +256,8 @@ export const labPart = (root, data, tell) => {
   const { lab } = root
   Object.assign(lab, { data, tell })
   showHandles(lab, data)
-  const clicks = { gains: ({ x, y }) => change(lab, { learning_rate: Number(x), lag: Number(y) }) }
+  const go = (learning_rate, lag) => { if (lab.rates.includes(learning_rate) && data.ages.includes(lag)) change(lab, { learning_rate, lag }) }
+  const clicks = { gains: ({ x, y }) => go(Number(x), Number(y)) }
   for (const [key, host] of Object.entries(lab.hosts)) showPicture(host, data.pictures[key], clicks[key])
   lab.hosts.over_threshold.pullable(() => [[lab.sliders.threshold, valuesOf(lab, "threshold")]])
   if (JSON.stringify(lab.settings) === JSON.stringify(data.settings)) redrawSoon(lab, "hero", "sweep", "map")

@@ -99,6 +99,7 @@ const prepared = (box, text) => {
   }
   const style = getComputedStyle(box)
   figure.layout.font = { color: style.color, family: style.fontFamily, size: 12 * scale }
+  for (const trace of figure.data) if (trace.texttemplate) trace.textfont = { color: style.color }  // cells are half transparent
   return figure
 }
 

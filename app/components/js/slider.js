@@ -84,8 +84,7 @@ export const makeSlider = (draw) => {
       rerun(exact)
       return
     }
-    input.value = values.indexOf(exact)
-    say(exact)
+    slider.put(exact)
     rest()
   }
   typed.oninput = () => {
@@ -93,6 +92,10 @@ export const makeSlider = (draw) => {
     typed.setCustomValidity("")
   }
   typed.onblur = () => { if (!typed.validity.valid) say(value()) }
+  slider.put = (value) => {  // one of its values, without a word to the server
+    input.value = values.indexOf(value)
+    say(value)
+  }
   slider.place = () => Number(input.value)
   slider.pull = (place) => {
     if (place === slider.place()) return
@@ -120,8 +123,7 @@ export const makeSlider = (draw) => {
       values = now.values
       listedValues = listed
       input.max = now.values.length - 1
-      input.value = now.values.indexOf(now.value)
-      say(now.value)
+      slider.put(now.value)
     }
     put(slider.name, now.label)
     slider.name.title = now.help
