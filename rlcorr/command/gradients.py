@@ -175,7 +175,9 @@ def _difference_sentence(paired: Interval, other: str, units: SampledUnits) -> s
     significant = "differs" if paired.tells else "does not differ"
     said = f" Its η {significant} significantly from that of {other}: by {interval_text(paired)}."
     needed = units_needed(units.count, paired)
-    return said if paired.tells or needed is None else f"{said} That would take about {needed:,.3g} {units.kind}."
+    if paired.tells or needed is None or needed <= units.count:  # η is at least 0, so an interval may end there
+        return said
+    return f"{said} That would take about {needed:,} {units.kind}."
 
 
 def _heading(first: str) -> str:
