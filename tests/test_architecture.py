@@ -236,12 +236,12 @@ BUDGETS = {
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_023,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_627,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_179,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_188,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
     ("rlcorr/lab",): 449,
     ("app",): 12_070,
     ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 40_079,
+    ("tests",): 40_080,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

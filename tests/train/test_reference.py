@@ -139,41 +139,42 @@ def stopping_at(call: int, error: BaseException) -> Callable[[Path, bytes], None
     return write_whole
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+@pytest.mark.parametrize(("estimator", "step"), [("grpo", 2), ("gae", 1)])
 def test_an_interrupted_sketch_goes_on(
-    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched, estimator: Any
+    tiny_model: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched, estimator: Any, step: int
 ) -> None:
     """It is killed while it writes the third part of its reference. Then the disk is full after the first answers. What
     is done is not made again, and the run is the same as without interruptions."""
     monkeypatch.setattr("rlcorr.train.sketches.token_scores.TOKENS_AT_ONCE", 40)
-    config = config_of(tiny_model, advantage=AdvantageConfig(estimator))
+    sketch = replace(SKETCH, every=step, until=step)
+    config = config_of(tiny_model, advantage=AdvantageConfig(estimator), sketch=sketch)
     whole, run = loop.train(replace(config, run="whole")), local_runs / "tiny"
-    assert not unfinished(whole, 2).exists()
+    assert not unfinished(whole, step).exists()
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr(sketch_files, "write_whole", stopping_at(2, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             loop.train(config)
-        assert parts_of(run) == ["reference_1_of_3", "reference_2_of_3"]
+        assert parts_of(run, step) == ["reference_1_of_3", "reference_2_of_3"]
         patch.setattr(sketch_files, "write_whole", stopping_at(2, full))
         with pytest.raises(UsageError, match=r"/answers_2_of_\d\.safetensors\.gz cannot be written: No space left on "):
             loop.train(config, resume=True)
-    assert (runs.read_manifest(run).status, len(parts_of(run))) == ("interrupted", 4)
+    assert (runs.read_manifest(run).status, len(parts_of(run, step))) == ("interrupted", 4)
     sampled = len(watched.batches)
-    damaged = unfinished(run, 2) / f"{parts_of(run)[0]}.safetensors.gz"
+    damaged = unfinished(run, step) / f"{parts_of(run, step)[0]}.safetensors.gz"
     damaged.write_bytes(damaged.read_bytes()[:50])  # is made again
     assert loop.train(config, resume=True) == run
     assert len(watched.batches) == sampled
-    assert not unfinished(run, 2).exists()
-    (made, about), (expected, about_expected) = (read_tensors(runs.sketch_path(path, 2)) for path in (run, whole))
+    assert not unfinished(run, step).exists()
+    (made, about), (expected, about_expected) = (read_tensors(runs.sketch_path(path, step)) for path in (run, whole))
     assert (about, made.keys()) == (about_expected, expected.keys())
     assert all(torch.equal(made[name], expected[name]) for name in expected)
     assert outcome(run) == outcome(whole)
     assert verify(run).problems == []
 
 
-def parts_of(run: Path) -> list[str]:
-    return sorted(path.name.partition(".")[0] for path in unfinished(run, 2).glob("*.gz"))
+def parts_of(run: Path, step: int) -> list[str]:
+    return sorted(path.name.partition(".")[0] for path in unfinished(run, step).glob("*.gz"))
 
 
 def test_parts_of_other_weights_are_made_again(tmp_path: Path) -> None:
