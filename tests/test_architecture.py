@@ -240,8 +240,8 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
     ("rlcorr/lab",): 449,
     ("app",): 12_070,
-    ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 40_080,
+    ("lessons", "lessons/exercises"): 6_698,
+    ("tests",): 40_124,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

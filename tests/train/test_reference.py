@@ -189,7 +189,7 @@ def test_a_table_of_presets_names_its_reference(tiny_model: Path, local_runs: Pa
     sketch = replace(SKETCH, reference_answers=256, directions=64)
     run = loop.train(config_of(tiny_model, prompts_per_step=16, sketch=sketch))
     text = " ".join(gradient_table(run, names=["disabled", "decoupled_token_is"]))
-    assert "The on-policy gradient is that of 256 answers of the trained weights, in 128 blocks." in text
+    assert "The on-policy gradient is that of 256 answers of the trained weights, in 64 blocks." in text
     assert text.count(" 0.000 [0.000, 0.000] ") >= 2
     assert re.search(r"does not differ significantly from that of no correction: .*about \d+ sampled answers", text)
 

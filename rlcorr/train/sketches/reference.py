@@ -31,8 +31,8 @@ OTHER_PROMPTS = 1_000_003
 """Added to the seed of the prompts, so that a sketch does not get the run's prompts in the run's order."""
 OTHER_ANSWERS = 1 << 56
 """Added to the seed of the answers, which are not those of the run."""
-BLOCKS = 256
-"""Most blocks of a reference: with 512 directions they take one MB."""
+BLOCKS = 64
+"""Most blocks of a reference: with 512 directions they take a quarter of a MB."""
 
 
 def reference_gradient(
