@@ -254,9 +254,9 @@ say(f"""
 
     At {sum(x < 0 for x in by_position["bf16"])} of {len(by_position["bf16"])} positions of `bf16`, and at
     {sum(x < 0 for x in by_position["kv_fp8"])} of `kv_fp8`, the gradient of k3 points away from the KL that is meant.
-    `bf16` was trained longest. Over all its positions the cosine is {below(meant["bf16"], 0.95)}, and the gradient of k3 is
-    {above(far.length, 1)} times as long as that of k2. So there a coefficient that was tuned for k2 is too large for
-    k3. And the gradient of k3 for a single token has more than a hundred times as much noise as that of k2.
+    `bf16` was trained longest. Over all its positions the cosine is {below(meant["bf16"], 0.95)}, and the gradient of
+    k3 is {above(far.length, 1)} times as long as that of k2. So there a coefficient that was tuned for k2 is too large
+    for k3. And the gradient of k3 for a single token has more than a hundred times as much noise as that of k2.
     """)
 
 # %% [markdown]

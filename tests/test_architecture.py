@@ -239,8 +239,8 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_188,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
     ("rlcorr/lab",): 449,
-    ("app",): 12_070,
-    ("lessons", "lessons/exercises"): 6_698,
+    ("app",): 12_072,
+    ("lessons", "lessons/exercises"): 6_723,
     ("tests",): 40_124,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
