@@ -102,6 +102,7 @@ async def problem_of_fresh(url: str, uploads: Path) -> str | None:
     deadline = time.monotonic() + PATIENCE
     async with httpx.AsyncClient(timeout=60) as http:
         visitor = await visiting(url, http)
+        left = {b""}
         for tokens in itertools.count(5):
             for manifest in uploads.glob("rlcorr_uploads_*/*/manifest.json"):
                 if manifest.parent.name.encode() not in visitor.slugs:
