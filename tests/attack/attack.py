@@ -1,6 +1,6 @@
 """`make attack`: the real program, attacked in generated ways. Nothing may be lost, invented or left half-written.
 
-    make attack                                    every kind, up to a quarter of an hour on two cores
+    make attack                                    every kind, ten minutes on two cores, twenty at most
     make attack ARGS="files bits --seed 7"         these kinds, with other random numbers
     make attack ARGS="files --seed 7 --only 12"    one attempt again
 
@@ -27,13 +27,13 @@ from attempts import Attack
 
 KINDS = {
     "kills": "training runs and imports, killed at any moment",
+    "memory": "memory: row groups, a small file of many tokens, a server with large files",
     "writers": "two writers under one name",
     "disks": "full and read-only disks",
     "calls": "system calls that fail, in imports and recorders",
     "strangers": "runs and folders of strangers, and files that change while they are read",
     "vllm": "training runs with the vLLM engine, killed at any moment",
     "addresses": "addresses of pages and routes, over damaged runs",
-    "memory": "memory of an import by row groups, and of a server with large files",
     "uploads": "files that several sessions drop at once",
     "files": "damaged and hostile files, through `import` and `report`",
     "sessions": "forty sessions at once, and forty cut off",

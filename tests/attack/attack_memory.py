@@ -1,4 +1,4 @@
-"""The memory of an import with row groups of 32 MiB, and of a server onto which large files are dropped at once."""
+"""The memory of an import with large row groups, of many tokens in a small file, and of a server with large files."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,11 @@ import contextlib
 import httpx
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 from app_runs import make_run, serve
-from attempts import Attack
+from attack_files import GROWTH, Program
+from attempts import Attack, one_sentence
 from bench_import import SMALL, growth, size_of_group, write
 from hostile import MIB
 from pair_files import npz
@@ -20,7 +23,9 @@ MOST = 3
 VISITORS, ANSWERS, WIDTH = 4, 1 << 12, 1 << 10
 """Visitors who drop a file of the most tokens that are read."""
 PATIENCE = 900
-"""Seconds of the last visitor's file."""
+"""Seconds of a command, and of the last visitor's file."""
+OF_POSITION = 128
+"""Bytes that a command may take for a position of a step, see SECURITY.md."""
 MOST_OF_SERVER = 1792
 """MiB that the server and what it starts may take: 450 of its own, 1,000 for a step, and 80 for each visitor."""
 
@@ -36,9 +41,29 @@ def attack(attack: Attack) -> None:
         attack.notes.append(f"import: {note} than a small file, {grown / group:.1f} row groups")
         attack.judge(number, "an import", f"{note}: above {MOST}" if grown > MOST * group else None)
     for number, _ in attack.attempts(1):
+        attack.judge(number, "many tokens in a small file", problem_of_tokens(attack))
+    for number, _ in attack.attempts(1):
         most = asyncio.run(megabytes_of_server(attack))
         attack.notes.append(f"server: {most:.0f} MiB while {VISITORS} visitors drop {ANSWERS * WIDTH:,} tokens each")
         attack.judge(number, "a server", f"{most:.0f} MiB" if most > MOST_OF_SERVER else None)
+
+
+def problem_of_tokens(attack: Attack) -> str | None:
+    """Import and report one answer of the most tokens, all alike, which make a file of 1 KiB."""
+    path, tokens, program = attack.folder / "alike.parquet", ANSWERS * WIDTH, Program(PATIENCE)
+    alike = {"rollout_log_probs": [[-0.5] * tokens], "old_log_probs": [[-0.6] * tokens]}
+    pq.write_table(pa.table(alike), path)
+    try:
+        for words in (("import", str(path), "--run", "alike"), ("report", str(path))):
+            done = program.run(*words)
+            attack.notes.append(f"{words[0]}: {done['growth'] / MIB:.0f} MiB for {tokens:,} tokens that are alike")
+            if problem := one_sentence(done["code"], done["error"]) or done.get("problem"):
+                return problem
+            if done["growth"] > GROWTH + OF_POSITION * tokens:
+                return attack.notes[-1]
+    finally:
+        program.end()
+    return None
 
 
 async def megabytes_of_server(attack: Attack) -> float:
