@@ -82,8 +82,7 @@ def run_import(request: Import) -> int:
         tokenizer = load_tokenizer(Path(request.tokenizer)).backend_tokenizer
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
-    if size > LARGE:  # a small import takes little memory
-        return_large_blocks(COLUMN)
+    return_large_blocks(COLUMN if size > LARGE else 16 * COLUMN)  # most small files have no column of 4 MiB
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         summary = import_files(
             files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,
