@@ -1,6 +1,6 @@
 # Every verb sets up what it needs. A bare `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup play app learn train test test-fast record record-all study peers mutate attack lessons nb portable workshop site bench fmt lock \
+.PHONY: help setup play app learn train test test-fast record record-all study peers mutate attack lessons nb portable workshop slides site bench fmt lock \
 	clean system
 
 PYTHON ?= python3
@@ -84,6 +84,9 @@ portable: $(READY) ## the lessons and the fast tests with the arithmetic of othe
 
 workshop: $(READY) ## build/rlcorr-workshop.zip: the lessons without solutions; ARGS=--wheels adds all packages
 	$(BIN)/python lessons/_workshop.py $(ARGS)
+
+slides: $(READY) $(NPM) ## build/slides: the five lessons for a projector, a page each
+	@$(BIN)/python lessons/_slides.py
 
 site: $(READY) $(PAGES) $(NPM) ## build/site: the playground and the lessons as files, for any host; ARGS="--runs bf16"
 	$(BIN)/python lessons/_pages.py

@@ -8,7 +8,7 @@ import streamlit as st
 import torch
 from components.picture import load_plotly
 from controls import pickers, sharing, tours, upload_box
-from data import recorded
+from data import recorded, turns
 from text import pages, phrases
 from text import training as training_text
 from text.formatting import plain
@@ -35,6 +35,7 @@ OF_A_RUN = {
     "mismatch": mismatch, "bench": bench, "gradient": gradient, "kl": kl, "tokens": tokens,
     "training": training, "yours": yours,
 }  # fmt: skip
+OF_A_STEP = {*OF_A_RUN, "compare"} - {"training"}
 
 forget_imports()
 state.begin()
@@ -70,9 +71,10 @@ else:
         pickers.pick_all(all_runs, first, second)
     with st.container():
         pickers.announce_new_runs(all_runs, first.slug)
-    if view == "compare":
-        compare.show(first, second)
-    elif view in OF_A_RUN:
-        OF_A_RUN[view].show(first)
+    with turns.turn(recorded.positions(first, second) if view in OF_A_STEP else 0):
+        if view == "compare":
+            compare.show(first, second)
+        elif view in OF_A_RUN:
+            OF_A_RUN[view].show(first)
 st.html("<i class='rl-end'></i>")  # components/js/first_sight.js waits for it
 state.end()

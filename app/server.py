@@ -15,10 +15,15 @@ from data import uploads
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from rlcorr.foreign.import_run import return_large_blocks
+
 STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 HOSTS = st.get_option("server.allowedHosts")  # `rlcorr play` sets it; without it every name is accepted
 MOST_FILES = 1 << 16
 """Descriptors. A session takes four, and macOS gives a process 256 unless it asks for more."""
+
+LARGE_BLOCK = 4 << 20
+"""Bytes. The columns of a step that waits for its turn (`data.turns`) are larger: they go when its page is drawn."""
 
 
 @asynccontextmanager
@@ -29,6 +34,7 @@ async def while_serving(_: st.App) -> AsyncIterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES) if most > 0 else MOST_FILES, most))
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    return_large_blocks(LARGE_BLOCK)
     uploads.folder()  # also deletes what a killed server has left
     yield
     uploads.folder().cleanup()

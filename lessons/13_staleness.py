@@ -387,7 +387,8 @@ gradient norms and divergences. The thread changes nothing.
 
 # %% [markdown]
 # Other systems write with **whatever version is newest**. Then the lag depends on speeds. This is not wrong, as long as
-# the recorded log-prob of every token is that of the version that sampled it. But such a run cannot be repeated. The largest lag that systems allow by default:
+# the recorded log-prob of every token is that of the version that sampled it. But such a run cannot be repeated. The
+# largest lag that systems allow by default:
 #
 # | system | largest lag | counted in |
 # |---|---|---|

@@ -120,7 +120,30 @@ def decision_card() -> str:
     return cell.outputs[0].data["text/markdown"]
 
 
+CITED = re.compile(
+    r"^# \d+\. ([^[]*)\[([^]]+)\]\((http\S+)\), (\d{4})(?:: (.*?))?\n(?=# \d+\. |\n|\Z)", re.MULTILINE | re.DOTALL
+)
+
+
+def papers() -> str:
+    """Return the table of what the lessons' references date: title, year, and lesson by lesson for what it is cited."""
+    cited: dict[str, list[tuple[str, ...]]] = {}
+    for source in sources():
+        for item in CITED.findall(source.read_text(encoding="utf-8").partition("# ## References")[2]):
+            who, title, address, year, why = (" ".join(part.replace("\n#", " ").split()) for part in item)
+            link = f"[{source.stem[:2]}]({source.stem}.ipynb) {why.rstrip('.')}"
+            cited.setdefault(address, []).append((year, who, title, link))
+    rows = ["| paper | year | cited for |", "|---|---|---|"]
+    for address, uses in sorted(cited.items(), key=lambda one: (-int(one[1][0][0]), one[1][0][2])):
+        year, (who, title) = uses[0][0], (max((use[k] for use in uses), key=len) for k in (1, 2))
+        rows.append(
+            f"| {f'{who} ' if who else ''}[{title}]({address}) | {year} | {'; '.join(use[3] for use in uses)} |"
+        )
+    return "\n".join(rows)
+
+
 LISTS = {
+    (LESSONS / "PAPERS.md", "papers"): papers,
     (LESSONS / "README.md", "five lessons"): five_lessons,
     (LESSONS / "TEACHING.md", "five lessons"): five_lessons,
     (LESSONS / "README.md", "lessons"): table,

@@ -76,6 +76,7 @@ They lead to a decision about your own run, without the other lessons, and end w
 :caption: Lessons
 NOTATION
 DECISION_CARD
+PAPERS
 {slugs}
 ```
 
@@ -184,7 +185,7 @@ def write_sources(folder: Path, *, solutions: bool, address: str | None) -> None
     """What Sphinx reads: pages, and under `beside` what it copies as it is."""
     shutil.copytree(STYLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(LESSONS / "diagrams", folder / "diagrams")
-    for name in ("NOTATION.md", "DECISION_CARD.md"):
+    for name in ("NOTATION.md", "DECISION_CARD.md", "PAPERS.md"):
         shutil.copy(LESSONS / name, folder)
     static, notebooks = folder / "static", folder / "beside" / "notebooks"
     pictures = static / "pictures"

@@ -42,6 +42,7 @@ SINGLE = (
     "lessons/five_lessons.toml",
     "lessons/TEACHING.md",
     "lessons/DECISION_CARD.md",
+    "lessons/PAPERS.md",
 )
 LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints")
 PACKAGES = ("torch", "engineless")

@@ -9,7 +9,7 @@ folder=$(mktemp -d)
 for file in *.txt peers/*.txt; do
     echo "$file:"
     # Advisories are about releases, not about builds of them: torch 2.13.0+cpu is looked up as 2.13.0.
-    sed 's/+cpu//' "$file" > "$folder/pins.txt"
+    sed 's/+cpu//; /^-r /d' "$file" > "$folder/pins.txt"
     pip-audit --requirement "$folder/pins.txt" --require-hashes --disable-pip --strict --progress-spinner off || status=1
 done
 rm -r "$folder"

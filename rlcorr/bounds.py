@@ -84,7 +84,9 @@ def _moved(
         return lower, threshold
     if side == "lower":
         return threshold, upper
-    mirrored = 1 / threshold if of_ratio else -threshold
+    mirrored = -threshold
+    if of_ratio:
+        mirrored = 1 / threshold if threshold else math.inf  # the configuration refuses 0 with a sentence
     return (None if lower is None else mirrored), threshold
 
 

@@ -109,9 +109,15 @@ class Weights:
         [[2.0], [1.0]]
         """
         if self.mode == "truncate":
-            weights = ratio(log_w) if self.lower is None else ratio(log_w).clamp(min=self.lower)
-            return weights.clamp(max=self.upper)
+            weights = ratio(log_w)
+            weights = weights if self.lower is None else weights.clamp(min=_fitting(self.lower, weights))
+            return weights.clamp(max=_fitting(self.upper, weights))
         return torch.where(between(log_w, self.lower, self.upper), ratio(log_w), 0)
+
+
+def _fitting(bound: float | Tensor, weights: Tensor) -> float | Tensor:
+    """Return a bound that the dtype of the weights holds: above it, torch's clamp takes infinity only."""
+    return bound if isinstance(bound, Tensor) else min(bound, torch.finfo(weights.dtype).max)
 
 
 def between(log_r: Tensor, lower: float | Tensor | None, upper: float | Tensor) -> Tensor:

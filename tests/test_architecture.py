@@ -235,13 +235,13 @@ BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_824,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_023,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_607,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 5_977,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_784,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_627,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_188,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
     ("rlcorr/lab",): 449,
-    ("app",): 12_070,
-    ("lessons", "lessons/exercises"): 6_557,
-    ("tests",): 39_834,
+    ("app",): 12_072,
+    ("lessons", "lessons/exercises"): 6_723,
+    ("tests",): 40_124,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

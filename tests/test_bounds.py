@@ -98,3 +98,11 @@ def test_a_useful_range_leaves_out_what_hardly_differs() -> None:
         useful_range(of_log_ratios(torch.full((3, 1), -0.1)), both, UPPER)
     equal = useful_range(of_log_ratios(torch.full((10, 1), 0.1)), preset("decoupled_token_is"))
     assert equal == pytest.approx((math.exp(0.1), math.exp(0.11)))
+
+
+def test_a_band_at_zero_is_refused() -> None:
+    """Its lower bound would be 1/0."""
+    rule = RejectionRule.named("token_k1", lower=0.5, upper=2.0)
+    for settings in (CorrectionConfig(rollout_is="token"), CorrectionConfig(rollout_rs=(rule,))):
+        with pytest.raises(UsageError, match="the upper bound must be > 0"):
+            at_threshold(settings, 0.0)

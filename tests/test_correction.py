@@ -198,3 +198,12 @@ def test_what_each_row_adds_to_the_mean_weight() -> None:
     of_tokens, of_rows = (norm_factor_sums(weights, keep, per_token=per_token) for per_token in (True, False))
     assert [x.tolist() for x in of_tokens] == [[3.0, 8.0, 0.0], [2.0, 1.0, 0.0]]
     assert [x.tolist() for x in of_rows] == [[1.5, 8.0, 0.0], [1.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_bound_that_the_dtype_does_not_hold_is_no_bound(level: str, dtype: torch.dtype) -> None:
+    """float32 ends at 3.4e38, and ratios at e^20: the weight of e^19 is what it is with infinity."""
+    batch = TokenBatch(torch.ones(1, 1).bool(), torch.tensor([[-19.0]]).to(dtype), torch.tensor([[0.0]]).to(dtype))
+    settings = [CorrectionConfig(rollout_is=level, rollout_is_threshold=bound) for bound in (1e308, math.inf)]
+    assert [correct(batch, one).weights.item() for one in settings] == [pytest.approx(math.exp(19), rel=1e-5)] * 2

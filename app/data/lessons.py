@@ -38,7 +38,7 @@ def five_lessons() -> dict[str, dict]:
 
 
 def text_of(name: str) -> str:
-    """Return TEACHING.md or DECISION_CARD.md without title and comments, and with links that stay in this app."""
+    """Return a text that lies beside the lessons without title and comments, and with links that stay in this app."""
     text = (LESSONS / name).read_text(encoding="utf-8").partition("\n")[2]
     text = re.sub(r"^<!-- .* -->\n", "", text, flags=re.MULTILINE).replace("](http://localhost:8501/", "](/")
     text = re.sub(r"\]\((\d\d_\w+)\.ipynb\)", r"](/learn?lesson=\1)", text)

@@ -6,6 +6,7 @@ Callers must not change what they get.
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,6 +143,16 @@ def first_and_last(values: Sequence[float | None]) -> tuple[float, float, int] |
 def step(run: Path, number: int) -> runs.StepRecord:
     """Return a recorded step. Raises `DamagedFile`."""
     return runs.read_step(run, number)
+
+
+def positions(*shown: Selection | None) -> int:
+    """Return the positions, answers times the longest one, of the largest of these steps that can be read."""
+    most = 0
+    for one in shown:
+        with suppress(runs.DamagedFile):  # the page says so
+            if one is not None and one.step is not None:
+                most = max(most, step(one.run, one.step).batch.response_mask.numel())
+    return most
 
 
 def source(run: Path, number: int | None) -> str:

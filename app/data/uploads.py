@@ -19,10 +19,12 @@ from pathlib import Path, PurePosixPath
 
 import streamlit as st
 
+from data.turns import one_at_a_time
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary, summarize, write_run
 from rlcorr.foreign.read_file import ENDINGS, read_parts
 from rlcorr.foreign.steps import Source, read_steps
+from rlcorr.records.disk import CannotWrite, write_whole
 from rlcorr.records.run_folders import remove_abandoned, take_lock
 
 PREFIX, FOLDER_PREFIX = "upload_", "rlcorr_uploads_"
@@ -94,9 +96,8 @@ def take(files: Sequence[DroppedFile], story: str, repairs: Sequence[str] = ()) 
         )
     if (run / "manifest.json").is_file():
         return slug, summarize(read_steps(sources, join=join))
-    summary = write_run(run, read_steps(sources, join=join), story)
-    (run / NAME_FILE).write_text(name_of([name for name, _ in ordered]), encoding="utf-8")
-    _keep(run)
+    summary = write_run(run, one_at_a_time(read_steps(sources, join=join)), story)
+    _keep(run, name_of([name for name, _ in ordered]))
     return slug, summary
 
 
@@ -107,8 +108,16 @@ def _refuse_other_endings(files: Sequence[DroppedFile]) -> None:
             read_parts(name, content)
 
 
-def _keep(run: Path) -> None:
-    """Add a run to those of this session, and delete its oldest ones that are too many or too large."""
+def _keep(run: Path, name: str) -> None:
+    """Add a run to those of this session, and delete its oldest ones that are too many or too large.
+
+    Raises `UsageError` if the disk is full; then the run is deleted.
+    """
+    try:
+        write_whole(run / NAME_FILE, name.encode())
+    except CannotWrite:
+        shutil.rmtree(run, ignore_errors=True)
+        raise
     made, kept = [*dict.fromkeys([*st.session_state.get("uploads", []), run.name])], 0
     for age, name in enumerate(reversed(made)):
         kept += bytes_of(run.with_name(name))

@@ -1,7 +1,7 @@
 """Sentences and tables of the Learn page."""
 
-LESSONS, CARD, GLOSSARY, SHEET, TEACHING = PARTS = (
-    "Lessons", "Decision card", "Glossary", "Cheat sheet", "Teaching"
+LESSONS, CARD, GLOSSARY, SHEET, PAPERS, TEACHING = PARTS = (
+    "Lessons", "Decision card", "Glossary", "Cheat sheet", "Papers", "Teaching"
 )  # fmt: skip
 
 LESSONS_ARE = (

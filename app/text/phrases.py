@@ -119,6 +119,7 @@ UPLOAD = (
     "RL, prime-rl, slime, SkyRL and verl use. Several files become the steps of one run. The server of this "
     "page keeps them for a day at most, and deletes them when it stops."
 )
+TURN = "The server is working on another visitor's large file. Yours is next."
 UPLOAD_LABEL = "One file per training step (or per rank)"
 REPAIRS = {
     "clamp_rounding": "Read log-probs between 0 and 0.125 as 0: rounding to bfloat16 made them positive",

@@ -17,13 +17,15 @@ from rlcorr import PRESETS
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
+TEXTS = {learn_text.CARD: "DECISION_CARD.md", learn_text.PAPERS: "PAPERS.md"}
+
 
 def show(shown: Selection | None) -> None:
     part = buttons("learn", "Part", learn_text.PARTS, hide_label=True)
     if part == learn_text.TEACHING:
         _teaching(run_and_step(shown))
-    elif part == learn_text.CARD:
-        st.markdown(text_of("DECISION_CARD.md"))
+    elif part in TEXTS:
+        st.markdown(text_of(TEXTS[part]))
     else:
         {learn_text.LESSONS: _lessons, learn_text.GLOSSARY: _glossary, learn_text.SHEET: _sheet}[part]()
 

@@ -12,8 +12,8 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import BATCH_SIZES, Choice, GradientReport, compare
-from rlcorr.gradients.sketch import ExactSketch, Sketch
+from rlcorr.gradients.report import BATCH_SIZES, Choice, GradientReport, compare, units_needed
+from rlcorr.gradients.sketch import ExactSketch, SampledSketch, SampledUnits, Sketch, sampled_units
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.losses.score_centering import can_center
 from rlcorr.presets import PRESETS, RANKED, preset
@@ -98,12 +98,13 @@ def gradient_table(
     for group in ranking.choices[RANKED_BY].groups:
         lines.append("-" * len(_heading("")))
         lines += [_row(names[index], ranking.reports[index]) for index in group]
+    units = sampled_units(batch, sketch)
     orders = [[index for group in choice.groups for index in group] for choice in ranking.choices]
     seconds = [names[order[1]] if len(order) > 1 else "" for order in orders]
     sentences = [
         _best_sentence(choice, names[choice.best], ranking.reports[choice.best].progress[size], second)
-        + (_difference_sentence(choice.over_next, f"the next preset, {second}") if second else "")
-        + _difference_sentence(choice.over_nothing, "no correction")
+        + (_difference_sentence(choice.over_next, f"the next preset, {second}", units) if second else "")
+        + _difference_sentence(choice.over_nothing, "no correction", units)
         for size, (choice, second) in enumerate(zip(ranking.choices, seconds, strict=True))
     ]
     return [*lines, "", *wrap_each(sentences), "", GROUPS, UNITS]
@@ -119,11 +120,12 @@ def sweep_table(run: Path, name: str, step: int | None = None, rule: int | None 
     batch, sketch = read_gradients(run, step)
     correction = correction_named(name)
     points = usual_thresholds(batch, correction, BoundId(rule), count=THRESHOLDS)
+    units = sampled_units(batch, sketch)
     sweep = gradient_sweep(batch, sketch, correction, BoundId(rule), thresholds=points)
     sentences = [
         f"With {choice.batch_size} answers in a batch the most progress is made at {best.value:.6g}; in 95 % of "
         f"the bootstrap samples between {best.low:.6g} and {best.high:.6g}."
-        + _difference_sentence(choice.over_nothing, "no correction")
+        + _difference_sentence(choice.over_nothing, "no correction", units)
         for choice, best in zip(sweep.ranking.choices, sweep.best, strict=True)
     ]
     return [
@@ -144,12 +146,16 @@ def _header(run: Path, step: int, batch: TokenBatch, sketch: Sketch, report: Gra
     if not length.value > 0:
         raise UsageError(
             f"step {step} of {run.name}: the on-policy gradient cannot be distinguished from its noise, so it cannot "
-            "serve as the unit; record more of it with --sketch.exact-prompts or --prompts-per-step."
+            "serve as the unit; record more of it with --sketch.exact-prompts, --sketch.reference-answers or "
+            "--prompts-per-step."
         )
     size = f"{len(batch.response_mask)} answers, {len(sketch.scores)} tokens, {sketch.directions} directions"
     lines = [f"{run.name}, step {step}: {size}; the length of the on-policy gradient is {interval_text(length)}"]
     if not length.low > 0:
         lines.append("The reference may be noise (its interval contains 0): the units are uncertain.")
+    if isinstance(sketch, SampledSketch) and sketch.reference is not None:
+        count, blocks = int(sketch.reference.sequences.sum()), len(sketch.reference.sequences)
+        lines.append(f"The on-policy gradient is that of {count} answers of the trained weights, in {blocks} blocks.")
     if isinstance(sketch, ExactSketch):
         answers, shares = sketch.answers, sketch.answers.coverage
         covered = f"{shares['old']:.2%} of the probability of π_old, {shares['rollout']:.2%} of the engine's."
@@ -164,10 +170,14 @@ def _best_sentence(choice: Choice, name: str, progress: Interval, second: str) -
     return f"{best} In {choice.support[choice.best]:.0%} of the bootstrap samples it is the best." if second else best
 
 
-def _difference_sentence(paired: Interval, other: str) -> str:
-    """Return whether the difference in η from another preset is significant."""
+def _difference_sentence(paired: Interval, other: str, units: SampledUnits) -> str:
+    """Return whether the difference in η from another preset is significant, and if not, how many units would tell."""
     significant = "differs" if paired.tells else "does not differ"
-    return f" Its η {significant} significantly from that of {other}: by {interval_text(paired)}."
+    said = f" Its η {significant} significantly from that of {other}: by {interval_text(paired)}."
+    needed = units_needed(units.count, paired)
+    if paired.tells or needed is None or needed <= units.count:  # η is at least 0, so an interval may end there
+        return said
+    return f"{said} That would take about {needed:,} {units.kind}."
 
 
 def _heading(first: str) -> str:

@@ -17,8 +17,8 @@ from rlcorr.command.gaps import details
 from rlcorr.command.options import ClampRounding, Details
 from rlcorr.command.printing import print_lines, wrap_each
 from rlcorr.errors import UsageError, require_extra, unknown
-from rlcorr.foreign.import_run import import_files, return_large_blocks
-from rlcorr.foreign.read_file import find_files
+from rlcorr.foreign.import_run import COLUMN, import_files, return_large_blocks
+from rlcorr.foreign.read_file import LARGE, find_files
 from rlcorr.foreign.retokenised import has_ids_and_texts, reencode
 from rlcorr.records import runs
 from rlcorr.records.run_folders import require_run_name
@@ -82,7 +82,7 @@ def run_import(request: Import) -> int:
         tokenizer = load_tokenizer(Path(request.tokenizer)).backend_tokenizer
     files = find_files(request.paths)
     size = sum(file.stat().st_size for file in files)
-    return_large_blocks(size)
+    return_large_blocks(COLUMN if size > LARGE else 16 * COLUMN)  # most small files have no column of 4 MiB
     with tqdm(total=size, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         summary = import_files(
             files, path, join=request.join, watch=bar.update, nan_is_ratio_one=request.nan_is_ratio_one,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.foreign.missing_fields import fill_missing, missing, unpaired_sentence
-from rlcorr.foreign.read_file import LARGE, parts_of_file
+from rlcorr.foreign.read_file import parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
 from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
@@ -20,7 +20,7 @@ from rlcorr.records.step_files import StepRecord
 
 _MMAP_THRESHOLD = -3
 """M_MMAP_THRESHOLD of glibc's `mallopt`."""
-_BLOCK = 1 << 18
+COLUMN = 1 << 18
 """Bytes. A step is written in columns of this size."""
 
 
@@ -48,15 +48,15 @@ class ImportSummary:
         return sentences
 
 
-def return_large_blocks(size: int) -> None:
-    """Make the process return every block of `_BLOCK` bytes or more to the system as soon as it is freed.
+def return_large_blocks(block: int) -> None:
+    """Make the process return every block of so many bytes or more to the system as soon as it is freed.
 
     By default glibc keeps blocks that are smaller than the largest one that was ever freed, up to 32 MiB, so an import
-    would take several row groups more. Other C libraries than glibc are left as they are, and so is an import of little
-    `size` (bytes), which takes little memory and is faster without, because the system clears every page anew.
+    would take several row groups more. Other C libraries than glibc are left as they are. It is slower, because the
+    system clears every page anew.
     """
-    if size > LARGE and platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _BLOCK)
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, block)
 
 
 def import_files(

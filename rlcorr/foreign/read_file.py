@@ -24,7 +24,7 @@ from rlcorr.foreign.columns import Column, Columns, from_array, from_arrow, from
 from rlcorr.foreign.names import KEYS, WANTED
 from rlcorr.foreign.parse.request import MAX_ROWS, MAX_TOKENS, Piece, Request, Unreadable
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
-from rlcorr.records.disk import LARGEST, opened
+from rlcorr.records.disk import LARGEST, naming, opened
 from rlcorr.systems import skyrl
 from rlcorr.systems.verl import dumps as verl_dumps
 
@@ -188,9 +188,12 @@ def read_parts(name: str, content: bytes, **repairs: bool) -> Iterator[Part]:
         ending = _ending(name, content[:_HEAD], len(content))
 
     def parts() -> Iterator[Part]:
-        with tempfile.TemporaryDirectory(prefix="rlcorr_") as folder:
-            path = Path(folder) / "file"
-            path.write_bytes(content)
+        with naming(Path("the folder for temporary files")):
+            folder = tempfile.TemporaryDirectory(prefix="rlcorr_")
+        with folder:
+            path = Path(folder.name) / "file"
+            with naming(path):
+                path.write_bytes(content)
             yield from _parts(path, name, ending, repairs)
 
     return parts()

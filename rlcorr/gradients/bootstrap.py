@@ -14,6 +14,9 @@ from rlcorr.types import TokenBatch
 REPLICATES = 200
 LEVEL = (0.025, 0.975)
 TINY = 1e-30
+ENOUGH_EFFECTIVE = 0.5
+"""Share of the answers that must be effective under exact weights. With fewer, the largest weights are rarely sampled,
+and no resampling of the same answers shows what is missing: a bias is then the difference to the reference itself."""
 EXACT_WEIGHTS = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=math.inf)
 """Unbounded sequence weights. Their gradient equals the on-policy gradient on average, for any mismatch."""
 
@@ -57,20 +60,31 @@ class BootstrapSamples:
     finite_population_factor: float
     """1 − P/N for P of the run's N prompts: how much their choice adds to a variance, compared with prompts from an
     endless supply (Cochran, Sampling Techniques, §2.6). At 0 the prompts are not resampled."""
+    target_is_noise: bool = False
+    """True if exact weights have too few effective answers to serve as the target: see `ENOUGH_EFFECTIVE`."""
 
     def gradient(self, parts: Contributions) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean gradient, (1 + R, K), and what noise adds to its squares and to its products with the
         reference, (K,) each.
 
         If the reference comes from other answers, the gradient is the reference plus the difference to the target: most
-        noise of the answers cancels in it.
+        noise of the answers cancels in it. This does not hold if the target is noise.
         """
         g = mean_gradients(parts, self.units)
+        if self.target_is_noise:
+            return g, covariances(parts, parts), torch.zeros_like(self.reference_noise)
         if self.reference_is_target:
             return g, covariances(parts, parts), covariances(parts, self.target)
         difference = g - mean_gradients(self.target, self.units)
         noise = self.reference_noise + difference_noise(parts, self.target)
         return self.reference + difference, noise, self.reference_noise
+
+    def bias(self, parts: Contributions) -> Tensor:
+        """Return the length of the bias without noise, (1 + R,): that of the difference to the target."""
+        if not self.target_is_noise:
+            return length_of(squared_difference(parts, self.target, self))
+        difference = mean_gradients(parts, self.units) - self.reference
+        return length_of(self.without_noise(difference.square(), covariances(parts, parts) + self.reference_noise))
 
     def variance(self, parts: Contributions) -> Tensor:
         """Return V, the variance of one answer's contribution, (1 + R,)."""
@@ -116,7 +130,14 @@ def bootstrap(batch: TokenBatch, sketch: Sketch, loss: LossConfig, replicates: i
     reference = mean_gradients(of_reference, counts.to(of_reference.u)).to(sketch.scores)
     noise = covariances(of_reference, of_reference).to(sketch.scores)
     exact = isinstance(sketch, ExactSketch)
-    return BootstrapSamples(units, directions, reference, noise, blocks is None, target, exact, factor)
+    too_few = blocks is not None and effective_share(target, units)[0] < ENOUGH_EFFECTIVE
+    return BootstrapSamples(units, directions, reference, noise, blocks is None, target, exact, factor, bool(too_few))
+
+
+def effective_share(parts: Contributions, counts: Tensor) -> Tensor:
+    """Return the effective sample size (Σ w)²/Σ w² of each bootstrap sample, as a share of its answers, (1 + R,)."""
+    squares = (counts @ parts.weight_square).clamp(min=TINY)
+    return (counts @ parts.weight).square() / squares / (counts @ parts.probability)
 
 
 def length_of(squares: Tensor) -> Tensor:

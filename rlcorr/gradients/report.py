@@ -32,6 +32,7 @@ from rlcorr.gradients.bootstrap import (
     bootstrap,
     cosine,
     covariances,
+    effective_share,
     interval_of,
     length_of,
     mean_gradients,
@@ -68,7 +69,7 @@ class GradientNumbers(Generic[N, PerBatchSize]):
     """See `bootstrap.reference_noise`."""
     bias: N
     """‖E[g] − g*‖ without noise. Its interval includes 0 if noise explains all of it. For sampled answers g* is the
-    gradient of unbounded sequence weights on the same answers."""
+    gradient of unbounded sequence weights on the same answers; with few effective ones, that of the reference."""
     relative_bias: N
     """bias / reference_length."""
     cosine: N
@@ -151,10 +152,10 @@ def compare(
 
 def samples_of(parts: Contributions, samples: BootstrapSamples, batch_sizes: Sequence[int]) -> ReportSamples:
     """Compute the numbers of a report in every bootstrap sample."""
-    counts, variance = samples.units, samples.variance(parts)
+    variance = samples.variance(parts)
     g, g_noise, inner_noise = samples.gradient(parts)
     g2 = samples.without_noise(g.square(), g_noise)
-    bias = length_of(squared_difference(parts, samples.target, samples))
+    bias = samples.bias(parts)
     inner = samples.without_noise(g * samples.reference, inner_noise)
     length, unit = length_of(g2), reference_lengths(samples)
     sizes = torch.tensor(batch_sizes).to(g)[:, None]
@@ -167,9 +168,7 @@ def samples_of(parts: Contributions, samples: BootstrapSamples, batch_sizes: Seq
         cosine=cosine(inner, length * unit),
         scale=inner / unit.square(),
         variance=variance,
-        ess=(counts @ parts.weight).square()
-        / (counts @ parts.weight_square).clamp(min=1e-30)
-        / (counts @ parts.probability),
+        ess=effective_share(parts, samples.units),
         batch_sizes=tuple(batch_sizes),
         noise=(variance / sizes).sqrt() / unit,
         progress=progress(inner, g2, unit.square(), variance / sizes),

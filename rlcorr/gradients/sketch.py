@@ -21,8 +21,8 @@ from rlcorr.types import TokenBatch
 class Reference:
     """The on-policy gradient, in M blocks of responses that the trainer's own weights have sampled.
 
-    Sketches that were recorded before version 0.2 have one. Without it, the target is the gradient of exact sequence
-    weights on the answers of the step.
+    Sketches with `--sketch.reference-answers`, and those that were recorded before version 0.2, have one. Without it,
+    the target is the gradient of exact sequence weights on the answers of the step.
     """
 
     by_token: Tensor  # (M, K) Σ over the block of advantage · score

@@ -10,9 +10,9 @@ Some steps also have all likely answers to some other prompts, with one node per
     exact_advantages (N,) float16       one per token, answer by answer
     exact_scores (E, K) int8, exact_units (E,)
     exact_task_prompts (1,)             number of prompts of the training run, if it is finite
-Steps that were recorded before version 0.2 also have the on-policy gradient, in M blocks of responses:
+Steps with reference answers, and those that were recorded before version 0.2, have the on-policy gradient, in M blocks:
     by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32
-and some of them have A sampled answers to other prompts, with N tokens, one answer after the other:
+and some of the old ones have A sampled answers to other prompts, with N tokens, one answer after the other:
     drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
     drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
@@ -24,8 +24,10 @@ than that error, so their scores are float16. The metadata of a file has the has
 
 import gzip
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,12 +46,17 @@ from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
 
 HASHES = ("weights_hash", "directions_hash")
+SLOW = 5.0
+"""Seconds from which on a part of a sketch is printed."""
 LARGEST = 15
 """The largest score, in units. gzip compresses such integers to five bits."""
 
 
 def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch | None = None) -> None:
-    """Write the sketch of a step, and that of every likely answer to other prompts, if there is one."""
+    """Write the sketch of a step, and that of every likely answer to other prompts, if there is one.
+
+    Its parts are then removed.
+    """
     tensors = _in_units("", sketch.scores)
     if sketch.reference is not None:
         tensors |= vars(sketch.reference)
@@ -61,6 +68,31 @@ def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch
     make_folder(run / "sketch")
     content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_tensors(runs.sketch_path(run, step), content, {name: getattr(sketch, name) for name in HASHES})
+    shutil.rmtree(unfinished(run, step), ignore_errors=True)
+
+
+def unfinished(run: Path, step: int) -> Path:
+    """Return the folder of the parts of a step's sketch that are done, until the whole sketch is written."""
+    return run / "checkpoint" / f"sketch_{step:06d}"
+
+
+def kept(folder: Path, key: str, name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the part of a sketch with this name: from the folder, or else new, and then written into it.
+
+    Args:
+        key: hash of what the part is made from; a file with another one is replaced.
+    """
+    path = folder / f"{name}.safetensors.gz"
+    with suppress(*UNREADABLE, SafetensorError):
+        tensors, metadata = read_tensors(path)
+        if metadata.get("key") == key:
+            return tensors
+    start, tensors = time.perf_counter(), make()
+    make_folder(folder, parents=True)
+    write_tensors(path, tensors, {"key": key})
+    if (seconds := time.perf_counter() - start) > SLOW:
+        print(f"{folder.name}: {name.replace('_', ' ')}, {seconds:.0f} s", flush=True)
+    return tensors
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

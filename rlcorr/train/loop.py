@@ -126,8 +126,7 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
         manifest = resumed_manifest(runs.read_manifest(path), manifest, state.step)
     try:
         with RunWriter(path, manifest, ranks.main) as writer, following(path, config, done, ranks.main) as show:
-            start = restore(session, state) if state else (held_out_accuracy(session, writer, 0), 0, 0.0)
-            accuracy, bad_steps, earlier_seconds = start
+            accuracy, bad_steps, earlier_seconds = start_of(session, writer, path, state)
             begin = time.perf_counter() - earlier_seconds
             # A resumed run may have been killed after its last step, before the model was written.
             reached = state is not None and accuracy >= config.stop_at_accuracy
@@ -150,6 +149,16 @@ def run_steps(config: TrainConfig, ranks: Ranks, path: Path, state: Checkpoint |
     finally:
         session.queue.close()
         session.worker.engine.close()
+
+
+def start_of(session: Session, writer: RunWriter, path: Path, state: Checkpoint | None) -> tuple[float, int, float]:
+    """Return the accuracy, the number of bad steps in a row and the seconds of the run so far."""
+    if state:
+        return restore(session, state)
+    accuracy = held_out_accuracy(session, writer, 0)
+    if session.config.checkpoint_every and session.config.sketch.made_at(1):
+        save(session, path, 0, accuracy, 0)  # an interrupted sketch of the first step goes on, too
+    return accuracy, 0, 0.0
 
 
 def one_step(session: Session, writer: RunWriter, step: int) -> dict[str, Any]:

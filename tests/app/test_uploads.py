@@ -2,6 +2,10 @@
 
 import io
 import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +13,8 @@ import pytest
 from app_pages import chosen, line_and_state, links, one_scan, open_app, open_view, pictures, root, said, shown, widget
 from app_runs import make_run
 from streamlit.testing.v1 import AppTest
+
+from rlcorr.records.disk import CannotWrite
 
 __all__ = ["one_scan", "root"]  # fixtures
 
@@ -131,6 +137,29 @@ def test_a_file_that_fails_leaves_nothing(root: Path) -> None:
     assert set(Path(uploads.folder().name).iterdir()) == before
 
 
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a folder for temporary files that takes none, and a disk that is full just before a run has its name."""
+    make_run(root, "alpha", steps=1)
+    at = open_app(BOX)
+    from data import uploads
+
+    before = set(Path(uploads.folder().name).iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        drop(at, "a.jsonl", step_of(1))
+        assert "the folder for temporary files cannot be written" in said(at)
+
+    def full(path: Path, _: bytes) -> None:
+        raise CannotWrite(f"{path.name} cannot be written: No space left on device.")
+
+    monkeypatch.setattr(uploads, "write_whole", full)
+    drop(at, "b.jsonl", step_of(2))
+    assert f"{uploads.NAME_FILE} cannot be written" in said(at).replace("\\", "")
+    assert set(Path(uploads.folder().name).iterdir()) == before
+
+
 REFUSED = [
     ("pairs.npz", b"PK\x03\x04 cut off", "pairs.npz"),
     ("pairs.json", b"\x80\x04}q\x00.", "pickle"),
@@ -243,3 +272,50 @@ def test_a_good_a_bad_and_a_good_file_in_one_session(root: Path) -> None:
     assert chosen(at, "run") not in ("alpha", first)
     assert files_of(at) == "second.npz: 2 answers, 4 tokens"
     assert copied(at)
+
+
+def test_large_steps_take_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits is told so, a small step does not wait, and a turn that fails ends."""
+    make_run(root, "alpha", steps=1)
+    open_app(BOX)
+    from data import turns
+
+    told = threading.Event()
+    monkeypatch.setattr(turns.st, "toast", lambda *_, **__: told.set())
+    monkeypatch.setattr(turns, "SECONDS", 600)  # it ends when its turn comes, not when it looks again
+    order = list[str]()
+
+    def later() -> None:
+        with turns.turn(turns.LARGE + 1):
+            order.append("second")
+
+    second = threading.Thread(target=later)
+    with suppress(ZeroDivisionError), turns.turn(turns.LARGE + 1):
+        second.start()
+        assert told.wait(60)
+        with turns.turn(turns.LARGE):
+            order.append("small")
+        order.append("first")
+        raise ZeroDivisionError
+    second.join(60)
+    assert order == ["small", "first", "second"]
+
+
+def test_an_import_and_a_page_wait_for_their_turn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(root, "alpha", steps=1)  # 24 answers of at most 16 tokens
+    at = open_app(BOX)
+    from data import turns
+
+    sizes = list[int]()
+
+    @contextmanager
+    def counted(positions: int) -> Iterator[None]:
+        sizes.append(positions)
+        yield
+
+    monkeypatch.setattr(turns, "turn", counted)
+    drop(at, "a.jsonl", jsonl())  # two answers of at most three tokens: its import, and its page
+    assert sizes == [6, 6]
+    open_app("views/bench.py", run="alpha")
+    open_app("views/training.py", run="alpha")  # it shows no step
+    assert sizes[2:] == [24 * 16, 0]

@@ -24,8 +24,9 @@ PATIENCE = 60.0
 class Program:
     """A process that runs one command after the other, and is started again after a crash."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = PATIENCE) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._patience = patience
 
     def run(self, *words: str) -> dict[str, Any]:
         """Return the exit code, what was printed, and the growth in bytes; or why the process ended."""
@@ -34,7 +35,7 @@ class Program:
         assert process.stdout is not None
         process.stdin.write(json.dumps(words) + "\n")
         process.stdin.flush()
-        line = process.stdout.readline() if select.select([process.stdout], [], [], PATIENCE)[0] else ""
+        line = process.stdout.readline() if select.select([process.stdout], [], [], self._patience)[0] else ""
         if line:
             return json.loads(line)
         code = process.poll()

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
+import time
 from pathlib import Path
 from random import Random
 
@@ -15,6 +17,8 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from visitor import BOX, connected, one_answer, problem_of_log, visiting
 
 SESSIONS, SECONDS = 40, 10.0
+PATIENCE = 60.0
+"""Seconds that the server may take to end what it does for those who were cut off."""
 GROWTH = 300.0
 """MiB that the server may keep after eighty sessions, which it remembers for a while."""
 
@@ -91,15 +95,24 @@ async def cut_one(url: str, chance: Random) -> None:
 
 
 async def problem_of_fresh(url: str, uploads: Path) -> str | None:
-    """Drop a file in a new session after all others have expired: its run is the only one that is left."""
-    for run in uploads.glob("rlcorr_uploads_*/*"):
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(run, (0, 0))
+    """Drop files in a new session after all others have expired: soon its runs are the only ones that are left.
+
+    The server may still be writing a run for somebody who was cut off, so this is tried again for a while.
+    """
+    deadline = time.monotonic() + PATIENCE
     async with httpx.AsyncClient(timeout=60) as http:
         visitor = await visiting(url, http)
-        await visitor.drop(("fresh.jsonl", one_answer(5, 1)))
+        left = {b""}
+        for tokens in itertools.count(5):
+            for manifest in uploads.glob("rlcorr_uploads_*/*/manifest.json"):
+                if manifest.parent.name.encode() not in visitor.slugs:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.utime(manifest, (0, 0))
+            await visitor.drop(("fresh.jsonl", one_answer(tokens, 1)))
+            if not any(f"Read 1 answers with {tokens} tokens" in said for said in visitor.captions):
+                return f"the page says {visitor.said + visitor.captions}"
+            left = {path.name.encode() for path in uploads.glob("rlcorr_uploads_*/*")}
+            if left <= visitor.slugs or time.monotonic() > deadline:
+                break
         await visitor.socket.close()
-    left = [path.name for path in uploads.glob("rlcorr_uploads_*/*")]
-    if not any("Read 1 answers with 5 tokens" in said for said in visitor.captions):
-        return f"the page says {visitor.said + visitor.captions}"
-    return None if {name.encode() for name in left} == visitor.slugs else f"left: {left}"
+    return None if left <= visitor.slugs and len(left) else f"left: {left - visitor.slugs}"

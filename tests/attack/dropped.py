@@ -5,6 +5,7 @@ from pathlib import Path
 
 from app_runs import make_run
 from in_process import open_app
+from views import bench, compare, gradient, kl, lab, learn, mismatch, start, tokens, training, yours  # noqa: F401
 
 from rlcorr.records.verify import verify
 

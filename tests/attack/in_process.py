@@ -13,4 +13,5 @@ __all__ = ["open_app"]
 sys.path.insert(0, str(PROJECT / "app"))
 # Each page looks for components in the metadata of every installed package: longer than the page takes.
 manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
+manifest_scanner.scan_component_manifests()  # processes that are forked from this one have it
 set_log_level("ERROR")  # every page warns that it has no browser

@@ -23,7 +23,7 @@ from rlcorr.command import import_
 from rlcorr.command.cli import main
 small, large, kept = sys.argv[1:]
 if kept == "True":
-    import_.return_large_blocks = lambda size: None
+    import_.return_large_blocks = lambda block: None
 
 def imported(path, run):
     with contextlib.suppress(SystemExit):

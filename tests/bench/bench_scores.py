@@ -5,6 +5,7 @@ directions. The first answers are measured and 64 of them computed. Coverage is 
 `support/sketch_coverage.py`, over 200 draws of answers and directions.
 """
 
+import itertools
 import json
 import resource
 import time
@@ -21,8 +22,8 @@ from rlcorr.train.sketches.sampled import token_scores
 from rlcorr.train.sketches.token_scores import draw_directions, scored_copy
 from rlcorr.types import TokenBatch
 
-ANSWERS, MEASURED, PROMPT, TOKENS, DIRECTIONS = 64, 4, 36, 24, 512
-GAPS, DRAWS, SAMPLED = (0.01, 0.03, 0.1), 200, 1024
+ANSWERS, MEASURED, PROMPT, TOKENS, DIRECTIONS = 64, 8, 36, 24, 512
+GAPS, DRAWS, SAMPLED, REFERENCES = (0.01, 0.03, 0.1), 200, 1024, (0, 2048)
 
 
 def of_a_real_model() -> None:
@@ -51,15 +52,15 @@ def of_a_real_model() -> None:
 
 
 def of_intervals() -> None:
-    for gap in GAPS:
+    for gap, reference in itertools.product(GAPS, REFERENCES):
         tiny, right, whole = task(gap), Counter[str](), Counter[str]()
         for seed in range(DRAWS):
-            for name, interval, truth in intervals(tiny, seed, SAMPLED, DIRECTIONS):
+            for name, interval, truth in intervals(tiny, seed, SAMPLED, DIRECTIONS, reference):
                 right[name] += contains(interval, truth)
                 whole[name] += 1
         raw = {name: f"{right[name]}/{count}" for name, count in whole.items()}
-        share = right.total() / whole.total()
-        print(f"gap {gap}: {share:.3f} of {whole.total()} intervals; {json.dumps(raw, ensure_ascii=False)}", flush=True)
+        share, about = right.total() / whole.total(), f"gap {gap}, {reference} reference answers"
+        print(f"{about}: {share:.3f} of {whole.total()} intervals; {json.dumps(raw, ensure_ascii=False)}", flush=True)
 
 
 def main() -> None:

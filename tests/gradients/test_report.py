@@ -168,6 +168,24 @@ def test_without_a_reference_the_target_is_the_gradient_of_exact_weights(sampled
     assert gradients.report(batch, alone, CASES["sequence weights"]).bias.high == 0
 
 
+def test_few_effective_answers_are_compared_with_the_reference_alone() -> None:
+    """Six answers on one direction, one of which has nearly all of the weight, and four blocks: by hand. The gradients
+    2, 4, 0, 2, 4, 0 have mean 2 and variance of the mean 16/5/6; those of the blocks, 1, 3, 1, 3, have 2 and 4/3/4."""
+    mask = torch.ones(6, 1, dtype=torch.bool)
+    batch = TokenBatch(
+        response_mask=mask, rollout_log_probs=torch.zeros(6, 1), advantages=torch.ones(6, 1),
+        old_log_probs=torch.tensor([3.0, -2.0, -2.0, -2.0, -2.0, -2.0])[:, None],
+    )  # fmt: skip
+    blocks = torch.tensor([1.0, 3.0, 1.0, 3.0])[:, None]
+    reference = Reference(blocks, blocks, torch.ones(4), torch.ones(4))
+    for shift in (0.0, 3.0):
+        scores = torch.tensor([2.0, 4.0, 0.0, 2.0, 4.0, 0.0])[:, None] + shift
+        got = gradients.report(batch, SampledSketch(scores, reference), CorrectionConfig(), replicates=20)
+        assert got.bias.value == pytest.approx(max(shift**2 - 16 / 30 - 1 / 3, 0) ** 0.5)
+        assert got.reference_length.value == pytest.approx((4 - 1 / 3) ** 0.5)
+        assert got.scale.value == pytest.approx(2 * (2 + shift) / (4 - 1 / 3))
+
+
 def test_what_cannot_be_reported(sampled: Sampled) -> None:
     batch, sketch = sampled
     with pytest.raises(UsageError, match="kl_cov compares the tokens of a batch"):

@@ -14,7 +14,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlcorr.gradients.answers import answers_of
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientReport, compare
-from rlcorr.gradients.sketch import ExactSketch, SampledSketch
+from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
 from rlcorr.presets import preset
 from rlcorr.train.sketches.answer_tree import Distributions, grow
 from rlcorr.train.sketches.sampled import next_log_probs
@@ -68,8 +68,13 @@ def task(gap: float = 0.3) -> Task:
     return Task(lm, exact, truths)
 
 
-def intervals(of: Task, seed: int, answers: int, directions: int) -> Iterator[tuple[str, Interval, float]]:
-    """Report on new answers in new directions. Yield the name of each number, its interval, and the truth."""
+def intervals(
+    of: Task, seed: int, answers: int, directions: int, reference: int = 0
+) -> Iterator[tuple[str, Interval, float]]:
+    """Report on new answers in new directions. Yield the name of each number, its interval, and the truth.
+
+    With a `reference`, so many answers of the trained weights are in 256 blocks.
+    """
     exact = of.exact
     chances, generator = exact.answers.sampled, torch.Generator().manual_seed(seed)
     rows = torch.multinomial(chances, answers, replacement=True, generator=generator)
@@ -77,6 +82,13 @@ def intervals(of: Task, seed: int, answers: int, directions: int) -> Iterator[tu
     numbers = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, exact.answers.nodes)
     projected = exact.scores @ matrix_of(draw_directions(of.lm, seed, directions), of.lm)
     sketch = SampledSketch(projected[numbers[rows][mask[rows]]])
+    if reference:
+        others = torch.multinomial(exact.answers.trained, reference, replacement=True, generator=generator)
+        advantages = torch.where(mask, batch.tensors()["advantages"], 0)
+        gradients = torch.einsum("at,atk->ak", advantages, projected[numbers])[others]
+        lengths = mask.sum(-1).float()[others]
+        columns = gradients, gradients / lengths[:, None], lengths, torch.ones_like(lengths)
+        sketch = replace(sketch, reference=Reference(*(x.unflatten(0, (256, -1)).sum(1) for x in columns)))
     configs = list(map(preset, NAMES))
     for report, truth, name in zip(
         compare(batch.rows(rows), sketch, configs, batch_sizes=SIZES, seed=seed).reports, of.truths, NAMES, strict=True

@@ -183,9 +183,9 @@ def test_a_mixture_is_scored_with_the_engines_experts(tiny_model: Path) -> None:
     for node, along in zip(nodes, got, strict=True):
         with replayed(scored, experts[node][None], torch.ones(1, len(before[node]), dtype=torch.bool)):
             _, expected = scores_of(
-                scored, directions, lambda node=node: plain(scored, before[node], 0.7)[tree.tokens[node], None]
+                scored, directions, lambda node=node: [plain(scored, before[node], 0.7)[tree.tokens[node], None]]
             )
-        torch.testing.assert_close(along, expected[0], rtol=2e-3, atol=1e-3 * float(got.abs().max()))
+        torch.testing.assert_close(along, expected[0, 0], rtol=2e-3, atol=1e-3 * float(got.abs().max()))
     assert (plain(lm, PROMPTS[0])[tree.tokens[0]] - tree.rollout_log_probs[0]).abs() > 1e-3
     worker.task = replace(worker.task, reward=lambda *_: 1 / 0)
     with pytest.raises(UsageError, match="reward function raised on a likely answer, or returned None for it"):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import CPU, tiny_config
 from torch import Tensor
+from transformers import Qwen2ForCausalLM
 
 from rlcorr.errors import UsageError
 from rlcorr.train.attribution import Request, attribute
@@ -84,6 +85,22 @@ def test_a_file_that_was_cut_is_one_sentence(tiny_model: Path, tmp_path: Path) -
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(UsageError, match=r"cannot be read: .*\.$"):
         load_lm(resolve_model(str(model)), CPU)
+
+
+def test_quantised_weights_are_refused(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the package that multiplies them is missing, as that of GPTQ here, or installed."""
+    model = changed(tiny_model, tmp_path / "model", lambda weights: weights)
+    sentence = r"are quantised.*, so they have no gradient to train with or to sketch: start from the original model"
+    with monkeypatch.context() as patch:
+        patch.setattr(Qwen2ForCausalLM, "is_quantized", True, raising=False)
+        with pytest.raises(UsageError, match=sentence):
+            load_lm(model, CPU)
+    config = json.loads((model / "config.json").read_text()) | {
+        "quantization_config": {"quant_method": "gptq", "bits": 4}
+    }
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=sentence):
+        load_lm(model, CPU)
 
 
 def test_pickled_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:

@@ -80,6 +80,9 @@ class SketchConfig:
     """Number K of random directions in parameter space: the error of a cosine is about 1/√K."""
     places: int = 32
     """Response tokens at which every token of the vocabulary is sketched, for exact gradients of KL losses."""
+    reference_answers: int = 0
+    """Answers that the trained weights themselves sample in float32; their mean gradient is the one that a correction
+    should have. Each part that is done is kept for --resume. 0: none, and exact sequence weights give that gradient."""
     exact_prompts: int = 0
     """Additional prompts for which every likely answer is sketched, so that expectations over answers are exact. Only
     for short answers; 0: none."""
@@ -89,6 +92,7 @@ class SketchConfig:
     def __post_init__(self) -> None:
         prompts, smallest = self.exact_prompts, self.smallest_probability
         check(prompts == 0 or prompts >= 8, "sketch.exact_prompts", prompts, "0 or ≥ 8")
+        check(self.reference_answers >= 0, "sketch.reference_answers", self.reference_answers, "≥ 0")
         check(0 < smallest < 1, "sketch.smallest_probability", smallest, "above 0 and below 1")
 
     def made_at(self, step: int) -> bool:

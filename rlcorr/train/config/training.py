@@ -176,6 +176,10 @@ def _check_pairs(config: TrainConfig) -> None:
         check_centering(correction)
     for wrong, sentence in (
         (rollout.support_replay and sketched, "a sketch compares whole distributions: no rollout.support_replay."),
+        (
+            config.sketch.reference_answers and (config.sketch.exact_prompts or rollout.router_replay),
+            "sketch.reference_answers goes without sketch.exact_prompts, which is exact, and without router_replay.",
+        ),
         (rollout.in_flight and sketched, "a sketch needs the weights that sampled a step: no rollout.in_flight."),
         (centred and kept, "score centering in bypass mode needs denominator 'fixed'."),
         (centred and not rollout.top_logprobs, "score centering needs rollout.top_logprobs, such as 20."),

@@ -62,7 +62,7 @@ class Policy(nn.Module):
         if batch.top_ids is not None:
             ids = torch.cat([ids[..., None], batch.top_ids.clamp(min=0)], -1)
         with self._products():
-            hidden = self._states(batch, replay)
+            hidden = response_states(self.lm, batch, replay)
             log_probs, entropy = token_log_probs(output_head(self.lm), hidden, ids, temperature)
         values = None if self.value_head is None else self.value_head(hidden.to(self.value_head.weight))[..., 0]
         if batch.top_ids is None:
@@ -74,19 +74,6 @@ class Policy(nn.Module):
             total = torch.where(drawable, top, -torch.inf).logsumexp(-1)
             log_probs, top = log_probs - total, torch.where(drawable, top - total[..., None], -torch.inf)
         return Scores(log_probs, entropy, values, top)
-
-    def _states(self, batch: TokenBatch, replay: bool) -> Tensor:
-        """Return the hidden states that predict the response tokens, (B, T, H)."""
-        assert batch.prompt_ids is not None
-        assert batch.prompt_mask is not None
-        assert batch.response_ids is not None
-        ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)
-        attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)
-        positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
-        inputs = {"attention_mask": attention, "position_ids": positions, "use_cache": False}
-        with replayed(self.lm, batch.routed_experts if replay else None, attention):
-            states = self.lm.base_model(ids, **inputs)[0]
-        return states[:, batch.prompt_ids.shape[1] - 1 : -1]  # the state at t − 1 predicts token t
 
     def checkpoint_layers(self) -> None:
         """Keep only the input of each layer for the backward pass, which computes the layer again."""
@@ -111,6 +98,19 @@ class Policy(nn.Module):
         rounds = self.precision != "float32"
         dtype = getattr(torch, self.precision) if rounds else None
         return torch.autocast(self.lm.device.type, dtype, enabled=rounds, cache_enabled=False)
+
+
+def response_states(lm: PreTrainedModel, batch: TokenBatch, replay: bool) -> Tensor:
+    """Return the hidden states that predict the response tokens, (B, T, H)."""
+    assert batch.prompt_ids is not None
+    assert batch.prompt_mask is not None
+    assert batch.response_ids is not None
+    ids = torch.cat([batch.prompt_ids, batch.response_ids], -1)
+    attention = torch.cat([batch.prompt_mask, batch.response_mask], -1)
+    positions = (attention.long().cumsum(-1) - 1).clamp(min=0)  # prompts are padded on the left
+    with replayed(lm, batch.routed_experts if replay else None, attention):
+        states = lm.base_model(ids, attention_mask=attention, position_ids=positions, use_cache=False)[0]
+    return states[:, batch.prompt_ids.shape[1] - 1 : -1]  # the state at t − 1 predicts token t
 
 
 def forward_options(rollout: RolloutConfig) -> dict[str, Any]:
@@ -153,13 +153,23 @@ def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             trust_remote_code=False,  # without this line it asks on a terminal whether it may run code
         )
+    except ImportError as error:  # of a package that multiplies quantised weights
+        raise UsageError(_QUANTISED.format(path=path, why=f" ({first_line(error).rstrip('.')})")) from error
     except (OSError, SafetensorError, *DAMAGED) as error:  # no weights, a file that was cut, an unknown kind of model
         raise UsageError(f"the weights in {path} cannot be read: {first_line(error).rstrip('.')}.") from error
     lm, loaded = result
+    if getattr(lm, "is_quantized", False):
+        raise UsageError(_QUANTISED.format(path=path, why=""))
     _require_fit(path, lm, loaded)
     if wrong := [name for name, weight in lm.named_parameters() if not bool(weight.isfinite().all())]:
         raise UsageError(f"the weights in {path} are not all finite numbers ({first_names(wrong)}).")
     return lm.to(device)
+
+
+_QUANTISED = (
+    "the weights in {path} are quantised{why}, so they have no gradient to train with or to sketch: start from the "
+    "original model, or dequantise it."
+)
 
 
 def _require_fit(path: Path, lm: PreTrainedModel, loaded: Mapping[str, Any]) -> None:

@@ -25,7 +25,8 @@ from rlcorr.train.rollout.collect import encode_example, judge
 from rlcorr.train.rollout.engine import Samples, to_batch
 from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.answer_tree import Distributions, grow
-from rlcorr.train.sketches.sampled import OTHER_PROMPTS, next_log_probs, token_scores
+from rlcorr.train.sketches.reference import OTHER_PROMPTS
+from rlcorr.train.sketches.sampled import next_log_probs, token_scores
 from rlcorr.train.sketches.token_scores import draw_directions, scored_copy
 from rlcorr.types import TokenBatch
 

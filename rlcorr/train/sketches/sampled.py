@@ -1,22 +1,37 @@
 """A step's score sketch: the scores of its answers' tokens at the weights before the update."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcorr.gradients.sketch import NextTokens, SampledSketch
+from rlcorr.records import runs
+from rlcorr.records.sketch_files import kept, unfinished
+from rlcorr.train.config.rollout import RolloutConfig
 from rlcorr.train.config.training import TrainConfig
+from rlcorr.train.learner.microbatch import slice_rows
+from rlcorr.train.learner.policy import response_states
 from rlcorr.train.learner.router_replay import replayed
 from rlcorr.train.rollout.batch_queue import Weights
 from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.session.session import Session
-from rlcorr.train.sketches.token_scores import Directions, draw_directions, hash_of, scored_copy, scores_of
+from rlcorr.train.sketches.reference import Keep, reference_gradient
+from rlcorr.train.sketches.token_scores import (
+    Columns,
+    Directions,
+    draw_directions,
+    groups_of,
+    has_whole_gradients,
+    hash_of,
+    head_log_probs,
+    scored_copy,
+    scores_of,
+)
 from rlcorr.types import TokenBatch
 
-OTHER_PROMPTS = 1_000_003
-"""Added to the seed of the prompts, so that an exact sketch does not get the run's prompts in the run's order."""
 LARGEST_VOCABULARY = 1024
 """Largest vocabulary whose tokens are all sketched at some positions: each takes a backward pass."""
 
@@ -30,50 +45,51 @@ def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weig
     """
     config, lm = session.config, scored_copy(session.policy.lm)
     directions = draw_directions(lm, config.seed, config.sketch.directions)
+    hashes = hash_of(dict(lm.named_parameters())), directions.hash
+    parts = unfinished(runs.LOCAL / config.run, step)
+    of_batch = hash_of({name: batch.tensors()[name] for name in ("prompt_ids", "response_ids", "response_mask")})
+    keep = partial(kept, parts, "".join((*hashes, of_batch)))
+    reference = None
+    if config.sketch.reference_answers:
+        reference = reference_gradient(session, lm, directions, step, partial(kept, parts, "".join(hashes)))
     return SampledSketch(
-        scores=token_scores(lm, directions, batch, batch.response_mask, config),
-        next_tokens=next_tokens(session, lm, directions, batch, step, weights),
-        weights_hash=hash_of(dict(lm.named_parameters())),
-        directions_hash=directions.hash,
+        token_scores(lm, directions, batch, batch.response_mask, config, keep),
+        reference,
+        next_tokens(session, lm, directions, batch, step, weights),
+        *hashes,
     )
 
 
 def token_scores(
-    lm: PreTrainedModel, directions: Directions, batch: TokenBatch, wanted: Tensor, config: TrainConfig
-) -> Tensor:
+    lm: PreTrainedModel, directions: Directions, batch: TokenBatch, wanted: Tensor, config: TrainConfig,
+    keep: Keep = lambda _, make: make(),
+) -> Tensor:  # fmt: skip
     """Compute the scores of some response tokens along all directions, (N, K).
 
     Args:
         wanted: which response tokens, (B, T); at least one in each row.
+        keep: keeps the scores of the answers that were computed together.
     """
-    if not config.rollout.router_replay:
-        batch = replace(batch, routed_experts=None)
-    temperature, mask = config.rollout.scored_temperature, batch.response_mask.cpu()
-
-    def log_probs(row: int) -> Tensor:
-        return answer_log_probs(lm, batch, row, temperature)[wanted[row].cpu()[mask[row]]]
-
-    return torch.cat([scores_of(lm, directions, lambda row=row: log_probs(row))[1] for row in range(len(mask))])
-
-
-def answer_log_probs(lm: PreTrainedModel, batch: TokenBatch, row: int, temperature: float) -> Tensor:
-    """Compute log π of the response tokens of one row, (n,), in one forward pass without padding."""
-    columns, mask = batch.tensors(), batch.response_mask[row]
-    prompt, response = columns["prompt_ids"][row][columns["prompt_mask"][row]], columns["response_ids"][row][mask]
-    ids = torch.cat([prompt, response])[None]
-    routes = None
-    if batch.routed_experts is not None:
-        routes = batch.routed_experts[row, torch.cat([columns["prompt_mask"][row], mask])][None]
-    with replayed(lm, routes, torch.ones_like(ids, dtype=torch.bool)):
-        states = lm.base_model(ids, use_cache=False)[0][0, len(prompt) - 1 : -1]
-    return head_log_probs(lm, states, temperature).gather(-1, response[:, None])[:, 0]
+    scores, groups = torch.zeros(*wanted.shape, directions.count, device=wanted.device), groups_of(lm, batch)
+    for number, rows in enumerate(groups, 1):
+        part = slice_rows(batch, rows)
+        chosen = wanted[rows, : part.response_mask.shape[1]]
+        columns = partial(answer_columns, lm, part, chosen, config.rollout)
+        make = partial(_scores, lm, directions, columns)
+        scores[rows, : chosen.shape[1]] = keep(f"answers_{number}_of_{len(groups)}", make)["scores"].to(scores)
+    return scores[wanted]
 
 
-def head_log_probs(lm: PreTrainedModel, states: Tensor, temperature: float) -> Tensor:
-    """Compute the log-probs of all tokens from the last hidden states, (..., H) → (..., V)."""
-    head = lm.get_output_embeddings()
-    assert head is not None
-    return (head(states).float() / temperature).log_softmax(-1)
+def _scores(lm: PreTrainedModel, directions: Directions, columns: Columns) -> dict[str, Tensor]:
+    return {"scores": scores_of(lm, directions, columns)[1]}
+
+
+def answer_columns(lm: PreTrainedModel, batch: TokenBatch, wanted: Tensor, rollout: RolloutConfig) -> Iterator[Tensor]:
+    """Yield log π of the tokens at each response position, (B,); 0 for those that are not wanted, (B, T)."""
+    states, ids = response_states(lm, batch, rollout.router_replay), batch.tensors()["response_ids"]
+    for column in range(wanted.shape[1]):
+        log_probs = head_log_probs(lm, states[:, column], rollout.scored_temperature)
+        yield torch.where(wanted[:, column], log_probs.gather(-1, ids[:, column, None])[:, 0], 0)
 
 
 def random_prefixes(batch: TokenBatch, count: int, seed: int) -> list[list[int]]:
@@ -99,18 +115,23 @@ def next_tokens(
         return None
     config, reference = session.config, session.reference
     rollout, prefixes = config.rollout, random_prefixes(batch, config.sketch.places, step)
-    at_each = [
-        scores_of(lm, directions, lambda prefix=prefix: next_log_probs(lm, [prefix], rollout.scored_temperature)[0])
-        for prefix in prefixes
-    ]
+    count = 1 if has_whole_gradients(lm) else len(prefixes)
+    groups = [prefixes[start : start + count] for start in range(0, len(prefixes), count)]
+    log_probs, scores = zip(
+        *(
+            scores_of(lm, directions, lambda some=some: next_log_probs(lm, some, rollout.scored_temperature).unbind(-1))
+            for some in groups
+        ),
+        strict=True,
+    )
 
     def engine_log_probs() -> Tensor:
         session.worker.engine.sync(weights)
         return session.worker.engine.next_log_probs(prefixes, rollout.sampling).log_probs
 
     return NextTokens(
-        log_probs=torch.stack([log_probs for log_probs, _ in at_each]),
-        scores=torch.stack([scores for _, scores in at_each]),
+        log_probs=torch.cat(log_probs),
+        scores=torch.cat(scores),
         ref_log_probs=(
             None if reference is None else next_log_probs(reference.lm, prefixes, rollout.scored_temperature).detach()
         ),

@@ -1,0 +1,44 @@
+"""The slides of the five lessons, in a real Chromium without any other host."""
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+from app_runs import PROJECT, chromium, tab
+
+LESSONS = PROJECT / "lessons"
+PATH = tomllib.loads((LESSONS / "five_lessons.toml").read_text(encoding="utf-8"))
+# Slides that are higher than the window: half a line may be, because fonts differ.
+TOO_HIGH = """() => [...document.querySelectorAll("section")].filter((s) => s.offsetHeight > 1.03 * innerHeight)
+  .map((s) => s.textContent.slice(0, 60))"""
+AT_TOP = "n => Math.abs(document.querySelectorAll('section')[n].getBoundingClientRect().top) < 2"
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_every_slide_fits_keys_turn_them_and_each_picture_of_the_path_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(LESSONS)
+    made = importlib.import_module("_slides")
+    sections = importlib.import_module("_path").sections
+    made.write(tmp_path)
+    with chromium() as browser, tab(browser, viewport={"width": 1280, "height": 720}) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        for title, entry in PATH.items():
+            page.goto((tmp_path / f"{title[:2]}.html").as_uri())
+            page.wait_for_selector(".katex", state="attached")
+            assert page.evaluate(TOO_HIGH) == [], title
+            page.keyboard.press("ArrowRight")
+            page.wait_for_function(AT_TOP, arg=1)
+            page.keyboard.press("ArrowLeft")
+            page.wait_for_function(AT_TOP, arg=0)
+            lesson = nbformat.read(LESSONS / f"{entry['lesson']}.ipynb", as_version=4)
+            read = (cells for name, cells in sections(lesson).items() if not name.startswith(tuple(entry["skip"])))
+            outputs = [output for cells in read for cell in cells for output in cell.get("outputs", [])]
+            pictures = sum("image/png" in output.get("data", {}) for output in outputs)
+            assert page.locator("section > img").count() == pictures > 0, title
+    assert {url.split(":")[0] for url in asked} <= {"file", "data"}
