@@ -199,12 +199,12 @@ def opposite_sides(tokens: Tokens) -> Symptom | None:
     """Check whether answers of one side begin or end with zeros, and agree with the other if moved by their number.
 
     The number of zeros is the length of the padding, so it differs between answers. The strength is the share of Σ|Δ|
-    that the move removes, on the tokens that have a counterpart.
+    of the batch that the move removes: rows with one to three zeros look like a `shift`, which removes less of it.
     """
     is_zero = (tokens.rollout == 0) | (tokens.old == 0)
     if not bool(is_zero.any()):
         return None
-    answers = tokens.answer
+    answers, total_size = tokens.answer, float((tokens.old - tokens.rollout).abs().sum())
     part = select_tokens(tokens, torch.isin(answers, answers[is_zero].unique()))
     answer, width, place = part.answer, part.widths, part.place
     symptoms = []
@@ -225,7 +225,7 @@ def opposite_sides(tokens: Tokens) -> Symptom | None:
             rows = some_rows(part.rows[fits], len(tokens.widths))
             sizes = {"before": short(before / total), "after": short(after / total)}
             symptom = SIGNS["opposite sides"].symptom(
-                1 - after / before, mismatch_numbers(tokens), side=name, end=end, rows=rows, **sizes
+                (before - after) / total_size, mismatch_numbers(tokens), side=name, end=end, rows=rows, **sizes
             )
             symptoms.append(symptom)
     return strongest(symptoms)

@@ -29,7 +29,7 @@ from rlcorr.analysis.log_prob_pairs import (
     tokens_of,
     worst_share,
 )
-from rlcorr.analysis.pair_faults import constant_runs, marked, opposite_sides, other_base, padding, shift
+from rlcorr.analysis.pair_faults import constant_runs, marked, opposite_sides, other_base, padding, shift, strongest
 from rlcorr.analysis.published import (
     SPREAD,
     KnownCause,
@@ -163,7 +163,7 @@ def _finite_patterns(batch: TokenBatch, tokens: Tokens, *, hide: bool) -> list[S
     """Return the patterns of finite log-probs. `hide` leaves out those of healthy batches."""
     if same := identical(tokens):
         return [] if hide else [same]
-    if fault := shift(batch) or opposite_sides(tokens) or other_base(tokens):
+    if fault := strongest([shift(batch), opposite_sides(tokens)]) or other_base(tokens):
         return [fault]
     zeros = padding(tokens)
     if zeros:

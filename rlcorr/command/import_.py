@@ -90,11 +90,11 @@ def run_import(request: Import) -> int:
         )  # fmt: skip
     looks = [look(step, runs.read_step(path, step).batch) for step in runs.list_steps(path)]
     advice = advise(looks, runs.read_step(path, looks[-1].step).batch, request.system)
+    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
+    print(f"Read {summary.responses} responses, {summary.tokens} tokens, {steps}: the run {path} records it")
     print_lines(wrap_each([advice.sentence, advice.reason]))
     if advice.take is not None:
         print(f"\n{export(advice.take.config, request.system, advice.take.loss)}")
-    steps = "1 step" if summary.steps == 1 else f"{summary.steps} steps"
-    print(f"{path}: {steps}, {summary.responses} answers, {summary.tokens} tokens.")
     named, more = [*summary.missing][:3], len(summary.missing) - 3
     lacks = f"Missing: {', '.join(named)}{f' and {more} more' * (more > 0)}; --details says what each is for."
     told = [among_published(advice.k3), lacks, *summary.notes, *summary.left_out()]

@@ -80,10 +80,12 @@ def study_table(name: str) -> list[str]:
     study = studies.find_study(name)
     rows, origin = studies.read_study(name)
     seeds, steps = len({row["seed"] for row in rows}), max(row["step"] for row in rows)
+    commits = " and ".join(origin["git_commits"])
+    commits += ", which training run had which is not recorded" * (" and " in commits and "origins" not in origin)
     lines = [
         f"{name}: {study.story}",
         study.look,
-        f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}",
+        f"{seeds} seeds, {steps} steps; {origin['engine']}, {origin['hardware']}; commit {commits}",
         *([UNFINISHED] if study.unfinished else []),
         "",
         table_row(["arm", *COLUMNS], WIDTHS),
@@ -150,8 +152,7 @@ def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
     lines = ["", DELAY.format(steps=delay)]
     same_step, same_weights = (against_control(rows, delay, earlier=earlier) for earlier in (0, delay))
     for now, before in zip(same_step, same_weights, strict=True):
-        cells = [now.arm, interval_text(now.difference), interval_text(before.difference)]
-        lines.append(table_row(cells, [-24, 26, 26]))
+        lines.append(table_row([now.arm, *map(interval_text, (now.difference, before.difference))], [-24, 26, 26]))
     return lines
 
 
@@ -163,8 +164,7 @@ def _pooled_lines(rows: Sequence[Mapping[str, Any]], study: studies.Study) -> li
         return []
     means, compared = pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
     shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
-    lines = ["", POOLED.format(names=" and ".join(study.repeats), means=shown)]
-    return lines + list(map(_pair_row, compared))
+    return ["", POOLED.format(names=" and ".join(study.repeats), means=shown), *map(_pair_row, compared)]
 
 
 def _pair_row(pair: Any) -> str:

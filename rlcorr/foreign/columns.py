@@ -147,9 +147,9 @@ def require_aligned(name: str, columns: Columns, rollout: Lists) -> Lists:
     """Return the lists of a column that has the row lengths of rollout_log_probs. Raises `UsageError` otherwise."""
     lists = require_lists(name, columns[name])
     if len(wrong := (lists.lengths != rollout.lengths).nonzero()):
-        row = int(wrong[0])
-        got, wanted = int(lists.lengths[row]), int(rollout.lengths[row])
-        hint = f"; {ABORTED}" if not wanted or (not got and name.endswith("log_probs")) else ""
+        got, wanted = int(lists.lengths[row := int(wrong[0])]), int(rollout.lengths[row])
+        aborted = not wanted or (not got and name.endswith("log_probs"))
+        hint = f"; {ABORTED}" if aborted else ": give both for the same tokens"
         raise UsageError(f"row {row} (from 0): {name} has {got} values, rollout_log_probs {wanted}{hint}.")
     return lists
 

@@ -147,16 +147,17 @@ def test_answers_that_end_in_certain_tokens_are_no_padding() -> None:
 
 
 @pytest.mark.parametrize("rows", [EVERY, THIRD])
-@pytest.mark.parametrize(("side", "cut"), [("engine", "both"), ("trainer", "one")])
-def test_padding_on_opposite_sides(rows: Tensor, side: str, cut: str) -> None:
-    """One side is padded on the left, with no mask or with one that fits the other side; the other answers are not."""
+@pytest.mark.parametrize(("side", "cut", "more"), [("engine", "both", 6), ("trainer", "one", 6), ("engine", "both", 2)])
+def test_padding_on_opposite_sides(rows: Tensor, side: str, cut: str, more: int) -> None:
+    """One side is padded on the left, with no mask or with one that fits the other side; the other answers are not.
+    Two or three zeros alone, as the longest answers may have, look like a shift."""
     old, rollout = pair()
-    left, right, mask = (torch.zeros(ROWS, WIDTH + 6) for _ in range(3))
+    left, right, mask = (torch.zeros(ROWS, WIDTH + more) for _ in range(3))
     for row in range(ROWS):
         text = WIDTH - row % 10
         start = -text if rows[row] else 0
         left[row, start : start + text or None], right[row, :text] = rollout[row, :text], old[row, :text]
-        mask[row, : WIDTH + 6 if cut == "both" and rows[row] else text] = 1
+        mask[row, : WIDTH + more if cut == "both" and rows[row] else text] = 1
     pairs = (right, left) if side == "engine" else (left, right)
     symptom = only(triage(batch(*pairs, mask)), "padding")
     padded = [f"the {side}'s log-probs are padded with zeros on the left"]

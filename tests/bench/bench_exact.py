@@ -16,7 +16,7 @@ from rlcorr.train.inputs.tasks import examples
 from rlcorr.train.inputs.tokenizer import encode
 from rlcorr.train.rollout.engine import Samples
 from rlcorr.train.session.session import Session
-from rlcorr.train.sketches.sampled import OTHER_PROMPTS
+from rlcorr.train.sketches.reference import OTHER_PROMPTS
 
 ANSWERS = 20_000
 COMPARED = ("disabled", "decoupled_token_is", "decoupled_k3_rs")

@@ -1,6 +1,6 @@
-"""`MODEL=FILE.gguf make bench ARGS=family`: the gaps of any model without training, and what `triage` says of each.
+"""`MODELS="smollm2 FILE.gguf" make bench ARGS=family`: the gaps of models without training, and what `triage` says.
 
-The model answers the same questions with a vLLM engine in several number formats, with weights rounded at the sync,
+Each model answers the same questions with a vLLM engine in several number formats, with weights rounded at the sync,
 with a cut and with another temperature; a trainer in float32 scores the answers. `triage` is asked with all measured
 gaps and without those of this project, in which the model may be. Intervals (95 %) are over prompts.
 """
@@ -9,6 +9,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,7 +26,7 @@ from rlcorr.train.inputs.tasks import examples, get_task
 from rlcorr.train.inputs.tokenizer import encode, eos_ids, load_tokenizer
 from rlcorr.train.learner.policy import Policy, engine_weights, load_lm
 from rlcorr.train.learner.ranks import ALONE
-from rlcorr.train.rollout.engine import to_batch
+from rlcorr.train.rollout.engine import RolloutEngine, to_batch
 from rlcorr.train.rollout.start import has_caches_in_8_bits, start_engine
 from rlcorr.types import TokenBatch
 
@@ -50,10 +51,14 @@ LEFT_OPEN = {"bfloat16": "16 bits", "bfloat16, top-p 0.9": "top-p mass", "bfloat
 
 
 def main() -> None:
-    model = resolve_model(os.environ.get("MODEL", "smollm2"))
-    print("| planted | tokens | mean abs. d | k3 | outside 0.9 to 1.1 | triage | without our rows | judged |")
-    print("|---|---|---|---|---|---|---|---|")
-    for name, batch in batches(model):
+    print("| model | planted | tokens | mean abs. d | k3 | outside 0.9 to 1.1 | triage | without our rows | judged |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for model in os.environ.get("MODELS", "smollm2").split():
+        rows_of(model)
+
+
+def rows_of(model: str) -> None:
+    for name, batch in batches(resolve_model(model)):
         d, mask = grouped(batch)
         cells = [interval(statistic(d, mask)) for statistic in (mean_of(abs), mean_of(k3), mean_of(outside_band))]
         patterns = said(batch)
@@ -63,7 +68,7 @@ def main() -> None:
         forget_sizes()
         judged = {verdict(name, looks, float(k3(d[mask]).mean())) for looks in (patterns, others)}
         row = [name, f"{int(mask.sum()):,}", *cells, ", ".join(patterns), ", ".join(others), " / ".join(sorted(judged))]
-        print(f"| {' | '.join(row)} |", flush=True)
+        print(f"| {Path(model).stem} | {' | '.join(row)} |", flush=True)
 
 
 GAPS = published.gaps()
@@ -78,10 +83,15 @@ def batches(model: Path) -> Iterator[tuple[str, TokenBatch]]:
     rows = [ids for ids in prompts for _ in range(SAMPLES)]
     weights = engine_weights(policy.state_dict(), policy.lm)
     with tempfile.TemporaryDirectory() as folder:
+        engines: dict[RolloutConfig, RolloutEngine] = {}  # shared by settings that only sample otherwise, for memory
         for name, config in SETTINGS.items():
-            engine = start_engine(config, model, ALONE, eos_ids(model, tokenizer), Path(folder) / f"{len(KEPT)}.log")
-            KEPT.append(engine)
-            engine.sync(weights)  # rounds them
+            plain = replace(config, temperature=1.0, top_p=1.0)
+            if plain not in engines:
+                log = Path(folder) / f"{len(KEPT)}.log"
+                engines[plain] = start_engine(plain, model, ALONE, eos_ids(model, tokenizer), log)
+                KEPT.append(engines[plain])
+                engines[plain].sync(weights)  # rounds them
+            engine = engines[plain]
             sampling = Sampling(config.temperature, config.top_p)
             samples = engine.generate(prompts, n=SAMPLES, max_tokens=task.max_tokens, sampling=sampling, seed=0)
             batch = to_batch(rows, samples, ALONE.device)

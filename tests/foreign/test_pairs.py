@@ -169,7 +169,9 @@ def test_import_makes_a_run(local_runs: Path, tmp_path: Path, capsys: pytest.Cap
     file.write_bytes(jsonl(rows(reward=[1, 0, 0, 0], step=[5] * 4)))
     assert call("import", str(file), "--run", "mine") == 0
     printed = capsys.readouterr().out
-    assert "4 answers, 6 tokens" in printed
+    first, second, *_ = printed.splitlines()  # what was read, so that a wrong file is seen before its verdict is read
+    assert first == f"Read 4 responses, 6 tokens, 1 step: the run {local_runs / 'mine'} records it"
+    assert "gap" in second
     assert "advantages" in printed
     assert "rewards" not in printed
     assert call("verify", "mine") == 0

@@ -29,7 +29,7 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
         ),
         (pair([[-1, -math.inf]]), "row 0, token 1 (from 0): rollout_log_probs and old_log_probs are both −inf"),
         (pair([[0.011, -1]]), "≤ 0; got 0.011"),  # up to 0.01 is rounding, as everywhere
-        (pair([OK, OK], [OK, [-1]]), "row 1 (from 0): old_log_probs has 1 values, rollout_log_probs 2."),
+        (pair([OK, OK], [OK, [-1]]), "old_log_probs has 1 values, rollout_log_probs 2: give both for the same tokens"),
         (pair([OK], step=[-1]), "step must be a number ≥ 0 per row"),
         (pair([OK], step=["last"]), "step must hold one number per row; got texts such as 'last'"),
         (pair([OK], step=[1e12]), "step must hold whole numbers of at most 32 bits"),

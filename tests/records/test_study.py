@@ -92,6 +92,11 @@ def test_outcomes() -> None:
     assert math.isnan(b.k3.mean)
 
 
+def test_a_table_without_commits_of_each_training_run_says_so() -> None:
+    words = "; commit 8f1ddb42dfb0 and ab0c7df4dc41, which training run had which is not recorded"
+    assert study_table("smol_precision")[2].endswith(words)
+
+
 def test_a_study_is_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check numbers in float32, provenance from the manifests, and that a damaged file is named."""
     monkeypatch.setattr(study, "FOLDER", tmp_path)
@@ -120,7 +125,8 @@ def test_a_study_is_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [(row["step"], row["reward"]) for row in got] == [(row["step"], row["reward"]) for row in rows]
     assert (provenance["engine"], provenance["git_commits"]) == (manifest.engine, [manifest.git_commit])
     assert provenance["origins"] == {arm.label: about}
-    assert "1 seeds, 3 steps" in study_table("small")[2]
+    assert study_table("small")[2].startswith("1 seeds, 3 steps")
+    assert study_table("small")[2].endswith(f"commit {manifest.git_commit}")
     changed = replace(small, arms=(replace(arm, options=(*arm.options, "--steps", "4")), half))
     with pytest.raises(UsageError, match=r"small.parquet: disabled_0 was trained with other options"):
         study.missing(changed)

@@ -219,6 +219,7 @@ IGNORED: dict[str, tuple[Callable[..., Any], list[Case], list[dict[str, Any]]]] 
             ({"rollout_rs": "seq_mean_k", "rollout_rs_threshold": 2.0}, "Did you mean 'seq_mean_k"),
             ({"rollout_rs": "token", "rollout_rs_threshold": 2.0}, "a name of verl 0.7"),
             ({"rollout_rs": "token_k1,seq_max_k2,token_k3", "rollout_rs_threshold": "2,3"}, "2 thresholds for 3 rules"),
+            ({"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999,1.001"}, 'a pair as one text "lower_upper"'),
             ({"rollout_rs": "token_k1", "rollout_rs_threshold": "1.4_0.6"}, "0 < lower ≤ upper; got '1.4_0.6'"),
             ({"rollout_rs": "binary_kl", "rollout_rs_threshold": "0.5_2.0"}, "one upper bound"),
             ({"bypass_mode": True, "loss_type": "gspo"}, "unknown loss_type of verl's rollout correction 'gspo'"),

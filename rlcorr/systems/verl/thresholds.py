@@ -75,8 +75,8 @@ def parse_rules(rollout_rs: Any, threshold: Any) -> tuple[RejectionRule, ...]:
     specs = specs * len(options) if len(specs) == 1 else specs
     if len(specs) != len(options):
         raise UsageError(
-            f"{len(specs)} thresholds for {len(options)} rules; give one, or one per rule, and a pair as one text, as "
-            f'in rollout_rs_threshold: "0.5_2.0"; got {threshold!r}.'
+            f"{len(specs)} thresholds for {len(options)} rules; give one, or one per rule, and a pair as one text "
+            f'"lower_upper", as in rollout_rs_threshold: "0.5_2.0"; got {threshold!r}.'
         )
     return tuple(_rule(option, spec) for option, spec in zip(options, specs, strict=True))
 
