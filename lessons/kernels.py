@@ -84,7 +84,8 @@ def log_probs(model: Model, ids: Tensor, order: Order) -> Tensor:
 
 def _normalised(x: Tensor, parts: int) -> Tensor:
     mean_square = add_in_parts(x.float().square(), parts) / WIDTH
-    return (x.float() / (mean_square[..., None] + 1e-6).sqrt()).to(x.dtype)
+    root = (mean_square[..., None] + 1e-6).double().sqrt().float()  # that of float32 is not rounded alike everywhere
+    return (x.float() / root).to(x.dtype)
 
 
 def _attention(x: Tensor, qkv: Tensor, parts: int) -> Tensor:

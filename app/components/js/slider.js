@@ -100,7 +100,7 @@ export const makeSlider = (draw) => {
   slider.pull = (place) => {
     if (place === slider.place()) return
     input.value = place
-    input.oninput()
+    input.dispatchEvent(new Event("input"))  // the Lab listens, too
   }
   slider.letGo = () => {
     if (held) input.onchange()
