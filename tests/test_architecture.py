@@ -240,8 +240,8 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
     ("rlcorr/lab",): 449,
     ("app",): 12_141,
-    ("lessons", "lessons/exercises"): 6_723,
-    ("tests",): 40_355,
+    ("lessons", "lessons/exercises"): 6_724,
+    ("tests",): 40_357,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
