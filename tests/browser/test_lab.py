@@ -102,9 +102,7 @@ def test_the_line_over_the_threshold_is_dragged_and_the_map_is_clicked(page: Pag
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x - 60, y, steps=5)
-    page.wait_for_function(
-        "document.querySelector('.rl-lab').parentElement.lab.settings.threshold < 1"
-    )  # while it is held
+    page.wait_for_function("document.querySelector('.rl-lab').parentElement.lab.settings.threshold < 1")  # not let go
     page.wait_for_function(f"({LINE})()?.[0] < {x - 30}")
     page.mouse.up()
     page.wait_for_url("**threshold=0.**")
