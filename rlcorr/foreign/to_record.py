@@ -6,7 +6,7 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.foreign.check import TOKEN_COLUMNS
 from rlcorr.foreign.columns import Column, Columns, Lists, require_lists
-from rlcorr.foreign.parse.request import MAX_PADDED, check_limit
+from rlcorr.foreign.parse.request import MAX_PADDED, MAX_TOKENS, PLACES_PER_TOKEN, check_limit
 from rlcorr.records.step_files import StepRecord, pad
 from rlcorr.systems.loss_masks import LOSSES, MASKS
 from rlcorr.types import TOP, TokenBatch
@@ -27,7 +27,8 @@ def to_record(columns: Columns, step: int, left_out: dict[str, str]) -> StepReco
     if not len(rollout.values):
         raise _no_tokens(columns.get("unpaired_tokens"))
     rows, longest = len(rollout.lengths), int(rollout.lengths.max())
-    check_limit(MAX_PADDED, rows * longest, f"places ({rows} rows as wide as the longest, {longest})")
+    limit = min(MAX_PADDED, max(MAX_TOKENS, PLACES_PER_TOKEN * len(rollout.values)))
+    check_limit(limit, rows * longest, f"places ({rows} rows as wide as the longest, {longest})")
     mask = pad(torch.ones(len(rollout.values), dtype=torch.bool), rollout.lengths)[1]
     fields: dict[str, Tensor] = {"response_mask": mask}
     texts = {"prompts": [""] * rows, "responses": [""] * rows}
