@@ -45,10 +45,7 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
         (pair([[-1, 0, 0], [-1, -2, -3]]), "rows of equal length may be padded"),
         (pair([[-1, None, None], [-1, -2, -3]]), "rows of equal length may be padded"),
         (pair([[-1] * 4000] + [[-1]] * 5000), "20,004,000 places (5001 rows as wide as the longest, 4000); at most"),
-        (
-            pair([[-1] * 4100] + [[-1]] * 1100),
-            "4,514,100 places (1101 rows as wide as the longest, 4100); at most 4,19",
-        ),
+        (pair([[-1] * 4100] + [[-1]] * 1100), "4,514,100 places (1101 rows as wide as the longest, 4100); at most 4,1"),
     ],
 )
 def test_wrong_numbers(content: bytes, said: str) -> None:

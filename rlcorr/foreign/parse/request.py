@@ -18,8 +18,8 @@ MAX_NUMBERS = 1 << 25
 """Numbers in one array (B, T), padding included: 256 rows of 131,072 columns."""
 MAX_ROWS = 1 << 18
 MAX_PADDED, PLACES_PER_TOKEN = 1 << 24, 64
-"""Number of rows times the longest row: the size of a batch made of a ragged file. Above `MAX_TOKENS` it may have so many
-places for each token: a file of a kilobyte with one long answer among thousands of short ones would take minutes."""
+"""Number of rows times the longest row: the size of a batch made of a ragged file. Above `MAX_TOKENS` it may have so
+many places for each token: a file of a kilobyte with one long answer among thousands of short ones takes minutes."""
 MAX_TEXT = 1 << 26
 """Characters in one column of texts."""
 
