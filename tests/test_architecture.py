@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 449,
     ("app",): 12_141,
     ("lessons", "lessons/exercises"): 6_724,
-    ("tests",): 40_358,
+    ("tests",): 40_359,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

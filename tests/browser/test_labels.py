@@ -52,4 +52,5 @@ def test_rows_have_titles_above_them_where_a_picture_is_narrow(page: Page, url: 
     cut = [name for name in narrow if "…" in name]
     assert all(longer[name].startswith(name.partition(" …")[0]) for name in cut), "whole words are left out"
     page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_function(f"wide => String(({ROWS})().names.map(([name]) => name)) === wide", arg=",".join(wide))
     assert titles_of_rows(page, above=True) == wide
