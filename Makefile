@@ -126,7 +126,7 @@ CAPABILITIES = default $(shell $(BIN)/python -c "import torch; print('avx2' * to
 # whose hash is not written. A package without a wheel is built with the setuptools of .venv, whose hash is checked too.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(if $(WHEELS),--no-index --find-links wheels)
 
-$(READY): pyproject.toml requirements/torch.txt requirements/$(ENGINE).txt
+$(READY): pyproject.toml $(patsubst %,requirements/%.txt,torch shared engine $(ENGINE))
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed; $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12")'
 	@echo "setting up .venv for the $(ENGINE) engine: two to five minutes, once"
 	@$(WORKS) || $(PYTHON) -m venv --clear .venv

@@ -7,7 +7,7 @@ words, and pictures. What came out is folded, so that the class can guess first.
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 LESSONS = Path(__file__).resolve().parent
 TARGET = LESSONS.parent / "build" / "slides"
+MARKDOWN_IT = MarkdownIt("commonmark", {"html": True}).enable("table")
 LINES, WORDS, LETTERS, BESIDE_A_PICTURE = 12, 40, 500, 200
 """Printed lines, words of a paragraph, and letters without and with a picture that fit on a slide."""
 TABLE_ROW = re.compile(r"^\| (\d\d) \| (.*?) \| (.*?\?)", re.MULTILINE)
@@ -58,19 +59,27 @@ def slides(notebook: NotebookNode, skip: list[str]) -> Iterator[str]:
     for heading, cells in list(_path.sections(notebook).items())[1:]:
         if heading.startswith((*skip, "Pitfalls", "References", "In the app")):
             continue
-        parts: list[str] = []
-        for part in (part for cell in cells for part in parts_of(cell)):
-            is_after_picture = any(before.startswith("<img") for before in parts)
-            if part.startswith("<img") and not is_after_picture:
-                kept = 1 if letters(parts) > BESIDE_A_PICTURE else len(parts)  # the last says what to look for
-            else:
-                kept = 0 if is_after_picture or letters([*parts, part]) > LETTERS else len(parts)
-            if kept < len(parts) and not part.startswith("<details"):
-                yield slide(heading, parts[: len(parts) - kept])
-                parts = parts[len(parts) - kept :]
-            parts.append(part)
-        if parts:
+        for parts in grouped(part for cell in cells for part in parts_of(cell)):
             yield slide(heading, parts)
+
+
+def grouped(all_parts: Iterable[str]) -> Iterator[list[str]]:
+    """Divide the parts of a section into slides: one picture each, and no more letters than fit."""
+    parts: list[str] = []
+    for part in all_parts:
+        is_after_picture = any(before.startswith("<img") for before in parts)
+        if part.startswith("<details"):
+            kept = len(parts)
+        elif part.startswith("<img") and not is_after_picture:
+            kept = 1 if letters(parts) > BESIDE_A_PICTURE else len(parts)  # the last says what to look for
+        else:
+            kept = 0 if is_after_picture or letters([*parts, part]) > LETTERS else len(parts)
+        if kept < len(parts):
+            yield parts[: len(parts) - kept]
+            parts = parts[len(parts) - kept :]
+        parts.append(part)
+    if parts:
+        yield parts
 
 
 def letters(parts: list[str]) -> int:
@@ -105,19 +114,19 @@ def shown(text: str) -> list[str]:
     return [rendered(part) for part in kept]
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, *, is_block: bool = True) -> str:
     """Render Markdown as HTML; formulas stay as they are, for KaTeX."""
     formulas = re.findall(r"\$\$.*?\$\$|\$[^$\n]+\$", text, re.DOTALL)
     for number, formula in enumerate(formulas):
         text = text.replace(formula, f"formula{number:03}", 1)
-    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    html = MARKDOWN_IT.render(text) if is_block else MARKDOWN_IT.renderInline(text)
     for number, formula in enumerate(formulas):
         html = html.replace(f"formula{number:03}", escape(formula), 1)
     return html
 
 
 def slide(heading: str, parts: list[str]) -> str:
-    return f"<section><h2>{rendered(heading)[3:-5]}</h2>{''.join(parts)}</section>"
+    return f"<section><h2>{rendered(heading, is_block=False)}</h2>{''.join(parts)}</section>"
 
 
 def write(target: Path) -> None:

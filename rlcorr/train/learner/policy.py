@@ -158,7 +158,7 @@ def load_lm(path: Path, device: torch.device) -> PreTrainedModel:
     except (OSError, SafetensorError, *DAMAGED) as error:  # no weights, a file that was cut, an unknown kind of model
         raise UsageError(f"the weights in {path} cannot be read: {first_line(error).rstrip('.')}.") from error
     lm, loaded = result
-    if getattr(lm, "is_quantized", False):
+    if getattr(lm, "is_quantized", False):  # transformers sets it on quantised models, and on no others
         raise UsageError(_QUANTISED.format(path=path, why=""))
     _require_fit(path, lm, loaded)
     if wrong := [name for name, weight in lm.named_parameters() if not bool(weight.isfinite().all())]:
