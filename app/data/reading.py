@@ -18,7 +18,7 @@ from data import lessons, recorded, studies
 from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.sketches import BATCH_SIZES
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures.training import MOST_RUNS
+from rlcorr.figures.canvas import MOST_LINES
 from rlcorr.gradients import report
 from rlcorr.lab import Experiment
 from rlcorr.records.runs import DamagedFile
@@ -155,10 +155,10 @@ def overlaid(text: str, values: Values) -> list[str]:
         right = some_of(lambda _: others, "run")(",".join(slug for slug in text.split(",") if slug != shown), values)
     except PartlyWrong as error:
         right, wrong = error.value, [str(error)]
-    if len(right) > MOST_RUNS - 1:
-        wrong.append(training_text.TOO_MANY.format(most=MOST_RUNS))
+    if len(right) > MOST_LINES - 1:
+        wrong.append(training_text.TOO_MANY.format(most=MOST_LINES))
     if wrong:
-        raise PartlyWrong(" ".join(wrong), right[: MOST_RUNS - 1])
+        raise PartlyWrong(" ".join(wrong), right[: MOST_LINES - 1])
     return right
 
 
