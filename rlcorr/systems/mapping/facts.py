@@ -36,6 +36,7 @@ class System:
     notes: Mapping[str, str] = field(default_factory=dict)
     line: str | None = None
     refuses: Mapping[str, str | bool] = field(default_factory=dict)
+    nearest: Mapping[str, str] = field(default_factory=dict)
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     presets_of: str = ""
