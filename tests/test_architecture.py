@@ -233,11 +233,11 @@ def line_count(path: Path) -> int:
 
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_832,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_021,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_499,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_017,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_621,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_188,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_795,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_689,
     ("rlcorr/lab",): 449,
     ("app",): 12_141,
     ("lessons", "lessons/exercises"): 6_733,

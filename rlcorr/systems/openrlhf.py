@@ -11,13 +11,6 @@ from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import bounds, is_unbounded, only_rule, refuse
 
-FIELDS: dict[str, Any] = {
-    "is_correction_level": "off",
-    "is_correction_mode": "mask",
-    "is_correction_gating": "ratio",
-    "is_correction_threshold": (0.5, 5.0),
-}
-"""The flags under --algo.advantage, and their defaults."""
 GATES = {"binary_kl": "forward_kl", "tv": "binary_tv"}
 """OpenRLHF's gate → our divergence."""
 
@@ -25,7 +18,7 @@ GATES = {"binary_kl": "forward_kl", "tv": "binary_tv"}
 def to_openrlhf(config: CorrectionConfig) -> dict[str, Any]:
     """Return the flags without their prefix. Raises `UsageError` for what OpenRLHF cannot do."""
     refuse("OpenRLHF", config)
-    return dict(zip(FIELDS, _settings(config), strict=True))
+    return dict(zip(FACTS["OpenRLHF"].fields, _settings(config), strict=True))
 
 
 def _settings(config: CorrectionConfig) -> tuple[str, str, str, tuple[float, float]]:

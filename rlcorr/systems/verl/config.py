@@ -28,16 +28,7 @@ HEAD_SIZE = 128
 REFERENCE = "${algorithm.rollout_correction}"
 """How verl's files refer to the block, so that its numbers are written once."""
 LOSSES = ("ppo_clip", "reinforce")
-DEFAULTS: dict[str, Any] = {
-    "rollout_is": None,
-    "rollout_is_threshold": 2.0,
-    "rollout_is_batch_normalize": False,
-    "rollout_rs": None,
-    "rollout_rs_threshold": None,
-    "bypass_mode": False,
-    "loss_type": "ppo_clip",
-    CENTERING: False,
-}
+DEFAULTS = FACTS["verl"].fields
 """verl's keys and the defaults of its YAML."""
 
 
