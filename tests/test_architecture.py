@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 449,
     ("app",): 12_141,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_430,
+    ("tests",): 40_431,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
