@@ -232,16 +232,16 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_832,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_803,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_028,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_627,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_188,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
-    ("rlcorr/lab",): 449,
-    ("app",): 12_141,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_625,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_185,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_825,
+    ("rlcorr/lab",): 448,
+    ("app",): 12_140,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_359,
+    ("tests",): 40_357,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
 
+from rlcorr.bounds import m2_at, m2po
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import correct
 from rlcorr.errors import UsageError
-from rlcorr.m2po import m2_at, m2po
 from rlcorr.types import TokenBatch
 
 
