@@ -234,7 +234,7 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_803,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_028,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_992,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_625,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_185,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_825,
