@@ -234,14 +234,14 @@ def line_count(path: Path) -> int:
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_803,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_992,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_625,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_975,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_613,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_185,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_825,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_837,
     ("rlcorr/lab",): 448,
     ("app",): 12_140,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_357,
+    ("tests",): 40_349,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -8,8 +8,20 @@ from typing import Annotated
 import tyro
 
 from rlcorr.analysis.gap_size import total_size
-from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, converted
-from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, Row, causes, described, place, rows
+from rlcorr.analysis.published import (
+    FORMATS,
+    SYMBOLS,
+    Format,
+    Measure,
+    OtherMeasure,
+    Row,
+    about_mean_ratio,
+    causes,
+    converted,
+    described,
+    place,
+    rows,
+)
 from rlcorr.analysis.symptoms import percent
 from rlcorr.analysis.verdicts import Look, verdict_lines, verdicts
 from rlcorr.command.printing import table_row, wrap_each, wrapped

@@ -77,7 +77,7 @@ def to_tokens(
         columns: the columns that were read, under the file's names.
         names: the names of all columns of the file.
         nan_is_ratio_one: leave out, and count, tokens whose engine log-prob is NaN, instead of refusing the file.
-        clamp_rounding: set log-probs slightly above 0 to 0, see `check_values.clamp_values`, instead of refusing the file.
+        clamp_rounding: set log-probs slightly above 0 to 0 (`check_values.clamp_values`), instead of refusing the file.
 
     Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """

@@ -31,8 +31,8 @@ def pair_files(source: str) -> list[Path]:
 def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: bool = False) -> Iterator[TokenBatch]:
     """Yield all real tokens of the files as float64 batches, with the advantages if requested.
 
-    `clamp_rounding` sets log-probs slightly above 0 to 0 (`check_values.ROUNDING`). Raises `UsageError` for unusable numbers,
-    and if there are no tokens at all.
+    `clamp_rounding` sets log-probs slightly above 0 to 0 (`check_values.ROUNDING`). Raises `UsageError` for unusable
+    numbers, and if there are no tokens at all.
     """
     names = ("rollout_log_probs", "old_log_probs", *(("advantages",) if advantages else ()))
     tokens = 0

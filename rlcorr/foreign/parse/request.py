@@ -71,8 +71,8 @@ class Request:
 class Unreadable:
     """A column that is in the file and cannot be read.
 
-    The parsers do not know which columns are needed. `map_names` and `check_values` do: they refuse the file if the pair or
-    a column about masks is unreadable, and leave out every other unreadable column.
+    The parsers do not know which columns are needed. `map_names` and `check_values` do: they refuse the file if the
+    pair or a column about masks is unreadable, and leave out every other unreadable column.
     """
 
     why: str  # a sentence
