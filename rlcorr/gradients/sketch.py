@@ -42,12 +42,26 @@ class NextTokens:
 
 
 @dataclass(frozen=True)
+class KLGradients:
+    """∇KL at P positions of the batch, exact over the next token. In place of `NextTokens`, if the vocabulary is large.
+
+    With fixed positions, ∇KL(π‖τ) = Σ π (log π − log τ) ∇log π and ∇KL(τ‖π) = −Σ τ ∇log π, over all next tokens.
+    """
+
+    policy_rollout: Tensor  # (P, K) ∇KL(π_old‖π_rollout), of the engine with the weights that sampled the batch
+    rollout_policy: Tensor  # (P, K) ∇KL(π_rollout‖π_old)
+    policy_ref: Tensor | None = None  # (P, K) ∇KL(π_old‖π_ref), if the run has a reference policy
+    ref_policy: Tensor | None = None  # (P, K) ∇KL(π_ref‖π_old)
+
+
+@dataclass(frozen=True)
 class SampledSketch:
     """Scores of the tokens of sampled answers. A unit is an answer."""
 
     scores: Tensor  # (N, K) in the order of batch.response_mask, row by row
     reference: Reference | None = None
     next_tokens: NextTokens | None = None
+    kl_gradients: KLGradients | None = None
     weights_hash: str = ""
     directions_hash: str = ""
 
