@@ -1,8 +1,5 @@
 """Several files as one run: steps from a column or the name, merged ranks, and refused files."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hostile import MIB
+from hostile import MIB, in_another_process
 from pair_files import jsonl, real
 
 from rlcorr.errors import UsageError
@@ -184,7 +181,5 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     for name, steps in (("small", 2), ("big", 20)):
         large(tmp_path / f"{name}.parquet", steps, tokens=1_000_000)
     words = [tmp_path / "small.parquet", tmp_path / "big.parquet", tmp_path / "a", tmp_path / "b"]
-    run = [sys.executable, "-c", MEASURES, *map(str, words)]
-    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    grown = int(subprocess.run(run, env=os.environ | paths, capture_output=True, text=True, check=True).stdout)
+    grown = int(in_another_process(MEASURES, *words))
     assert grown < 80 * MIB  # half of the file
