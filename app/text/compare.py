@@ -1,9 +1,9 @@
 """Sentences and tables of the Compare view."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from rlcorr.analysis.comparison import Agreement, MetricPair
+from rlcorr.analysis.comparison import Agreement
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientComparison
 from rlcorr.measuring.metrics import describe
@@ -94,13 +94,13 @@ def advice(progress: Interval, size: int) -> str:
     return MORE.format(size=size, better="A", other="B", difference=interval(above))
 
 
-def metric_rows(pairs: Iterable[MetricPair]) -> list[ExplainedRow]:
-    """Return a row per metric: its name, its meaning, and its values."""
+def metric_rows(a: Mapping[str, float], b: Mapping[str, float]) -> list[ExplainedRow]:
+    """Return a row per metric of HEADLINES that A or B has: its name, its meaning, and its values."""
     rows = []
-    for pair in pairs:
-        meaning = describe(pair.key) + (f" Logged as {pair.key}." if pair.key in HEADLINES else "")
-        values = [number(pair.a), number(pair.b), signed(pair.difference)]
-        rows.append((HEADLINES.get(pair.key, pair.key), meaning, values))
+    for key in (key for key in HEADLINES if key in a or key in b):
+        of_a, of_b = a.get(key, math.nan), b.get(key, math.nan)
+        values = [number(of_a), number(of_b), signed(of_b - of_a)]
+        rows.append((HEADLINES[key], f"{describe(key)} Logged as {key}.", values))
     return rows
 
 

@@ -24,7 +24,7 @@ from text.formatting import plain
 from text.gradient import NOISE_REFERENCE
 
 from rlcorr import CorrectionConfig, TokenBatch
-from rlcorr.analysis.comparison import Agreement, agreement, metric_pairs
+from rlcorr.analysis.comparison import Agreement, agreement
 from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
@@ -176,8 +176,7 @@ def _agreement(masks: Agreement) -> dict[str, Number]:
 
 def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
     """Return a table of the most important metrics, in the order of HEADLINES."""
-    pairs = {pair.key: pair for pair in metric_pairs(a, b)}
-    return say.pairs_table(HEADER, say.metric_rows([pairs[key] for key in say.HEADLINES if key in pairs]))
+    return say.pairs_table(HEADER, say.metric_rows(a, b))
 
 
 # --- one configuration on two batches ---
