@@ -11,7 +11,7 @@ from rlcorr.analysis import published
 from rlcorr.analysis.gap_size import total_size
 from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, OtherMeasure, Row, rows
 from rlcorr.analysis.symptoms import percent
-from rlcorr.analysis.verdicts import Look, verdict_lines, verdicts
+from rlcorr.analysis.verdicts import Look, verdict_lines
 from rlcorr.command.printing import table_row, wrap_each, wrapped
 from rlcorr.errors import UsageError, unknown
 
@@ -104,7 +104,7 @@ def details(looks: Sequence[Look], unit: str = "step") -> Iterator[str]:
 
     The place is left out if the two sides are equal.
     """
-    yield from wrap_each(verdict_lines(verdicts(looks), unit))
+    yield from wrap_each(verdict_lines(looks, unit))
     size = total_size(look.gap for look in looks)
     if size is None or not size.k3:
         return
