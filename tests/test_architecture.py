@@ -239,7 +239,7 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_233,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_701,
     ("rlcorr/lab",): 449,
-    ("app",): 12_141,
+    ("app",): 12_030,
     ("lessons", "lessons/exercises"): 6_733,
     ("tests",): 40_368,
 }
