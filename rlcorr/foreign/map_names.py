@@ -15,13 +15,11 @@ from torch import Tensor
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists, one_per_row, require_lists, require_readable
 from rlcorr.foreign.parse.request import Keys, Unreadable
-from rlcorr.systems import areal, nemo_rl, open_instruct, prime_rl, skyrl, slime, trl
-from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REFUSED, REWARDS, RL, may_count
-from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.verl import dumps as verl_dumps
+from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REFUSED, REWARDS, RL, TOKEN_SCORES, may_count
+from rlcorr.systems.mapping.facts import FACTS, Dump
 from rlcorr.types import TOP
 
-DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP, skyrl.DUMP)
+DUMPS = tuple(facts.dump for facts in FACTS.values() if facts.dump is not None)
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
 _ENDINGS = ("log_probs", "log_prob", "logprobs", "logprob", "logps", "logp", "per_token_logps")
@@ -75,9 +73,7 @@ UNIQUE = (
 )  # fmt: skip
 """The most important columns. If a file has two names of one of these, it is refused or the column is left out."""
 
-WITHOUT_PAIR = (
-    slime.ROLLOUT_DATA, open_instruct.ROLLOUTS, verl_dumps.ROLLOUT_DATA, trl.COMPLETIONS, areal.ROLLOUTS
-)  # fmt: skip
+WITHOUT_PAIR = tuple(facts.without_pair for facts in FACTS.values() if facts.without_pair is not None)
 
 
 def _spelled(fields: Iterable[str]) -> frozenset[str]:
@@ -87,11 +83,11 @@ def _spelled(fields: Iterable[str]) -> frozenset[str]:
 _OF_DUMPS = COUNTED | {
     name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name
 }  # fmt: skip
-WANTED = _spelled(NAMES) | _OF_DUMPS | {verl_dumps.TOKEN_SCORES}
+WANTED = _spelled(NAMES) | _OF_DUMPS | {TOKEN_SCORES}
 """Names of all columns that are read."""
 WANTED_TO_MEASURE = _spelled([*PAIR, "response_mask", "lengths", "advantages"]) | _OF_DUMPS
 """Names of the columns that are read if only the mismatch is measured."""
-OPTIONAL = _spelled(NAMES.keys() - set(NEEDED)) | {verl_dumps.TOKEN_SCORES, *REWARDS, *PLACED.values()}
+OPTIONAL = _spelled(NAMES.keys() - set(NEEDED)) | {TOKEN_SCORES, *REWARDS, *PLACED.values()}
 """Names of `WANTED` that are left out if unreadable. A mask that is multiplied into response_mask is not optional."""
 PAIR_NAMES = _spelled(PAIR) | {theirs for dump in DUMPS for theirs, mine in dump.renamed.items() if mine in PAIR}
 """Names that the two log-probs have in files."""
@@ -161,7 +157,7 @@ def _verl_arrays(columns: Columns) -> Columns:
         columns["response_ids"] = columns.pop("responses")
     if isinstance(columns.get("prompts"), Lists):
         del columns["prompts"]  # ids between padding, not texts
-    scores = columns.get(verl_dumps.TOKEN_SCORES)
+    scores = columns.get(TOKEN_SCORES)
     if isinstance(scores, Lists) and "rewards" not in columns:
         sums = torch.zeros(len(scores.lengths))
         columns["rewards"] = sums.index_add_(0, scores.rows(), scores.values.float())

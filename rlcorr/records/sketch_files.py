@@ -28,8 +28,8 @@ import gzip
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from rlcorr.errors import UsageError, first_line
+from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.sketch import ExactSketch, KLGradients, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
@@ -50,6 +50,8 @@ from rlcorr.types import TokenBatch
 HASHES = ("weights_hash", "directions_hash")
 SLOW = 5.0
 """Seconds from which on a part of a sketch is printed."""
+DAMAGED = (SafetensorError, KeyError, TypeError, RuntimeError)
+"""Exceptions that damaged tensors cause."""
 LARGEST = 15
 """The largest score, in units. gzip compresses such integers to five bits."""
 
@@ -134,24 +136,13 @@ def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
     they are its own answers as its update sees them. Raises as `read_sketch` does, and if the step cannot be read.
     """
     sketch, tensors = _read(run, step)
-    with _naming(runs.sketch_path(run, step)):
+    with runs.reading(runs.sketch_path(run, step), *DAMAGED):
         if "drawn_scores" in tensors:
             return _drawn(sketch, tensors)
         if "exact_scores" in tensors:
             exact = _exact(sketch, tensors)
             return exact.answers.batch, exact
     return updated_batch(run, step), sketch
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Replace an exception that damaged tensors cause in a `with` block by `DamagedFile`."""
-    try:
-        yield
-    except runs.DamagedFile:
-        raise
-    except (*UNREADABLE, SafetensorError, KeyError, TypeError, RuntimeError) as error:
-        raise runs.DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 def _exact(sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch:
@@ -207,13 +198,13 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
             f"step {step} of {run.name} has no score sketch (steps that have one: {steps}). A training run records it "
             f"with --sketch.every {step}; log-probs alone do not give one."
         )
-    with _naming(path):
+    with runs.reading(path, *DAMAGED):
         tensors, metadata = read_tensors(path)
         blocks = [tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences") if "by_token" in tensors]
         reference = Reference(*blocks) if blocks else None
         hashes = (metadata[name] for name in HASHES)
-        parts = _next_tokens(tensors), _kl_gradients(tensors)
-        return SampledSketch(_scores("", tensors), reference, *parts, *hashes), tensors
+        parts = _next_tokens(tensors), *hashes, _kl_gradients(tensors)
+        return SampledSketch(_scores("", tensors), reference, *parts), tensors
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
