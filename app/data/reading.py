@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from text import gradient as gradient_text
 from text import lab as lab_text
 from text import pages, phrases, start, tours
 from text import tokens as tokens_text
@@ -132,8 +131,7 @@ def token(text: str, values: Values) -> tuple[int, int] | None:
 def answers(text: str, _: Values) -> int:
     allowed = [str(size) for size in BATCH_SIZES]
     if text not in allowed:
-        sentence = gradient_text.WRONG_BATCH_SIZE
-        raise UsageError(sentence.format(raw=text, usual=USUAL_BATCH, allowed=", ".join(allowed)))
+        raise UsageError(f"answers={text!r} is not offered; using {USUAL_BATCH}. Offered: {', '.join(allowed)}.")
     return int(text)
 
 

@@ -10,6 +10,7 @@ from rlcorr.teaching.glossary import define
 from text.formatting import percent
 
 WHAT_IS_THIS = "What is this?"
+BATCH_SIZE, BATCH_SIZE_IS = "Answers in a batch (B)", "Larger batches cut the noise, not the bias."
 SIDES: Mapping[Side, str] = {"upper": "Largest", "lower": "Smallest", "band": "Allowed"}
 """Beginning of the label of a slider: which threshold it moves."""
 LARGEST, SMALLEST = "Largest weight", "Smallest weight"
@@ -69,7 +70,7 @@ PER_TURN_IS = (
 NO_TURNS = "This batch has no turns (turn_ids), so an answer can only be corrected as a whole."
 PER_TURN_EXPORT = (
     "No system corrects each turn on its own, so there is no text for one. In Python, "
-    "`rlcorr.analysis.turns.correct_per_turn(batch, config)` does it."
+    "`rlcorr.analysis.segments.correct_per_turn(batch, config)` does it."
 )
 
 CURVES_OVER = (

@@ -61,9 +61,9 @@ class SampledSketch:
     scores: Tensor  # (N, K) in the order of batch.response_mask, row by row
     reference: Reference | None = None
     next_tokens: NextTokens | None = None
-    kl_gradients: KLGradients | None = None
     weights_hash: str = ""
     directions_hash: str = ""
+    kl_gradients: KLGradients | None = None
 
     finite_population_factor = 1.0
 

@@ -203,8 +203,8 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
         blocks = [tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences") if "by_token" in tensors]
         reference = Reference(*blocks) if blocks else None
         hashes = (metadata[name] for name in HASHES)
-        parts = _next_tokens(tensors), _kl_gradients(tensors)
-        return SampledSketch(_scores("", tensors), reference, *parts, *hashes), tensors
+        parts = _next_tokens(tensors), *hashes, _kl_gradients(tensors)
+        return SampledSketch(_scores("", tensors), reference, *parts), tensors
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:

@@ -57,7 +57,7 @@ def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weig
         reference = reference_gradient(session, lm, directions, step, partial(kept, parts, "".join(hashes)))
     scores = token_scores(lm, directions, batch, batch.response_mask, config, keep)
     following, divergences = next_tokens(session, lm, directions, batch, step, weights)
-    return SampledSketch(scores, reference, following, divergences, *hashes)
+    return SampledSketch(scores, reference, following, *hashes, divergences)
 
 
 def token_scores(
