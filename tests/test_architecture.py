@@ -232,7 +232,7 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_816,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_812,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_499,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_969,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_580,
@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 448,
     ("app",): 12_033,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_236,
+    ("tests",): 40_232,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
