@@ -26,8 +26,7 @@ from sentences import say
 from show import picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct
-from rlcorr.analysis.segments import by_lag, by_turn, token_lags, without_older
-from rlcorr.analysis.turns import correct_per_turn
+from rlcorr.analysis.segments import by_lag, by_turn, correct_per_turn, token_lags, without_older
 from rlcorr.ratios import log_ratio, over_sequence, ratio
 from rlcorr.records import runs
 from rlcorr.teaching.check import check

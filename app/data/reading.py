@@ -15,7 +15,7 @@ from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.options import LAB, START_HIGH, START_LOW, START_USUAL
 from data.sketches import BATCH_SIZES
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures.training import MOST_RUNS
+from rlcorr.figures.canvas import MOST_LINES
 from rlcorr.gradients import report
 from rlcorr.lab import Experiment
 from rlcorr.records.runs import DamagedFile
@@ -149,10 +149,10 @@ def overlaid(text: str, values: Values) -> list[str]:
         right = some_of(lambda _: others, "run")(",".join(slug for slug in text.split(",") if slug != shown), values)
     except PartlyWrong as error:
         right, wrong = error.value, [str(error)]
-    if len(right) > MOST_RUNS - 1:
-        wrong.append(f"Only {MOST_RUNS} runs fit into one picture. The others are left out.")
+    if len(right) > MOST_LINES - 1:
+        wrong.append(f"Only {MOST_LINES} runs fit into one picture. The others are left out.")
     if wrong:
-        raise PartlyWrong(" ".join(wrong), right[: MOST_RUNS - 1])
+        raise PartlyWrong(" ".join(wrong), right[: MOST_LINES - 1])
     return right
 
 

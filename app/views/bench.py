@@ -22,12 +22,11 @@ from text.formatting import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.in_words import statistic
-from rlcorr.bounds import BoundId, at_threshold, is_ratio
+from rlcorr.bounds import BoundId, at_threshold, is_ratio, m2_at, m2po
 from rlcorr.errors import UsageError
 from rlcorr.figures import histograms, thresholds
 from rlcorr.figures.fates import fate_mask, token_fates
 from rlcorr.losses.score_centering import moved_probability
-from rlcorr.m2po import m2_at, m2po
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets import Preset
 from rlcorr.rules import RejectionRule
@@ -44,7 +43,7 @@ CURVES_OVER = (
 )
 PER_TURN_EXPORT = (
     "No system corrects each turn on its own, so there is no text for one. In Python, "
-    "`rlcorr.analysis.turns.correct_per_turn(batch, config)` does it."
+    "`rlcorr.analysis.segments.correct_per_turn(batch, config)` does it."
 )
 PER_TURN_IS = (
     "Products, means and rules of an answer are then those of each turn between the answers of tools, and a sequence "

@@ -86,16 +86,15 @@ def source(recorded: str) -> str:
 
 
 def measured_at(run: Path, step: int | None, target: str = "reference") -> sketches.Sketched | None:
-    """Return the step, if it has the probabilities of all next tokens under this policy."""
+    """Return the step, if all next tokens under this policy were recorded at some positions."""
     if step is None:
         return None
     try:
         measured = sketches.sketched(run, step)
+        sketches.kl_arrows(measured, LOSSES[0], TARGETS[target])
     except UsageError:  # the page says that nothing was recorded
         return None
-    tokens = measured.sketch.next_tokens
-    recorded = {} if tokens is None else {"reference": tokens.ref_log_probs, "sampler": tokens.rollout_log_probs}
-    return None if recorded.get(target) is None else measured
+    return measured
 
 
 def sliders(shown: Shown) -> list[Slider]:
@@ -111,7 +110,7 @@ def ranges(shown: Shown) -> dict[str, tuple[str, tuple[float, ...]]]:
     """Return label and values of the distance and, if there are recorded positions, of the position."""
     labels = {"kl_distance": ("Distance of the policy from the reference, in the example", DISTANCES)}
     if shown.measured is not None:
-        count = len(sketches.next_tokens(shown.measured).log_probs)
+        count = len(sketches.kl_arrows(shown.measured, shown.loss, TARGETS[shown.target])[0])
         labels["kl_position"] = f"Recorded position (0: the mean of all {count})", tuple(map(float, range(count + 1)))
     return labels
 
@@ -179,8 +178,9 @@ def _numbers(shown: Shown) -> dict[str, Number]:
     texts = {
         "Angle": ("–", "") if angle is None else (f"{angle:.0f}°", _degrees(report.cosine) if of_all else ""),
         "Length": ("0", "") if angle is None else (short(length), interval_ends(report.length) if of_all else ""),
-        "Noise of a token": (short(report.noise.value), interval_ends(report.noise)),
     }
+    if not math.isnan(report.noise.value):
+        texts["Noise of a token"] = short(report.noise.value), interval_ends(report.noise)
     return {label: Number(text, NUMBERS[label], beside) for label, (text, beside) in texts.items()}
 
 

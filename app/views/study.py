@@ -14,7 +14,8 @@ from text import study_ends as say_study
 from text.formatting import plain, swatches, table
 
 from rlcorr.errors import UsageError
-from rlcorr.figures.study import differences, endpoint_dots, preset_colours, study_curves
+from rlcorr.figures.canvas import colours_of
+from rlcorr.figures.study import differences, endpoint_dots, study_curves
 from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Outcome, SeedRange, Study, delayed_control
 
 CURVES = {
@@ -61,7 +62,7 @@ def show(beside: DeltaGenerator) -> None:
     rows = [*result.rows, *delayed_control(shown, result.rows)]  # the control of a study of old weights, drawn later
     if CONTROL in picked and any(row["preset"] == DELAYED_CONTROL for row in rows):
         picked = [*picked, DELAYED_CONTROL]
-    colours = preset_colours(rows)
+    colours = colours_of(row["preset"] for row in rows)
     st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
     picture_row(curves(shown, result, picked), result.source)
 

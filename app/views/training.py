@@ -25,7 +25,8 @@ from views import study
 from rlcorr.command import launch
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
-from rlcorr.figures.training import MOST_RUNS, PANELS, nearest, over_steps, run_colours
+from rlcorr.figures.canvas import MOST_LINES, colours_of
+from rlcorr.figures.training import PANELS, nearest, over_steps
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 
@@ -164,10 +165,9 @@ def _curves(selection: Selection) -> None:
     """Show every metric over the steps, and below them what to compare with. A click opens a step."""
     paths, shown = recorded.all_runs(), st.container()
     options = [slug for slug in paths if slug != selection.slug]
-    labels = run_labels(options)
     others = pick_several(
-        "with", "Compare with", options, written=labels.__getitem__, help="Draw other runs in the same axes.",
-        max_selections=MOST_RUNS - 1,
+        "with", "Compare with", options, written=run_labels(options).__getitem__, help="Draw other runs in the same axes.",
+        max_selections=MOST_LINES - 1,
     )  # fmt: skip
     with shown:
         _panels(selection, {slug: metric_rows(paths[slug]) for slug in (selection.slug, *others)})
@@ -179,7 +179,7 @@ def _panels(selection: Selection, rows: dict[str, list[dict[str, Any]]]) -> None
         return
     if len(rows) > 1:
         labels = run_labels(rows)
-        st.html(swatches({labels[slug]: colour for slug, colour in run_colours(list(rows)).items()}))
+        st.html(swatches({labels[slug]: colour for slug, colour in colours_of(rows).items()}))
         st.caption("Each run has its own colour. If a picture has two metrics, the second one is dotted.")
     source = recorded.source(selection.run, None)
     if (count := len(rows)) > 1:  # the picture itself names all of them

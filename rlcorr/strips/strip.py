@@ -12,13 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.bound_curve import (
-    MovingBounds,
-    MovingCorrection,
-    headline_numbers,
-    moving_correction,
-    running,
-)
+from rlcorr.analysis.bound_curve import MovingBounds, MovingCorrection, headline_numbers, moving_correction, running
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import span_of
@@ -27,7 +21,7 @@ from rlcorr.figures.cells import binned, select_values
 from rlcorr.figures.fates import FATES
 from rlcorr.figures.histograms import BINS, bin_of, on_axis, rule_marks, weight_marks
 from rlcorr.ratios import SAFETY_BOUND
-from rlcorr.rejection import rule_statistic
+from rlcorr.rules import rule_statistic
 from rlcorr.types import TokenBatch
 from rlcorr.weights import Weights
 

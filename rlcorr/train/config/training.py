@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError, check, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.run_folders import require_run_name
@@ -18,7 +18,6 @@ from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.model_source import check_model
 from rlcorr.train.inputs.reasoning_gym_task import GYM, is_gym, parse_task
 from rlcorr.train.inputs.tasks import built_in
-from rlcorr.validated import check
 
 TRAINER_LOSS = LossConfig(use_kl_loss=True)
 """PPO's usual values, with a small KL term to the frozen starting model."""
@@ -49,6 +48,8 @@ class TrainConfig:
     """Model to start from: a directory in Hugging Face format, a GGUF file (of the architectures llama, qwen2 and
     gemma3), the id of a model on the hub, or smollm2 (a real language model with 135 million weights from a Python
     package, downloaded once)."""
+    reference_model: str = ""
+    """Reference model of the KL term of the loss, given like `model`; empty: the weights that the run starts from."""
     preset: str = "decoupled_token_is"
     """Name of the preset that defines the correction."""
     batch_normalize: bool = False
@@ -94,6 +95,8 @@ class TrainConfig:
         _check_task(self)
         _check_preset(self)
         check_model(self.model)
+        if self.reference_model:
+            check_model(self.reference_model)
         if self.run:
             require_run_name(self.run)
         for name in (
@@ -140,9 +143,10 @@ class TrainConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for the manifest. Absolute paths are only in config.yaml, which `--resume` reads."""
-        model = _portable(self.model) if Path(self.model).exists() else self.model  # else an id on the hub
+        named = {name: getattr(self, name) for name in ("model", "reference_model")}
+        named = {name: _portable(model) if model and Path(model).exists() else model for name, model in named.items()}
         data = None if self.data is None else _portable(self.data)
-        return dataclasses.asdict(self) | {"model": model, "data": data, "system_message": self.system_message}
+        return dataclasses.asdict(self) | named | {"data": data, "system_message": self.system_message}
 
 
 def _check_task(config: TrainConfig) -> None:
@@ -175,6 +179,10 @@ def _check_pairs(config: TrainConfig) -> None:
     if centred:
         check_centering(correction)
     for wrong, sentence in (
+        (
+            config.reference_model and not config.policy_loss.use_kl_loss,
+            "reference_model does nothing without the KL term of the loss; give --loss.use-kl-loss.",
+        ),
         (rollout.support_replay and sketched, "a sketch compares whole distributions: no rollout.support_replay."),
         (
             config.sketch.reference_answers and (config.sketch.exact_prompts or rollout.router_replay),
