@@ -239,7 +239,7 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_230,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_693,
     ("rlcorr/lab",): 448,
-    ("app",): 11_123,
+    ("app",): 11_084,
     ("lessons", "lessons/exercises"): 6_733,
     ("tests",): 40_150,
 }

@@ -33,7 +33,6 @@ PASTE_IS = (
     "The correction of verl, SkyRL or TRL as YAML, JSON, Python or overrides of a command line. A whole configuration "
     "may be pasted, too."
 )
-
 PASTE = "Paste your configuration"
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")

@@ -29,19 +29,14 @@ STATUS = {
     "stopped": "stopped without finishing: its manifest says running, but no file has changed for over a minute",
     "unknown": "status unknown: its manifest cannot be read",
 }
-
 CENTERED = (
     "Score centering changes the loss, neither weights nor kept tokens. This page shows the correction without it."
 )
-
 COLOURS = (
     "Orange: ratio above 1, or a weight cut at the upper threshold. Blue: ratio below 1, or a weight cut at the lower "
     "one. Green: kept, and your setting. Grey: rejected. Blank: padding."
 )
-
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
-# While the line is unfolded, it has the whole width, and the state of the run is below it.
-# A list closes when something around it scrolls. What is hidden scrolls while it unfolds; what is clipped does not.
 
 
 def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:

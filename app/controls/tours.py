@@ -63,7 +63,7 @@ def _go(label: str, step: Step, index: int, view: str, *, is_main: bool = False)
         st.button(label, key=f"tour_to_{index}", type=kind, on_click=state.change, kwargs=changes)
         return
     now = state.texts()  # what is open already stays as the reader has left it, with its thresholds
-    opens = {name: value for name, value in step.query if now.get(name) != value}
+    opens = {name: value for name, value in step.query.items() if now.get(name) != value}
     to = {**opens, "view": step.view, "tour_step": str(index + 1)}
     with st.container(key=f"tour_link_{index}", width="content"):
         links(Link(label, to), key=f"tour_link_to_{index}")

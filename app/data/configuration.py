@@ -23,7 +23,6 @@ LEVEL = (
     "The weight of a token is its own ratio, the product of the ratios of its sequence, their geometric mean, or the "
     "product of the ratios up to this token (prefix). With none, every token has weight 1."
 )
-
 NONE = "none"
 Values = Mapping[str, Any]
 FIRST, SECOND = "", "b."

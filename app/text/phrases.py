@@ -16,7 +16,6 @@ WEIGHTS = (
     "Bars: final weights of the kept tokens. Grey line: weights of the same tokens before the thresholds. The counts "
     "are logarithmic. The outermost bars contain everything outside the axis. You can drag a dashed threshold."
 )
-
 CHOICES = "Advanced: weights and rejection rules"
 RESET, RESET_B = "Reset to the preset's numbers", "Reset B to the preset's numbers"
 BUDGET_KEEP, BUDGET_ESS = "share of tokens within the thresholds", "effective sample size of the kept tokens"

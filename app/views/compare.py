@@ -60,7 +60,6 @@ SHORT_NAMES = {
     "k3_kl": "k3", "abs_log_ratio": "Mean |Δ|", "tokens": "Tokens",
 }  # fmt: skip
 """Metric → its name on the page. The others are named as the trainer logs them."""
-
 GRADIENT = (
     "Compared with the on-policy gradient. Brackets: 95 % of the bootstrap samples. B − A is paired: A and B are "
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
@@ -78,7 +77,6 @@ MAGNIFIED = (
     "The difference, magnified. Horizontal: probability in the sampler. Vertical: the ratio. A and B have the same "
     "axes. The outermost rows contain everything outside the axes."
 )
-
 HEADER = ["metric", "A", "B", "B − A"]
 EXPLAINED = {"A": "explained_a", "B": "explained_b"}
 HEADLINES = "headlines"

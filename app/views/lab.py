@@ -52,7 +52,6 @@ CHOICES = {
     "optimizer": ("Optimizer", {"adamw": "AdamW", "sgd": "SGD"}),
 }  # fmt: skip
 """Setting → label and options of its list."""
-
 _ENDS = "Without a correction the reward ends at {before}, with {named} at {after}"
 WORDS: dict[str, Any] = {
     "update": UPDATE,
@@ -93,8 +92,6 @@ PICTURES = {
     ),
 }
 """Key of a picture → title and caption."""
-
-
 SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
     "Healthy": ("The sampler has the policy's weights. Nothing needs a correction.", {"lag": 0}),
     "Stale": (

@@ -25,7 +25,6 @@ PATH_IS = (
     "They lead to a decision about your own run, and need none of the others. They end with the decision card, one "
     "page to print and to fill in."
 )
-
 SYMBOLS = r"""
 | | symbol | in the code | |
 |---|---|---|---|
@@ -52,7 +51,6 @@ CORRECTIONS = r"""
 | effective sample size | $(\sum w)^2 / (n \sum w^2)$ | 1: all weights are equal; $1/n$: one token decides |
 | a threshold $C$ of a product | $C^{1/T}$ per token | for $T = 1000$, $C = 2$: 1.0007 |
 """
-
 TEXTS = {options.CARD: "DECISION_CARD.md", options.PAPERS: "PAPERS.md"}
 
 

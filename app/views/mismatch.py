@@ -86,11 +86,8 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 """Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""
-
 ROUNDING: tuple[Pattern, ...] = ("clean", "precision", "undecided", "old weights")
 """Patterns that a size alone decides. Old weights may have made any of these gaps; versions show whether they did."""
-
-
 SIZES = {
     "Mean |Δ|": ("abs_log_ratio", "Mean absolute difference of the two log-probs."),
     "k3": (
@@ -108,8 +105,6 @@ SIZES = {
     ),
 }
 """Label on the page → (name in the numbers of a symptom, what it means)."""
-
-
 PART_ROWS = {"whole gap": "", "sampler": "engine_", "age": "age_"}
 """Name of a row → the beginning of its metrics."""
 PART_COLUMNS = {
@@ -172,8 +167,6 @@ PICTURES = {
     "turn": ("By turn", "Mean |log r| by the turn of a token, if a tool or another speaker answers in between."),
 }
 """(title, caption) per picture."""
-
-
 DISCARDED = ("kept are answers …", "kept", "change of the mean length", "change of the mean reward")
 WITHIN = {
     "product": "with a product of the ratios within 1/2 to 2",
@@ -190,8 +183,6 @@ DISCARDING_IS = (
     "Rules on whole answers reject long answers more often, and old weights may have sampled longer ones. If an "
     "interval excludes 0, the kept answers are not like the batch that was sampled."
 )
-
-
 MOST_LAGS = 12
 """Ages of the weights for which discarding is shown, the youngest first."""
 

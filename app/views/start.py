@@ -43,14 +43,12 @@ MODEL = (
 PLAYED = "smol_kv_fp8_e5m2"
 """The run of the picture."""
 MOST_TOKENS = 10
-
 LABELS = {CAP: "Largest weight (looser →)", REJECT: "Largest ratio that is kept (looser →)"}
 ANSWERS = {
     NOTHING: "Without a correction the model learns this “{token}” as fully as every other token.",
     CAP: "A token counts by its ratio trainer / sampler, at most {threshold:.3g}: {outside} of the tokens are cut.",
     REJECT: "Left out: tokens with a ratio outside {inverse:.4g} to {threshold:.4g}, {outside} of this step's.",
 }  # fmt: skip
-
 GAINED_IN = "smol_last_weights"
 ARMS = {"none": NOTHING, "token_cap": CAP, "fresh": "no mismatch"}
 """Arm of this study → its name in the picture; those of corrections are options of the control."""
@@ -105,7 +103,6 @@ OTHERS = {
 }  # fmt: skip
 """View → title, sentence and button of its card."""
 DRAWN = {"lab": "<span aria-hidden='true'>▶</span>", "yours": ".jsonl · .parquet · .npz · .pt · .safetensors"}
-
 KEY, HERO = "start_bound", "hero"
 VALUES = slider_scale(START_LOW, START_HIGH, of_ratio=True, count=121, also=(START_USUAL,))
 HEIGHT = 170

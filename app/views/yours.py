@@ -49,8 +49,6 @@ WHICH_LEARNS = (
     "A share says what a threshold costs, not whether training gets better. For that see the study on the Training "
     "page, or the Gradient page for a run with score sketches."
 )
-
-
 WITHOUT = "without the token"
 AVERAGES = ("", "mean", WITHOUT, "trimmed", "median")
 """Columns of the sizes of the gap; the third only if tokens are named."""
@@ -67,8 +65,6 @@ BANDS_ARE = {
 BY_LENGTH_IS = (
     "A limit on a token does not depend on the length. A limit on a mean does, so longer answers need another."
 )
-
-
 MOST = 7
 """Corrections of a system that are drawn: its default, and the mildest."""
 HEIGHT = 260
