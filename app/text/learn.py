@@ -13,8 +13,7 @@ PATH_IS = (
     "They lead to a decision about your own run, and need none of the others. They end with the decision card, one "
     "page to print and to fill in."
 )
-PATH_HEADER = ["Of the five", "What you can decide after it", "Minutes", "Read, and leave out what its first lines say"]
-READ, AFTER = "lesson {number}", ", after parts of lesson {number}"
+PATH_HEADER = ["Lesson", "What you can decide after it", "Minutes"]
 ALL_LESSONS = "## All lessons"
 FRAME = "The lessons as pages, with their own list and search"
 FACTS = "{minutes} minutes · {level} · {needs} · {hardware}"

@@ -36,11 +36,7 @@ def _lessons() -> None:
             st.iframe(lesson_pages.address(state.get("lesson") or None), height=800, alt=learn_text.FRAME)
         return
     st.markdown(f"{learn_text.LESSONS_ARE}\n\n{learn_text.PATH}\n{learn_text.PATH_IS}")
-    rows = []
-    for title, entry in five_lessons().items():
-        before = [learn_text.AFTER.format(number=number(slug)) for slug in entry["first"]]
-        read = learn_text.READ.format(number=number(entry["lesson"])) + "".join(before)
-        rows.append([title, entry["decides"], str(entry["minutes"]), read])
+    rows = [[f"{number(one.slug)} · {one.title}", one.decides, str(one.minutes)] for one in five_lessons()]
     st.html(table(learn_text.PATH_HEADER, rows))
     st.markdown(learn_text.ALL_LESSONS)
     for lesson in lessons():
