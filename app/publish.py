@@ -13,11 +13,10 @@ from components.sources import script, style
 from data import lessons, names, recorded, studies
 from data.bounds import bounds_of
 from data.configuration import DEFAULT_PRESET, SECOND_PRESET, choices_of
-from data.kl_example import LOSSES
+from data.kl_example import LOSS, LOSSES
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from static_site import view_files
 from static_site.parts import share
-from text import kl as kl_text
 from text import lab as lab_text
 from text import pages, phrases, start
 from text import published as published_text
@@ -97,7 +96,7 @@ def _facts(
             "packed": {fix: base64.b64encode(pack(one, SMALLEST)).decode() for fix, one in packages.items()},
         },
         "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
-        "words": published_text.WORDS, "losses": LOSSES, "loss": kl_text.LOSS,
+        "words": published_text.WORDS, "losses": LOSSES, "loss": LOSS,
     }  # fmt: skip
 
 
@@ -193,7 +192,7 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     }
     return _page(
         "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
-        study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), kl=kl_text, start=start,
+        study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), start=start,
         drawing=drawing, gained={fix: gained(fix) for fix in start.FIXES} if start.STUDY in facts["studies"] else {},
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip

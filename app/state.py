@@ -20,12 +20,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
-from data import configuration, kl_example, reading
+from data import configuration, options, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
+from data.kl_example import DISTANCE, DISTANCES, LOSS, LOSSES, MOST_POSITIONS, TARGETS
 from data.recorded import ANOTHER, LATEST, USUAL_RUN
 from streamlit.runtime.uploaded_file_manager import UploadedFile
-from text import compare as compare_text
-from text import kl as kl_text
 from text import lab as lab_text
 from text import learn as learn_text
 from text import mismatch as mismatch_text
@@ -113,16 +112,16 @@ FIELDS: dict[str, Field] = {
     "step": Field(LATEST, reading.step("run"), clears=("token",)),
     "preset": _one(PRESETS, "preset", DEFAULT_PRESET, clears=(CONFIG,)),
     **{key: _choice(key) for key in CHOICES},
-    "compare": _one(compare_text.MODES, "compare", compare_text.CONFIGURATIONS, "compare", TWO_RUNS),
+    "compare": _one(options.MODES, "compare", options.CONFIGURATIONS, "compare", TWO_RUNS),
     "preset_b": _one(PRESETS, "preset", SECOND_PRESET, "compare", clears=(CONFIG_B,)),
     **{SECOND + key: _choice(SECOND + key) for key in CHOICES},
     "run_b": Field(ANOTHER, reading.run("run_b"), views=(TWO_RUNS,)),
     "step_b": Field(LATEST, reading.step("run_b"), views=(TWO_RUNS,)),
     "answers": Field(reading.USUAL_BATCH, reading.answers, views=("gradient", "compare")),
-    "kl_loss": _one(kl_example.LOSSES, "loss", kl_text.LOSS, "kl"),
-    "kl_target": _one(kl_text.TARGETS, "target", "reference", "kl"),
-    "kl_distance": Field(kl_text.DISTANCE, reading.listed("kl_distance", kl_example.DISTANCES, 3.0), _short, ("kl",)),
-    "kl_position": Field(0.0, reading.listed("kl_position", range(kl_text.MOST_POSITIONS + 1), 0.0), _short, ("kl",)),
+    "kl_loss": _one(LOSSES, "loss", LOSS, "kl"),
+    "kl_target": _one(TARGETS, "target", "reference", "kl"),
+    "kl_distance": Field(DISTANCE, reading.listed("kl_distance", DISTANCES, 3.0), _short, ("kl",)),
+    "kl_position": Field(0.0, reading.listed("kl_position", range(MOST_POSITIONS + 1), 0.0), _short, ("kl",)),
     "turns": _switch("bench"),
     "token": Field(None, reading.token, lambda at: f"{at[0]}.{at[1]}", ("tokens",)),
     "system": Field(next(iter(SYSTEMS)), reading.system(SYSTEMS), views=("bench", "yours"), clears=("take",)),
@@ -421,7 +420,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 def _view(names: Mapping[str, str]) -> str:
     """Return the view that these texts name, one of `VIEWS`; the first one if they name none."""
     view = names.get("view", "start")
-    if view == "compare" and names.get("compare") == compare_text.RUNS:
+    if view == "compare" and names.get("compare") == options.RUNS:
         return TWO_RUNS
     return view if view in PAGES else "start"
 

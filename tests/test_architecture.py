@@ -233,15 +233,15 @@ def line_count(path: Path) -> int:
 
 BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_832,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_662,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_028,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_627,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_188,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_826,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_499,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_017,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_659,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_233,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_694,
     ("rlcorr/lab",): 449,
-    ("app",): 12_141,
+    ("app",): 12_030,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_359,
+    ("tests",): 40_364,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -9,7 +9,7 @@ from components.live_part import Slider
 from components.offers import offer
 from data.sketches import BATCH_SIZES
 from streamlit.delta_generator import DeltaGenerator
-from text import gradient as gradient_text
+from text import phrases
 
 from rlcorr.strips.packing import Package, pack
 
@@ -68,7 +68,7 @@ def number(key: str, label: str, low: float, high: float, **more: Any) -> float:
 def batch_size() -> int:
     """Show the number of answers in a batch as a picker, and return it."""
     size: int = state.get("answers")
-    label, help = gradient_text.BATCH_SIZE, gradient_text.BATCH_SIZE_IS
+    label, help = phrases.BATCH_SIZE, phrases.BATCH_SIZE_IS
     st.select_slider(label, BATCH_SIZES, value=size, key=state.widget("answers"), help=help)
     return size
 
@@ -77,5 +77,5 @@ def batch_size_slider(strip_key: str, strip: Callable[[], Package]) -> Slider:
     """Return the same as a slider of a live part. Strips with the same `strip_key` are equal."""
     value, generation = state.get("answers"), state.generation("answers")
     address = offer("strips", "answers", lambda: pack(strip()), version=strip_key)
-    label, help = gradient_text.BATCH_SIZE, gradient_text.BATCH_SIZE_IS
+    label, help = phrases.BATCH_SIZE, phrases.BATCH_SIZE_IS
     return Slider("answers", label, BATCH_SIZES, value, generation, address, help=help)

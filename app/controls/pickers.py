@@ -11,8 +11,8 @@ from data import recorded
 from data.configuration import FIRST, SECOND
 from data.metric_rows import metric_rows
 from data.names import BETWEEN, run_labels, run_title, shown_title
+from data.options import RUNS
 from data.recorded import ANOTHER, LATEST, USUAL_RUN, Selection
-from text import compare as say
 from text import phrases
 from text.formatting import duration, paragraph, plain
 
@@ -32,7 +32,7 @@ def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
     slug = state.keep_to("run", [USUAL_RUN, *all_runs])
     slug = recorded.default_run(all_runs, state.get("view")) if slug == USUAL_RUN else slug
     first = _selected(slug, all_runs, "step")
-    if state.get("view") != "compare" or state.get("compare") != say.RUNS:
+    if state.get("view") != "compare" or state.get("compare") != RUNS:
         return first, None
     other = state.keep_to("run_b", [ANOTHER, *all_runs])
     other = recorded.another_run(all_runs, first.slug) if other == ANOTHER else other
@@ -94,7 +94,7 @@ def _boxes_of_b(all_runs: dict[str, Path], first: Selection, second: Selection |
         columns = st.columns([3, 2, 3], vertical_alignment="bottom")
         with columns[0]:
             if second is None:
-                st.button(say.SWAP, key="swap", on_click=state.swap, width="stretch")
+                st.button("Swap A and B", key="swap", on_click=state.swap, width="stretch")
             else:
                 _run_box("run_b", "Run B", [ANOTHER, *all_runs])
         with columns[1]:
@@ -105,7 +105,7 @@ def _boxes_of_b(all_runs: dict[str, Path], first: Selection, second: Selection |
                 configuration.preset_box("Preset of B", SECOND)
             else:
                 changes = {**_pair(second, FIRST), **_pair(first, "_b")}
-                st.button(say.SWAP, key="swap_runs", on_click=state.change, kwargs=changes, width="stretch")
+                st.button("Swap A and B", key="swap_runs", on_click=state.change, kwargs=changes, width="stretch")
 
 
 def _pair(shown: Selection, ending: str) -> dict[str, str]:

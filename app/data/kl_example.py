@@ -6,16 +6,20 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from rlcorr.gradients.kl_losses import kl_gradients
+from rlcorr.gradients.kl_losses import Target, kl_gradients
 from rlcorr.gradients.sketch import NextTokens
 from rlcorr.losses.kl import kl_penalty
 
-LOSSES = ("k1", "k2", "k3", "k3+")
+LOSSES, LOSS = ("k1", "k2", "k3", "k3+"), "k3"
+TARGETS: dict[str, Target] = {"reference": "ref", "sampler": "rollout"}
+"""Name on the page → name in the library: the recorded policy that stands for the reference."""
+MOST_POSITIONS = 16
+"""A recorded step has the probabilities of all next tokens at so many positions, or none."""
 REFERENCE = torch.tensor([2.0, 1.5, 0.5, -0.5, -1.0], dtype=torch.float64)
 """Logits of the reference. The tokens are ordered by their probability: 50 %, 31 %, 11 %, 4 % and 2 %."""
 DIRECTION = torch.tensor([-1.0, 0.2, -0.4, 1.3, 0.6], dtype=torch.float64)
 """The way of the policy: it learns to say what the reference rarely says."""
-DISTANCES = tuple(step / 20 for step in range(1, 101))
+DISTANCES, DISTANCE = tuple(step / 20 for step in range(1, 101)), 3.0
 """Multiples of the direction. At 0 both policies are the same, and no gradient has a direction."""
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from text import gradient as gradient_text
 from text import lab as lab_text
 from text import pages, phrases, start, tours
 from text import tokens as tokens_text
@@ -18,7 +17,7 @@ from data import lessons, recorded, studies
 from data.configuration import FIRST, Values, bounds, choices, slot_of
 from data.sketches import BATCH_SIZES
 from rlcorr.errors import UsageError, unknown
-from rlcorr.figures.training import MOST_RUNS
+from rlcorr.figures.canvas import MOST_LINES
 from rlcorr.gradients import report
 from rlcorr.lab import Experiment
 from rlcorr.records.runs import DamagedFile
@@ -132,8 +131,7 @@ def token(text: str, values: Values) -> tuple[int, int] | None:
 def answers(text: str, _: Values) -> int:
     allowed = [str(size) for size in BATCH_SIZES]
     if text not in allowed:
-        sentence = gradient_text.WRONG_BATCH_SIZE
-        raise UsageError(sentence.format(raw=text, usual=USUAL_BATCH, allowed=", ".join(allowed)))
+        raise UsageError(f"answers={text!r} is not offered; using {USUAL_BATCH}. Offered: {', '.join(allowed)}.")
     return int(text)
 
 
@@ -155,10 +153,10 @@ def overlaid(text: str, values: Values) -> list[str]:
         right = some_of(lambda _: others, "run")(",".join(slug for slug in text.split(",") if slug != shown), values)
     except PartlyWrong as error:
         right, wrong = error.value, [str(error)]
-    if len(right) > MOST_RUNS - 1:
-        wrong.append(training_text.TOO_MANY.format(most=MOST_RUNS))
+    if len(right) > MOST_LINES - 1:
+        wrong.append(training_text.TOO_MANY.format(most=MOST_LINES))
     if wrong:
-        raise PartlyWrong(" ".join(wrong), right[: MOST_RUNS - 1])
+        raise PartlyWrong(" ".join(wrong), right[: MOST_LINES - 1])
     return right
 
 

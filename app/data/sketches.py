@@ -15,8 +15,8 @@ from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.gradients import contributions, report
 from rlcorr.gradients.bootstrap import REPLICATES, BootstrapSamples, bootstrap
-from rlcorr.gradients.kl_losses import KLGradientReport, Target, kl_gradients, kl_report
-from rlcorr.gradients.sketch import NextTokens, Sketch
+from rlcorr.gradients.kl_losses import KLGradientReport, Positions, Target, kl_gradients, kl_report
+from rlcorr.gradients.sketch import SampledSketch, Sketch
 from rlcorr.gradients.sweep import GradientSweep, gradient_sweep
 from rlcorr.presets import RANKED, preset
 from rlcorr.records import runs
@@ -106,10 +106,13 @@ def all_presets(measured: Sketched) -> report.Ranking:
     return report.compare(measured.batch, measured.sketch, [preset(name) for name in RANKED], batch_sizes=BATCH_SIZES)
 
 
-def next_tokens(measured: Sketched) -> NextTokens:
-    """Return the positions with all next tokens, of a step that has them."""
-    assert measured.sketch.next_tokens is not None
-    return measured.sketch.next_tokens
+def _positions(measured: Sketched) -> Positions:
+    """Return the positions with all next tokens. Raises `UsageError` if the step has none."""
+    sketch = measured.sketch
+    positions = sketch.next_tokens or (sketch.kl_gradients if isinstance(sketch, SampledSketch) else None)
+    if positions is None:
+        raise UsageError("this step has no positions at which all next tokens were recorded.")
+    return positions
 
 
 def _of_loss(measured: Sketched, loss: str, target: Target) -> Any:
@@ -118,13 +121,13 @@ def _of_loss(measured: Sketched, loss: str, target: Target) -> Any:
 
 @cached(32, _of_loss)
 def kl_loss(measured: Sketched, loss: str, target: Target) -> KLGradientReport:
-    return kl_report(next_tokens(measured), loss, target)
+    return kl_report(_positions(measured), loss, target)
 
 
 @cached(32, _of_loss)
 def kl_arrows(measured: Sketched, loss: str, target: Target) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `kl_gradients` returns."""
-    return kl_gradients(next_tokens(measured), loss, target)
+    """Return what `kl_gradients` returns. Raises `UsageError` if the step lacks the target."""
+    return kl_gradients(_positions(measured), loss, target)
 
 
 def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contributions.Contributions:

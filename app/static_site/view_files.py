@@ -12,14 +12,12 @@ from components.markdown import inline, plain_text
 from controls import strips
 from data import corrections, recorded, sketches, studies
 from data.bounds import Bound, bounds_of, slider_values_of
-from data.kl_example import LOSSES
+from data.kl_example import DISTANCE, LOSSES
 from data.names import arm_title
 from data.reading import USUAL_BATCH
 from data.studies import StudyTable
-from text import gradient as gradient_text
-from text import kl as kl_text
 from text import mismatch as mismatch_text
-from text import published
+from text import phrases, published
 from text import start as start_text
 from text import study_ends as say_study
 from text import training as training_text
@@ -211,7 +209,7 @@ def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
 
 
 def _sweeps(shown: gradient_page.Shown, config: CorrectionConfig) -> list[tuple[Bound, GradientSweep]]:
-    sweeps, refused = [], UsageError(gradient_text.NO_BOUND)
+    sweeps, refused = [], UsageError(gradient_page.NO_BOUND)
     for b in bounds_of(config):
         try:
             sweeps.append((b, sketches.swept(shown.measured, config, b.id)))
@@ -240,8 +238,8 @@ def ranking_package(run: Path, step: int) -> Package:
         best = inline(picture.above)
         contents.append(LiveContent({}, [{"ranking": replace(picture, above="")}], tables={BEST: best}))
     slider = Slider(
-        "answers", gradient_text.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0,
-        text=BEST, help=gradient_text.BATCH_SIZE_IS,
+        "answers", phrases.BATCH_SIZE, sketches.BATCH_SIZES, USUAL_BATCH, generation=0,
+        text=BEST, help=phrases.BATCH_SIZE_IS,
     )  # fmt: skip
     usual = contents[sketches.BATCH_SIZES.index(USUAL_BATCH)]
     package = parts.with_part(strips.package_contents(contents), usual, [slider], recorded.source(run, step), resets={})
@@ -254,11 +252,11 @@ def kl_packages(run: Path, step: int | None) -> dict[str, Package]:
     """Return the page KL losses: for each loss a file with its live part, and one with the strip of the position."""
     packages = {}
     for loss in LOSSES:
-        shown = kl_page.Shown(loss, kl_text.DISTANCE, 0.0, kl_page.measured_at(run, step))
+        shown = kl_page.Shown(loss, DISTANCE, 0.0, kl_page.measured_at(run, step))
         ranges, at = kl_page.ranges(shown), {"kl_distance": shown.distance, "kl_position": shown.position}
         sliders = [Slider(key, *labelled, at[key], generation=0) for key, labelled in ranges.items()]
         of_distance, *others = (kl_page.strip(shown, slider.key, tuple(slider.values)) for slider in sliders)
-        source = kl_text.SOURCE.format(source=recorded.source(run, step))
+        source = kl_page.source(recorded.source(run, step))
         packages[loss] = parts.with_part(of_distance, kl_page.content(shown), sliders, source, resets={})
         packages |= {f"{loss}.position": parts.small_strip(strip) for strip in others}
     return packages

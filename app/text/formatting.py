@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from rlcorr.gradients.bootstrap import Interval
+
 Cell = str | Sequence[tuple[str, str]]
 """Cell of a table: a text, or lines with a smaller text below each, such as a title and its slug."""
 
@@ -35,6 +37,25 @@ def short_exponent(text: str) -> str:
     ('7.185e9', '4e-5', '1e-10')
     """
     return re.sub(r"e(-?)\+?0*", r"e\1", text)
+
+
+def short(value: float) -> str:
+    """Format a number with two decimals, a small one with two significant digits, a large one without decimals.
+
+    NaN is a dash.
+    """
+    if value != value:
+        return "–"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or abs(value) < 5e-5 else f"{value:.2g}"
+
+
+def interval_ends(interval: Interval) -> str:
+    """Return the ends of an interval, or that the data do not determine its value."""
+    if interval.value != interval.value:  # NaN
+        return "unknown from these data"
+    return f"{short(interval.low)} to {short(interval.high)}"
 
 
 def percent(share: float | None) -> str:

@@ -10,6 +10,7 @@ from rlcorr.teaching.glossary import define
 from text.formatting import percent
 
 WHAT_IS_THIS = "What is this?"
+BATCH_SIZE, BATCH_SIZE_IS = "Answers in a batch (B)", "Larger batches cut the noise, not the bias."
 SIDES: Mapping[Side, str] = {"upper": "Largest", "lower": "Smallest", "band": "Allowed"}
 """Beginning of the label of a slider: which threshold it moves."""
 LARGEST, SMALLEST = "Largest weight", "Smallest weight"

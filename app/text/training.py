@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records.study import Outcome, SeedRange
-from text.formatting import table
-from text.gradient import short
+from text.formatting import short, table
 
 CURVES = {
     "reward": (

@@ -1,5 +1,6 @@
 """The Compare view: two configurations on one batch, or one configuration on two batches."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -16,12 +17,12 @@ from data import corrections, sketches, studies
 from data.bounds import Bound, useful_slider_values
 from data.configuration import FIRST, SECOND
 from data.names import run_labels
+from data.options import MODES
 from data.recorded import Selection
-from text import compare as say
 from text import phrases
 from text import study_ends as say_study
-from text.formatting import plain
-from text.gradient import NOISE_REFERENCE
+from text.formatting import number, percent, plain, short, short_exponent, table
+from views.gradient import NOISE_REFERENCE, NUMBERS
 
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.comparison import Agreement, agreement, metric_pairs
@@ -31,24 +32,68 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import cells, comparison, histograms
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientComparison
+from rlcorr.measuring.metrics import describe
 from rlcorr.records.step_files import StepRecord
 from rlcorr.records.study_ends import kind_of
 from rlcorr.strips.agreement import agreement_strip
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip
 
+EXPLAIN = (
+    "Compare two configurations, A and B, on one batch: which tokens each trains on, the weight of each token, every "
+    "metric, and the gradient. Or compare two batches under one configuration: two runs, or two steps of a run. A is "
+    "the configuration that the other pages show."
+)
+AGREEMENT = {
+    "Differ on": "Share of the response tokens that only one of the two trains on.",
+    "Only A": "Tokens that A trains on and B does not.",
+    "Only B": "Tokens that B trains on and A does not.",
+}
+MASKS = (
+    "Rows are sequences, columns are tokens. A token is trained on if no rule rejects it and its weight is above 0 "
+    "(masking sets weights to 0). If several tokens share a cell, it shows a difference first."
+)
+SHORT_NAMES = {
+    "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Sequences touched",
+    "trained_eff_sample_size": "ESS of the kept", "trained_is_mean": "Mean weight",
+    "rollout_is_oob_ratio": "Weights clipped", "ratio_eff_sample_size": "ESS of the ratios",
+    "k3_kl": "k3", "abs_log_ratio": "Mean |Δ|", "tokens": "Tokens",
+}  # fmt: skip
+"""Metric → its name on the page. The others are named as the trainer logs them."""
+
+GRADIENT = (
+    "Compared with the on-policy gradient. Brackets: 95 % of the bootstrap samples. B − A is paired: A and B are "
+    "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
+    "do not differ significantly."
+)
+RUNS_INTRO = (
+    "The same configuration on two batches. Their tokens differ, so the page does not compare token by token. It "
+    "compares the distribution of the tokens, the size of |Δ|, and the metrics."
+)
+DENSITY = (
+    "Horizontal: probability in the sampler. Vertical: probability in the trainer. Orange: more likely in the trainer. "
+    "Blue: more likely in the sampler."
+)
+MAGNIFIED = (
+    "The difference, magnified. Horizontal: probability in the sampler. Vertical: the ratio. A and B have the same "
+    "axes. The outermost rows contain everything outside the axes."
+)
+
 HEADER = ["metric", "A", "B", "B − A"]
 EXPLAINED = {"A": "explained_a", "B": "explained_b"}
 HEADLINES = "headlines"
-METRICS = Note(f"**Metrics.** {say.METRICS}", HEADLINES)
+METRICS = Note(
+    "**Metrics.** Point at a name for its definition. A dash: not measured under that configuration.", HEADLINES
+)
 Pair = tuple[TokenBatch, TokenBatch]
+ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
 Gradients = GradientComparison | str
 """The comparison of two gradients, or the reason why there is none."""
 
 
 def show(first: Selection, second: Selection | None) -> None:
     """Show two configurations on the first run, or one on both runs."""
-    buttons("compare", say.MODE, say.MODES, hide_label=True)
+    buttons("compare", "Compare", MODES, hide_label=True)
     record = picked_record(first)
     if record is None:
         return
@@ -57,7 +102,7 @@ def show(first: Selection, second: Selection | None) -> None:
     else:
         _runs(first, record, second)
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
-        st.write(say.EXPLAIN)
+        st.write(EXPLAIN)
 
 
 # --- two configurations of one batch ---
@@ -109,24 +154,71 @@ def _live(
 
 def _verdict(selection: Selection, a: CorrectionConfig, b: CorrectionConfig, gradients: Gradients) -> tuple[str, str]:
     """Return, in Markdown, which of the two is better, and on what this rests: a study, and the step's gradient."""
-    progress = None if isinstance(gradients, str) else gradients.progress[0]
-    advice = say.UNKNOWN if progress is None else say.advice(progress, state.get("answers"))
+    if isinstance(gradients, str):
+        progress, of_step = None, "Which is better, the data of this step do not tell."
+    else:
+        progress = gradients.progress[0]
+        of_step = advice(progress, state.get("answers"))
     kind_a, kind_b = kind_of(a), kind_of(b)
     if not (kind_a and kind_b and (ended := studies.ends(selection.run, kind_a, kind_b))):
-        return advice, ""
+        return of_step, ""
     a_over_b = None if progress is None else Interval(-progress.value, -progress.high, -progress.low)
     first = say_study.contradiction(ended, kind_a, kind_b, a_over_b, ("A", "B"))
     trained = with_study_link(say_study.of_two(ended, kind_a, kind_b), ended.name)
-    return (first, f"{trained} {advice}") if first else (advice, trained)
+    return (first, f"{trained} {of_step}") if first else (of_step, trained)
+
+
+def advice(progress: Interval, size: int) -> str:
+    """Return a sentence, in plain text, about which makes more progress.
+
+    `progress` is B − A, with `size` answers in a batch.
+    """
+    if progress.low == progress.high == 0:
+        return f"A step of A or of B on {size:,} answers makes the same progress (η)."
+    if not progress.tells:
+        difference = _interval(progress, sign=True)
+        return (
+            f"A step on {size:,} answers does not tell A from B: their progress (η) differs by {difference}, B minus A."
+        )
+    better, other, above = "B", "A", progress
+    if progress.value < 0:
+        better, other, above = "A", "B", Interval(-progress.value, -progress.high, -progress.low)
+    more = f"A step of {better} on {size:,} answers makes more progress"
+    return f"{more}: η is {_interval(above)} above that of {other}."
 
 
 def _gradients(gradients: Gradients) -> None:
-    st.markdown(f"**{say.GRADIENT_TITLE}**")
+    """Show a row per number: A, B, and the paired difference, for the one batch size of `gradients`."""
+    st.markdown("**Gradients**")
     if isinstance(gradients, str):
         st.info(plain(gradients))
         return
-    st.html(say.pairs_table(["", "A", "B", "B − A"], say.gradient_rows(gradients)))
-    st.caption(say.GRADIENT)
+    a, b = gradients.a, gradients.b
+    measured = {
+        "Progress (η)": (a.progress[0], b.progress[0], gradients.progress[0]),
+        "Bias": (a.relative_bias, b.relative_bias, gradients.bias),
+        "Noise": (a.noise[0], b.noise[0], gradients.noise[0]),
+        "Cosine": (a.cosine, b.cosine, gradients.cosine),
+    }
+    rows = [
+        (name, NUMBERS[name], [_interval(in_a), _interval(in_b), _interval(difference, sign=True)])
+        for name, (in_a, in_b, difference) in measured.items()
+    ]
+    st.html(_pairs_table(["", *HEADER[1:]], rows))
+    st.caption(GRADIENT)
+
+
+def _interval(ends: Interval, *, sign: bool = False) -> str:
+    value, low, high = (
+        f"+{short(x)}" if sign and not math.isnan(x) and x >= 0 else short(x) for x in (ends.value, ends.low, ends.high)
+    )
+    return f"{value} [{low},\u00a0{high}]"
+
+
+def _pairs_table(header: list[str], rows: list[ExplainedRow]) -> str:
+    """Return an HTML table of literal text, in which each name has its meaning as a tooltip."""
+    meanings = {name: hint for name, hint, _ in rows}
+    return f"<div class='rl-pairs'>{table(header, [[name, *cells] for name, _, cells in rows], meanings)}</div>"
 
 
 def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig) -> LiveContent:
@@ -135,9 +227,9 @@ def two_corrections(batch: TokenBatch, a: CorrectionConfig, b: CorrectionConfig)
     pictures, explained, masks = {}, {}, agreement(batch, result_a, result_b)
     for name, config, result in (("A", a, result_a), ("B", b, result_b)):
         figure = histograms.weight_histogram(batch, result, config)
-        pictures[f"weights_{name}"] = Picture(figure, say.WEIGHTS_IN.format(name=name), phrases.WEIGHTS)
+        pictures[f"weights_{name}"] = Picture(figure, f"Weights in {name}", phrases.WEIGHTS)
         explained[EXPLAINED[name]] = f"{name}. {config.explain()}"
-    pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), say.TOKENS, say.MASKS)
+    pictures["shared"] = Picture(comparison.mask_map(batch, result_a, result_b, (a, b)), "Tokens trained on", MASKS)
     tables = {HEADLINES: _headlines(report_a, report_b)}
     notes = [*(Note("", text) for text in EXPLAINED.values()), METRICS]
     return LiveContent(_agreement(masks), [pictures], texts=explained, tables=tables, notes=notes)
@@ -171,13 +263,23 @@ def two_corrections_strip(
 
 
 def _agreement(masks: Agreement) -> dict[str, Number]:
-    return {label: Number(text, say.AGREEMENT[label]) for label, text in say.agreement(masks).items()}
+    shown = (percent(masks.differing), f"{masks.only_a:,}", f"{masks.only_b:,}")
+    return {label: Number(text, AGREEMENT[label]) for label, text in zip(AGREEMENT, shown, strict=True)}
 
 
 def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
-    """Return a table of the most important metrics, in the order of HEADLINES."""
-    pairs = {pair.key: pair for pair in metric_pairs(a, b)}
-    return say.pairs_table(HEADER, say.metric_rows([pairs[key] for key in say.HEADLINES if key in pairs]))
+    """Return a table of the most important metrics, in the order of `SHORT_NAMES`."""
+    pairs, rows = {pair.key: pair for pair in metric_pairs(a, b)}, []
+    for key, name in SHORT_NAMES.items():
+        if (pair := pairs.get(key)) is not None:
+            values = [number(pair.a), number(pair.b), _signed(pair.difference)]
+            rows.append((name, f"{describe(key)} Logged as {key}.", values))
+    return _pairs_table(HEADER, rows)
+
+
+def _signed(value: float) -> str:
+    """Format a number with its sign; return a dash for NaN."""
+    return "–" if math.isnan(value) else short_exponent(f"{value:+.4g}").replace("-", "−") if value else "0"
 
 
 # --- one configuration on two batches ---
@@ -186,15 +288,15 @@ def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
 def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
     """Show both batches, what changes with a bound of the configuration that both have, and below it the choices."""
     if second.step is None:
-        st.info(say.NO_STEP_B)
+        st.info("Run B has no step yet.")
         return
     other = picked_record(second)
     if other is None:
         return
     labels = run_labels([first.slug, second.slug])
     titles = [plain(f"{labels[slug]}, step {of.step}") for slug, of in ((first.slug, record), (second.slug, other))]
-    verdict(say.TWO_GAPS)
-    st.caption(say.SAME_STEP if titles[0] == titles[1] else say.RUNS_INTRO)
+    verdict("How do the gaps of these two runs differ?")
+    st.caption("A and B are the same step: every difference is 0." if titles[0] == titles[1] else RUNS_INTRO)
     batches = a, b = record.batch, other.batch
     try:
         of_a, of_b = comparison.ratio_densities(a, b)
@@ -203,8 +305,8 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
             with column:
                 st.markdown(f"## {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
                 density = cells.probability_density(batch)
-                picture(say.DENSITY_TITLE, density, key=f"density_{name}", caption=say.DENSITY, source=source)
-                picture(say.MAGNIFIED_TITLE, figure, key=f"magnified_{name}", caption=say.MAGNIFIED, source=source)
+                picture("Both probabilities", density, key=f"density_{name}", caption=DENSITY, source=source)
+                picture("The difference", figure, key=f"magnified_{name}", caption=MAGNIFIED, source=source)
         identities = corrections.identity(first.run, record.step), corrections.identity(second.run, other.step)
         with_identities, source = [*zip(identities, batches, strict=True)], f"{first.source}\n{second.source}"
         live = st.container()
@@ -217,7 +319,13 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
 
 def two_batches(batches: Pair, config: CorrectionConfig) -> LiveContent:
     """Return the comparison of two batches under one correction. Raises `UsageError` if the correction does."""
-    tails = {"tails": Picture(comparison.tails(*batches), say.TAIL_TITLE, say.TAIL)}
+    tails = {
+        "tails": Picture(
+            comparison.tails(*batches),
+            "The tail",
+            "Share of the tokens that differ by at least this much, in A and in B.",
+        )
+    }
     headlines = _headlines(*(corrections.corrected(batch, config)[1] for batch in batches))
     texts = {EXPLAINED["A"]: config.explain()}
     return LiveContent({}, [tails], texts=texts, tables={HEADLINES: headlines}, notes=[METRICS])

@@ -20,28 +20,52 @@ from data.bounds import Bound, bounds_of, is_first, slider_values_of
 from data.configuration import FIRST
 from data.names import BETWEEN, preset_title
 from data.recorded import SKETCHED_EXAMPLE, Selection
-from text import gradient as say
 from text import phrases
 from text import study_ends as say_study
-from text import yours as yours_text
-from text.formatting import plain
+from text.formatting import interval_ends, percent, plain, short
 
-from rlcorr import CorrectionConfig
+from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.errors import UsageError
 from rlcorr.figures import gradients
+from rlcorr.gradients.answers import ENOUGH_COVERED
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientReport, units_needed
-from rlcorr.gradients.sketch import ExactSketch, sampled_units
+from rlcorr.gradients.sketch import ExactSketch, SampledSketch, SampledUnits, Sketch, sampled_units
 from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.presets import PRESETS, RANKED
 from rlcorr.records import runs
 from rlcorr.records.study_ends import StudyEnds, kind_of
 from rlcorr.strips.packing import Package, PictureStrip
 
+NO_BOUND = "This configuration has no threshold to move."
 COUNT, ROWS = 101, 10
 """Number of values of a bound's slider, at each of which the gradient is measured, and of rows of the short ranking."""
 DEFAULTS = ("disabled", "trl_sequence_mask", "skyrl_token_tis")
 """Rows that the ranking always has: no correction, which is verl's default, TRL's default, and SkyRL's first method."""
+NUMBERS = {
+    "Progress (η)": "What one step of the best length along this gradient gains, as a share of what it gains along the "
+    "exact gradient, with B answers in a batch: ⟨E g, g*⟩²/(‖g*‖² (‖E g‖² + V/B)), between 0 and 1. It ignores Adam, "
+    "gradient clipping, and the combined effect of many steps.",
+    "Bias": "‖E[g] − on-policy gradient‖ divided by the length of the on-policy gradient. If the interval contains 0, "
+    "it may be noise.",
+    "Noise": "Standard deviation of the gradient over batches of B answers, divided by the length of the on-policy "
+    "gradient.",
+    "Cosine": "Cosine between the expected gradient and the on-policy gradient.",
+    "Step length": "The correction multiplies the step along the on-policy gradient by this factor.",
+    "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of the sequences.",
+}
+NOISE_REFERENCE = (
+    "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "
+    "it. Record more answers with --prompts-per-step."
+)
+CURVE = (
+    "Progress over the first threshold, with a 95 % band. Dotted: the present value; you can drag this line. Grey "
+    "line: no correction."
+)
+CURVE_BEST = (
+    " Dashed: the threshold with the most progress. Grey background: the best threshold is here in 95 % of the "
+    "bootstrap samples."
+)
 
 
 @dataclass(frozen=True)
@@ -69,13 +93,13 @@ def show(selection: Selection) -> None:
     except UsageError as error:
         st.info(plain(str(error)))
         if selection.slug.startswith(uploads.PREFIX):
-            bench, run = yours_text.GRADIENT_LINKS
-            links(Link(bench, {"view": "bench"}), Link(run, {"run": SKETCHED_EXAMPLE}), key="without_gradient")
+            recorded = Link("Open a recorded run", {"run": SKETCHED_EXAMPLE})
+            links(Link("Open the bench", {"view": "bench"}), recorded, key="without_gradient")
         for step in runs.list_sketches(selection.run):
             changes = {"step": str(step)}
-            st.button(say.GO.format(step=step), key=f"sketched_{step}", on_click=state.change, kwargs=changes)
+            st.button(f"Show step {step}", key=f"sketched_{step}", on_click=state.change, kwargs=changes)
         return
-    if isinstance(measured.sketch, ExactSketch) and (little := say.little_covered(measured.sketch.answers.coverage)):
+    if isinstance(measured.sketch, ExactSketch) and (little := little_covered(measured.sketch.answers.coverage)):
         st.warning(plain(little))
     if PRESETS[state.get("preset")].loss.score_centering:
         st.caption(phrases.CENTERED_GRADIENT)
@@ -83,7 +107,7 @@ def show(selection: Selection) -> None:
     config = settings()
     with above:
         _live(measured, selection, config)
-    st.caption(say.measured_on(measured.batch, measured.sketch))
+    st.caption(measured_on(measured.batch, measured.sketch))
 
 
 def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionConfig) -> None:
@@ -112,6 +136,34 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
         st.warning(plain(refused))
 
 
+def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
+    """Return a sentence about the answers and prompts that the numbers are measured on."""
+    if isinstance(sketch, SampledSketch):
+        measured = f"Measured on {len(batch.response_mask):,} sampled answers."
+        return f"{measured} The 95 % are over the answers and over projections of their scores."
+    what = "the prompts and over " if sketch.finite_population_factor else ""
+    count, (old, rollout) = sketch.answers.prompt_count, _covered(sketch.answers.coverage)
+    return (
+        f"Measured on all likely answers to {count:,} prompts, which cover {old} of the probability in the trainer and "
+        f"{rollout} in the sampler. The 95 % are over {what}projections of the scores."
+    )
+
+
+def little_covered(coverage: dict[str, float]) -> str:
+    """Return a warning if the measured answers cover little of the probability; else an empty text."""
+    if min(coverage.values()) >= ENOUGH_COVERED:
+        return ""
+    old, rollout = _covered(coverage)
+    return (
+        f"The measured answers have only {old} of the probability in the trainer and {rollout} in the sampler. Every "
+        "number here lacks the part of the other answers."
+    )
+
+
+def _covered(coverage: dict[str, float]) -> tuple[str, str]:
+    return percent(coverage["old"]), percent(coverage["rollout"])
+
+
 # --- the live part ---
 
 
@@ -122,8 +174,8 @@ def gradient(shown: Shown, config: CorrectionConfig) -> LiveContent:
     """
     report = sketches.reported(shown.measured, config)
     if report.reference_length.value == 0:
-        raise UsageError(say.NOISE_REFERENCE)
-    curves, sweep, refused = {}, None, say.NO_BOUND
+        raise UsageError(NOISE_REFERENCE)
+    curves, sweep, refused = {}, None, NO_BOUND
     for b in bounds_of(config)[:1]:
         try:
             sweep, refused = sketches.swept(shown.measured, config, b.id), ""
@@ -142,17 +194,39 @@ def answer(shown: Shown, config: CorrectionConfig, report: GradientReport, sweep
 
     If the data do not show which threshold is best, this is the only sentence.
     """
-    progress = report.progress[shown.size_index]
+    progress, size = report.progress[shown.size_index], shown.batch_size
+    value, low, high = (_share(share) for share in (progress.value, progress.low, progress.high))
     if sweep is None:
-        return say.made(progress, shown.batch_size)
+        return f"A step on {size:,} answers makes {value} % of the progress of a perfect step ({low} to {high} %)."
     choice = sweep.ranking.choices[shown.size_index]
     if not sweep.shows_best(shown.size_index):
         return _cannot_tell(shown, choice.over_nothing, "threshold")
-    best = sweep.ranking.reports[choice.best].progress[shown.size_index]
-    is_cap = config.rollout_is is not None and config.rollout_is_mode == "truncate"
-    what = say.CAP if is_cap else say.THRESHOLD
-    between = say.best_between(what, sweep.best[shown.size_index], best, of_ratio=sweep.of_ratio)
-    return f"{between} {say.here(progress)}"
+    best = _share(sweep.ranking.reports[choice.best].progress[shown.size_index].value)
+    what = "A cap" if config.rollout_is is not None and config.rollout_is_mode == "truncate" else "A threshold"
+    ends = sweep.best[shown.size_index]
+    first, last = (threshold(end, of_ratio=sweep.of_ratio) for end in (ends.low, ends.high))
+    return (
+        f"{what} between {first} and {last} gives the best step, and still only {best} % of a perfect one. "
+        f"This one makes {value} % ({low} to {high} %)."
+    )
+
+
+def threshold(value: float, *, of_ratio: bool) -> str:
+    """Format a threshold with two significant digits; the threshold of a ratio near 1 with two of its distance from 1.
+
+    >>> [threshold(x, of_ratio=True) for x in (0.023456, 0.9991234, 1.002345, 1.97, 12345.0)]
+    ['0.023', '0.99912', '1.0023', '2', '12000']
+    """
+    if of_ratio and 0.5 < value < 1.5:
+        return f"{1 + float(f'{value - 1:.2g}'):.12g}"
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def _share(x: float) -> str:
+    """Format a share in percent, without decimals unless it is below 1 %; return a dash for NaN."""
+    if x != x:
+        return "–"
+    return f"{100 * x:.0f}" if x >= 0.01 or abs(x) < 5e-5 else f"{100 * x:.1g}"
 
 
 def over_nothing(shown: Shown, config: CorrectionConfig) -> Interval | None:
@@ -163,9 +237,21 @@ def over_nothing(shown: Shown, config: CorrectionConfig) -> Interval | None:
     return None
 
 
-def _cannot_tell(shown: Shown, paired: Interval, what: str) -> str:
+def _cannot_tell(shown: Shown, over_nothing: Interval, what: str) -> str:
+    """Return why the data show no best threshold, or no best preset; `over_nothing` is the best minus no correction."""
     units = sampled_units(shown.measured.batch, shown.measured.sketch)
-    return say.cannot_tell(what, paired, units, units_needed(units.count, paired))
+    unknown = f"These {units.count:,} {units.kind} cannot tell which {what} is best"
+    if over_nothing.tells:
+        return f"{unknown}. They tell that some are better than none."
+    needed = units_needed(units.count, over_nothing)
+    more = "" if needed is None else f" That would take {_rounded(needed, units.count)}."
+    return f"{unknown}, or whether any is better than no correction.{more}"
+
+
+def _rounded(needed: int, units: int) -> str:
+    if needed < 1.1 * units:
+        return "a few more"
+    return f"about {float(f'{needed:.2g}'):,.0f}" if needed < 10**6 else "more than a million"
 
 
 def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
@@ -175,21 +261,21 @@ def numbers(report: GradientReport, size_index: int) -> dict[str, Number]:
         report.cosine, report.scale, report.ess,
     )  # fmt: skip
     return {
-        label: Number(say.short(interval.value), help, say.ends(interval))
-        for (label, help), interval in zip(say.NUMBERS.items(), shown, strict=True)
+        label: Number(short(interval.value), help, interval_ends(interval))
+        for (label, help), interval in zip(NUMBERS.items(), shown, strict=True)
     }
 
 
 def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Picture]:
     """Return the curve over the threshold."""
-    caption = f"{say.CURVE} {say.CURVE_BEST}" if sweep.shows_best(shown.size_index) else say.CURVE
+    caption = CURVE + (CURVE_BEST if sweep.shows_best(shown.size_index) else "")
     curve = gradients.progress_curves(sweep, shown.batch_size, at=b.value)
     choice = sweep.ranking.choices[shown.size_index]
     none = sweep.ranking.reports[choice.best].progress[shown.size_index].value - choice.over_nothing.value
-    label = {"text": say.NO_CORRECTION, "xref": "paper", "x": 1, "xanchor": "right", "y": none, "yanchor": "bottom"}
+    label = {"text": "no correction", "xref": "paper", "x": 1, "xanchor": "right", "y": none, "yanchor": "bottom"}
     curve.update_layout(annotations=[label | {"showarrow": False, "font": {"size": 12}}], showlegend=False)
     curve.update_layout({"yaxis.rangemode": "normal", "margin.t": 8})
-    return {"gradient_curves": Picture(curve, say.CURVE_TITLE, caption)}
+    return {"gradient_curves": Picture(curve, "Progress of this step at each threshold", caption)}
 
 
 # --- the ranking ---
@@ -240,9 +326,14 @@ def ranking_of(shown: Shown, at: Interval | None = None) -> Picture:
     bars = gradients.ranking_bars(
         rows, row_titles(), marked=shown.preset, trained=trained, against=of_all.against, shown=at
     )
-    trained_in = say.TRAINED.format(name=of_all.ended.name) if of_all.ended else ""
-    caption = [say.RANKED, say.MARKED if at else "", trained_in, say.RED if of_all.against else ""]
-    return Picture(bars, say.RANKING, " ".join(filter(None, caption)), best_preset(shown, of_all))
+    caption = "With 95 % bars."
+    if at:
+        caption += " Orange: your preset with its own numbers; the line and its band: with the present thresholds."
+    if of_all.ended:
+        caption += f" At the right: where training runs with such a correction ended (study {of_all.ended.name})."
+    if of_all.against:
+        caption += " Red and last: they ended below no correction, although their step is better."
+    return Picture(bars, "Presets by the progress of one step", caption, best_preset(shown, of_all))
 
 
 def _chosen(shown: Shown, of_all: Ranked) -> list[str]:
@@ -269,12 +360,28 @@ def best_preset(shown: Shown, of_all: Ranked) -> str:
     if not choice.over_nothing.tells:
         return f"With {shown.batch_size:,} answers in a batch: {_cannot_tell(shown, choice.over_nothing, 'preset')}"
     first, second, *_ = of_all.progress
-    said = say.best_preset(plain(titles[first]), of_all.progress[first], others=bool(of_all.against))
+    progress = of_all.progress[first]
+    eta = f"{short(progress.value)} ({interval_ends(progress)})"
+    said = f"**{plain(titles[first])}** makes the most progress: η is {eta}."
+    said = f"Of the others, {said}" if of_all.against else said
     if list(RANKED)[choice.best] != first:
         return said
     units = sampled_units(shown.measured.batch, shown.measured.sketch)
-    needed = units_needed(units.count, choice.over_next)
-    return f"{said} {say.lead(choice.over_next, plain(titles[second]), units, needed)}"
+    return f"{said} {lead(choice.over_next, plain(titles[second]), units)}"
+
+
+def lead(paired: Interval, other: str, units: SampledUnits) -> str:
+    """Return whether the best is ahead of the next one, or how many samples would show a difference.
+
+    `paired` is the difference of their progress, on the same samples.
+    """
+    if paired.tells:
+        return f"The next one, {other}, is {short(paired.value)} ({interval_ends(paired)}) behind."
+    needed, tie = units_needed(units.count, paired), f"It ties with the next one, {other}."
+    if needed is None:
+        return tie
+    asked = f"{_rounded(needed, units.count)} {units.kind} (this step has {units.count:,})"
+    return f"{tie} To separate them, record {asked}."
 
 
 def study_said(shown: Shown, config: CorrectionConfig, link: Callable[[str, str], str]) -> str:

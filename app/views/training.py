@@ -27,8 +27,9 @@ from text.formatting import number as written
 from rlcorr.command import launch
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
-from rlcorr.figures.study import differences, endpoint_dots, preset_colours, study_curves
-from rlcorr.figures.training import MOST_RUNS, PANELS, nearest, over_steps, run_colours
+from rlcorr.figures.canvas import MOST_LINES, colours_of
+from rlcorr.figures.study import differences, endpoint_dots, study_curves
+from rlcorr.figures.training import PANELS, nearest, over_steps
 from rlcorr.records import runs
 from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Study, delayed_control
 
@@ -92,10 +93,9 @@ def _curves(selection: Selection) -> None:
     """Show every metric over the steps, and below them what to compare with. A click opens a step."""
     paths, shown = recorded.all_runs(), st.container()
     options = [slug for slug in paths if slug != selection.slug]
-    labels = run_labels(options)
     others = pick_several(
-        "with", say.COMPARE, options, written=labels.__getitem__, help=say.COMPARE_HELP,
-        max_selections=MOST_RUNS - 1,
+        "with", say.COMPARE, options, written=run_labels(options).__getitem__, help=say.COMPARE_HELP,
+        max_selections=MOST_LINES - 1,
     )  # fmt: skip
     with shown:
         _panels(selection, {slug: metric_rows(paths[slug]) for slug in (selection.slug, *others)})
@@ -107,7 +107,7 @@ def _panels(selection: Selection, rows: dict[str, list[dict[str, Any]]]) -> None
         return
     if len(rows) > 1:
         labels = run_labels(rows)
-        st.html(swatches({labels[slug]: colour for slug, colour in run_colours(list(rows)).items()}))
+        st.html(swatches({labels[slug]: colour for slug, colour in colours_of(rows).items()}))
         st.caption(say.DOTTED)
     source = recorded.source(selection.run, None) if len(rows) == 1 else say.several(list(rows))
     panels = list(PANELS.items())
@@ -192,7 +192,7 @@ def _study(beside: DeltaGenerator) -> None:
     picked = pick_several("presets", say.PRESETS_DRAWN, names, written=partial(arm_title, shown))
     rows = [*result.rows, *delayed_control(shown, result.rows)]  # the control of a study of old weights, drawn later
     picked = [*picked, *({DELAYED_CONTROL} & {row["preset"] for row in rows} if CONTROL in picked else ())]
-    colours = preset_colours(rows)
+    colours = colours_of(row["preset"] for row in rows)
     st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
     for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
         with column:

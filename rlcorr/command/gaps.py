@@ -131,9 +131,11 @@ def strip_lines(size: float | None, measure: Measure) -> list[str]:
 
     cursor = column(size) if size else None
     every = -(-(last - first) // 7)
-    decades = range(last, first - 1, -every)
-    ticks = "".join(_written([" "] * (AXIS + 4), {column(10.0**k): f"1e{k}" if k else "1" for k in decades}))
-    lines = [f"{SYMBOLS[measure]:>{LABEL}} {ticks}".rstrip()]
+    ticks = [" "] * (AXIS + 4)
+    for decade in range(last, first - 1, -every):
+        text, start = f"1e{decade}" if decade else "1", column(10.0**decade)
+        ticks[start : start + len(text)] = text
+    lines = [f"{SYMBOLS[measure]:>{LABEL}} {''.join(ticks)}".rstrip()]
     for row in kinds:
         cells = [" "] * AXIS
         for _, (smallest, largest) in row.gaps:
@@ -144,13 +146,6 @@ def strip_lines(size: float | None, measure: Measure) -> list[str]:
             cells[cursor] = "|"
         lines.append(f"{row.name:>{LABEL}} {''.join(cells).rstrip()}")
     return lines
-
-
-def _written(cells: list[str], texts: dict[int, str]) -> list[str]:
-    """Write each text into the cells from its column on."""
-    for start, text in texts.items():
-        cells[start : start + len(text)] = text
-    return cells
 
 
 def _listed(kinds: tuple[Row, ...]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from rlcorr.command.study_workers import train_here, train_on_ray
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import study as studies
+from rlcorr.records import study_comparisons as conclusions
 from rlcorr.records.study import gather, missing, trained_options
 
 COLUMNS = ("reward at the end", "highest on the way", "k3 at the end", "kept")
@@ -101,15 +102,12 @@ def _comparison_lines(
     study: studies.Study, rows: Sequence[Mapping[str, Any]], progress: Mapping[str, Any]
 ) -> list[str]:
     """Return the differences from no correction and from random rejection, and how well η predicted the rewards."""
-    # scipy.stats takes half a second to import, and every verb imports this module
-    from rlcorr.records.study_comparisons import against_chance, against_nothing, progress_correlation
-
     if study.endpoint is not None:
         return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay) + _pooled_lines(rows, study)
     lines = []
     for reference, pairs in (
-        ("no correction", against_nothing(rows)),
-        ("rejecting as many tokens at random", against_chance(rows, study.by_chance)),
+        ("no correction", conclusions.against_nothing(rows)),
+        ("rejecting as many tokens at random", conclusions.against_chance(rows, study.by_chance)),
     ):
         if pairs:
             lines += ["", f"Reward at the end minus that of {reference}, on the same seeds; joint 95 % intervals:"]
@@ -118,23 +116,22 @@ def _comparison_lines(
             lines.append(table_row([pair.arm, interval_text(pair.difference)], [-24, 26]) + note)
     for run, progress_by_step in progress.items():
         for step, arms in progress_by_step.items():
-            correlation = interval_text(progress_correlation({arm: numbers[0] for arm, numbers in arms.items()}, rows))
+            eta = {arm: numbers[0] for arm, numbers in arms.items()}
+            correlation = interval_text(conclusions.progress_correlation(eta, rows))
             lines.append(f"η of {len(arms)} arms at step {step} of {run}: rank correlation with rewards {correlation}")
     return lines
 
 
 def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoint) -> list[str]:
     """Return the planned endpoint of each arm, and the differences between arms."""
-    from rlcorr.records.study_comparisons import compare_endpoints, holm
-
     steps = endpoint.steps
     name = f"mean reward of the last {steps} steps minus that of the first {steps}"
     lines = ["", f"Gain: {name}." if steps else "Greedy accuracy after the last step:"]
     for arm, by_seed in studies.endpoints(rows, endpoint).items():
         lines.append(table_row([arm, _seeds_text(studies.over_seeds(list(by_seed.values())))], WIDTHS[:2]))
-    compared = compare_endpoints(rows, endpoint)
+    compared = conclusions.compare_endpoints(rows, endpoint)
     count = sum((pair.arm, pair.against) in endpoint.primary for pair in compared)
-    adjusted = holm([pair.p_value for pair in compared[:count]])
+    adjusted = conclusions.holm([pair.p_value for pair in compared[:count]])
     lines += ["", "Differences on the same seeds, with 95 % intervals of Student's t:"]
     for number, pair in enumerate(compared):
         planned = f"  planned: p {adjusted[number]:.2g} after Holm's adjustment" if number < count else ""
@@ -145,12 +142,10 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
 
 def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
     """Return the rewards of the last steps beside those of the control, at the same step and at the same weights."""
-    from rlcorr.records.study_comparisons import against_control
-
     if not delay or all(row["preset"] != studies.CONTROL for row in rows):
         return []
     lines = ["", DELAY.format(steps=delay)]
-    same_step, same_weights = (against_control(rows, delay, earlier=earlier) for earlier in (0, delay))
+    same_step, same_weights = (conclusions.against_control(rows, delay, earlier=earlier) for earlier in (0, delay))
     for now, before in zip(same_step, same_weights, strict=True):
         lines.append(table_row([now.arm, *map(interval_text, (now.difference, before.difference))], [-24, 26, 26]))
     return lines
@@ -158,17 +153,14 @@ def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:
 
 def _pooled_lines(rows: Sequence[Mapping[str, Any]], study: studies.Study) -> list[str]:
     """Return the last accuracies of this study and of those that repeat some of its arms, taken together."""
-    from rlcorr.records.study_comparisons import pooled_accuracies
-
     if not study.repeats:
         return []
-    means, compared = pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
+    means, compared = conclusions.pooled_accuracies([rows, *(studies.read_study(name)[0] for name in study.repeats)])
     shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
     return ["", POOLED.format(names=" and ".join(study.repeats), means=shown), *map(_pair_row, compared)]
 
 
-def _pair_row(pair: Any) -> str:
-    """Return the row of a `study_comparisons.Comparison`."""
+def _pair_row(pair: conclusions.Comparison) -> str:
     return table_row([f"{pair.arm} - {pair.against}", interval_text(pair.difference)], [-40, 26])
 
 

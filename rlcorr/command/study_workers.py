@@ -47,7 +47,7 @@ def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
     about["progress"] = {str(step): progress_of_arms(run, step, of_study) for step in runs.list_sketches(run)}
     rows = study.run_rows(run, arm)
     shutil.rmtree(run)
-    return TrainedArm(rows, about)
+    return rows, about
 
 
 def progress_of_arms(run: Path, step: int, of_study: Study) -> dict[str, list[float]]:

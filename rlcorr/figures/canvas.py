@@ -8,7 +8,7 @@ dicts in one call, because plotly's update_* and add_* methods take longer than 
 import base64
 import html
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ RED = "#c23b3b"
 BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")
 """Colours of presets. They are different from the colours of the two sides of ratio 1."""
+
+MOST_LINES = len(ACROSS)
 
 ROW, LETTER = 17, 6.4
 """Pixels: height of a row of a row plot, and width of a letter of its name."""
@@ -98,6 +100,11 @@ def row_plot(
     made = figure([rows], height=ROW * len(names) + room, x=x | {"side": "top"}, y=y, shapes=shapes)
     left = 20 + LETTER * max(map(len, names), default=0)
     return made.update_layout({"margin.l": left, "margin.t": 44, "margin.b": 8, **layout})
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each run, preset or method, in the order in which they are first named."""
+    return {name: ACROSS[index % MOST_LINES] for index, name in enumerate(dict.fromkeys(names))}
 
 
 def titled(title: str, names: str) -> str:

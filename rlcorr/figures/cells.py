@@ -73,23 +73,16 @@ def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, spa
 
 
 def density(
-    x_edges: np.ndarray,
-    y_edges: np.ndarray,
-    counts: np.ndarray,
-    side: np.ndarray,
-    *,
-    faintest: float = 0.12,
-    colours: tuple[str, str, str] = (COOL, WARM, KEPT),
+    x_edges: np.ndarray, y_edges: np.ndarray, counts: np.ndarray, side: np.ndarray, *, faintest: float = 0.12
 ) -> Part:
     """Draw counts as a heatmap, with log(1 + count) as the strength of the colour.
 
-    The colours are those below the line, above it, and on it. z is in −1 … 0 … 1 on the two sides, and in 2 … 3 on the
-    line itself.
+    z is in −1 … 0 … 1 on the two sides of the line, and in 2 … 3 on the line itself.
     """
     strength = np.log1p(counts)
     strength /= max(float(strength.max()), 1.0)
     z = np.where(side == 0, 2 + strength, side * strength)
-    below, above, on = ([fade(c, a) for a in (faintest, 1)] for c in colours)
+    below, above, on = ([fade(c, a) for a in (faintest, 1)] for c in (COOL, WARM, KEPT))
     scale = [[0, below[1]], [0.25, below[0]], [0.2501, above[0]], [0.5, above[1]], [0.75, on[0]], [1, on[1]]]
     return {
         "type": "heatmap",

@@ -7,14 +7,7 @@ import numpy as np
 from rlcorr.analysis.comparison import SHARED, shared
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import span_of, tail_axis
-from rlcorr.figures.canvas import (
-    ACROSS,
-    KEPT,
-    REJECTED,
-    Figure,
-    figure,
-    tail_curve,
-)
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, figure, tail_curve
 from rlcorr.figures.cells import log_prob_pair, ratio_density, token_map
 from rlcorr.types import CorrectionResult, TokenBatch
 

@@ -4,7 +4,7 @@ import html
 import math
 from typing import Any
 
-from rlcorr.analysis.published import FORMATS, SYMBOLS, Gap, Measure, Range, Sized, described, measured
+from rlcorr.analysis.published import FORMATS, SYMBOLS, Gap, Range, Sized, described, measured
 from rlcorr.figures.axes import power_axis
 from rlcorr.figures.canvas import KEPT, REJECTED, Figure, Part, fade, figure, vertical_line
 
@@ -17,14 +17,14 @@ _SIZES = ((1.0, 7), (10.0, 9), (math.inf, 12))
 """Billions of weights up to which a point has this size. A model of unknown size has the middle one."""
 
 
-def gap_strip(size: float, measure: Measure = "k3") -> Figure:
-    """Draw the measured gaps on one axis, in a lane per kind, with the nearest ones named; `size` is a vertical line.
+def gap_strip(size: float) -> Figure:
+    """Draw the measured gaps on one axis, in a lane per kind, with the nearest ones named; a k3 of `size` is a line.
 
     A line joins the ends of a measured range. A size of 0 has no place on the logarithmic axis, and is not drawn.
     """
-    gaps = measured(measure)
+    gaps = measured("k3")
     low, high = min(SMALLEST, size / 3) if size > 0 else SMALLEST, max(size, *(end for _, (_, end) in gaps))
-    x = power_axis(low, high) | {"title_text": SYMBOLS[measure]}
+    x = power_axis(low, high) | {"title_text": SYMBOLS["k3"]}
     y = {
         "type": "category",
         "categoryorder": "array",

@@ -63,14 +63,14 @@ def progress_cursors(sweep: GradientSweep, batch_size: int, at: Sequence[float])
     return [_marks(sweep, size, position, value) for value in at]
 
 
-def exact_curves(toy: ToySweep, *, of_ratio: bool, at: float | None = None) -> Figure:
+def exact_curves(toy: ToySweep, *, of_ratio: bool) -> Figure:
     """Draw exact progress, bias and noise over the threshold, without bands."""
     position, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [position(threshold) for threshold in toy.thresholds]
     lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, ACROSS[1]), ("noise", toy.noise, ACROSS[2]))
     traces = [line(name, x, y, colour) for name, y, colour in lines]
     best = x[max(range(len(x)), key=toy.progress.__getitem__)]
-    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2), *cursor(x, position, at)]
+    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2)]
     y = {"title_text": "progress η; bias, noise", "rangemode": "tozero"}
     return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 

@@ -3,19 +3,7 @@
 from collections.abc import Sequence
 
 from rlcorr.figures.axes import power_axis
-from rlcorr.figures.canvas import (
-    COOL,
-    CUT,
-    KEPT,
-    REJECTED,
-    WARM,
-    Figure,
-    Part,
-    fade,
-    figure,
-    line,
-    vertical_line,
-)
+from rlcorr.figures.canvas import COOL, CUT, KEPT, REJECTED, WARM, Figure, Part, fade, figure, line, vertical_line
 
 UPDATE = "update"
 """Title of the axis whose end is the number of updates, which `lab_part.js` sets."""

@@ -18,7 +18,20 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.axes import ratio_axis, span_of, tail_axis
-from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part, fade, figure, line, tail_curve
+from rlcorr.figures.canvas import (
+    ACROSS,
+    COOL,
+    KEPT,
+    REJECTED,
+    WARM,
+    Figure,
+    Part,
+    colours_of,
+    fade,
+    figure,
+    line,
+    tail_curve,
+)
 from rlcorr.figures.cells import CELLS, density, log_prob_pair, probability_density, ratio_density
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import log_ratio
@@ -65,19 +78,13 @@ def _on_grid(config: CorrectionConfig) -> Region:
 
 def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> list[Part]:
     """Draw one trace per method, with a gap between its lower and its upper boundary."""
-    x, gap = np.append(_GRID, np.nan), np.array([np.nan])
-    traces = []
-    for (name, (lower, upper)), colour in zip(sides.items(), _method_colours(len(sides)), strict=True):
+    traces, colours, x = [], colours_of(sides), _with_gap(_GRID, _GRID)
+    for name, (lower, upper) in sides.items():
         capped = bounds_weights(methods[name]) and methods[name].rollout_is_mode == "truncate"
         dash = "dash" if capped and not token_rules(methods[name]) else "solid"
-        y = np.concatenate([lower.numpy(), gap, upper.numpy()])
-        x_twice = np.append(x, _GRID).astype(np.float32)
-        traces.append(line(html.escape(name), x_twice, y.astype(np.float32), colour, dash=dash, hoverinfo="name"))
+        y = _with_gap(lower.numpy(), upper.numpy())
+        traces.append(line(html.escape(name), x, y, colours[name], dash=dash, hoverinfo="name"))
     return traces
-
-
-def _method_colours(count: int) -> list[str]:
-    return [ACROSS[i % len(ACROSS)] for i in range(count)]
 
 
 # --- its size ---
@@ -245,12 +252,12 @@ def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
 
 def _bands(methods: Methods, x: np.ndarray) -> list[Part]:
     """Draw the two bounds of each method over the lengths. Infinite bounds are not drawn."""
-    traces = []
-    for (name, config), colour in zip(methods.items(), _method_colours(len(methods)), strict=True):
+    traces, colours = [], colours_of(methods)
+    for name, config in methods.items():
         for low, high in sequence_bounds(config, torch.tensor(x)):
             y = _with_gap(low.numpy(), high.numpy())
             y = np.where(np.isfinite(y), y, np.nan)
-            traces.append(line(html.escape(name), _with_gap(x, x), y, colour, hoverinfo="name"))
+            traces.append(line(html.escape(name), _with_gap(x, x), y, colours[name], hoverinfo="name"))
     return traces
 
 

@@ -11,13 +11,14 @@ from rlcorr.figures.canvas import (
     WARM,
     Figure,
     Part,
+    colours_of,
     figure,
     horizontal_line,
     row_plot,
     rows_with_errors,
     vertical_line,
 )
-from rlcorr.figures.gradients import Band, banded
+from rlcorr.figures.gradients import banded
 from rlcorr.figures.training import drawn, names_at_ends, room_for_names, value_axis
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import course
@@ -27,34 +28,37 @@ HEIGHT, FEW = 290, 4
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 Row = dict[str, Any]
-Curve = tuple[list[int], list[Band]]
-
-
-def preset_colours(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the colour of each preset, the same in every figure of the study."""
-    names = dict.fromkeys(row["preset"] for row in rows)
-    return {name: ACROSS[index % len(ACROSS)] for index, name in enumerate(names)}
 
 
 def study_curves(
-    rows: Sequence[Row],
-    presets: Sequence[str],
-    column: str,
-    *,
-    log: bool = False,
+    rows: Sequence[Row], presets: Sequence[str], column: str, *, log: bool = False,
     levels: Mapping[str, float] | None = None,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Draw a column over the steps: the mean over the seeds, with a band from the lowest seed to the highest.
 
     Rows without a finite number in the column are left out, and on a logarithmic axis those ≤ 0. `levels` are dotted
-    horizontal lines by their names.
+    horizontal lines by their names. Every five presets have another dash: ten colours are too many to distinguish, and
+    they repeat after ten.
     """
-    usable = [row for row in rows if drawn(row[column], log=log) is not None]
-    curves = {}
+    usable, levels = [row for row in rows if drawn(row[column], log=log) is not None], levels or {}
+    colours = colours_of(row["preset"] for row in rows)  # the same in every figure of the study
+    traces, ends, edges = [], {}, [*levels.values()]
     for preset in presets:
         steps, ranges = course(usable, preset, column)
-        curves[preset] = steps, [astuple(over_seeds) for over_seeds in ranges]
-    return _figure(curves, preset_colours(rows), log=log, share=column == "kept_fraction", levels=levels or {})
+        if not steps:
+            continue
+        values = [astuple(over_seeds) for over_seeds in ranges]
+        band, line = banded(preset, steps, values, colours[preset], of="all seeds")
+        line["line"]["dash"] = DASHES[list(colours).index(preset) // 5 % len(DASHES)]
+        traces += [band, line]
+        ends[preset] = values[-1][0]
+        # The policies have not moved apart at the first steps, which would make a logarithmic axis decades longer.
+        edges += [edge for _, *of_step in values[FEW if log else 0 :] or values for edge in of_step]
+    y = value_axis(edges, log=log, share=column == "kept_fraction")
+    notes = names_at_ends(ends, colours, y, height=HEIGHT)
+    lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
+    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)
+    return made.update_layout({"margin.r": room_for_names(list(ends))})
 
 
 def endpoint_dots(means: Mapping[str, Interval], titles: Mapping[str, str], measure: str) -> Figure:
@@ -107,27 +111,3 @@ def _range_of(pairs: Sequence[Comparison]) -> list[float]:
 def _within_one(interval: Interval) -> Interval:
     """Return an interval of a reward, an accuracy or a difference within ± 1. For one seed it is infinite."""
     return Interval(interval.value, max(interval.low, -1), min(interval.high, 1))
-
-
-def _figure(
-    curves: Mapping[str, Curve], colours: Mapping[str, str], *, log: bool, share: bool, levels: Mapping[str, float]
-) -> Figure:
-    """Draw one line per preset with its band.
-
-    Every five presets have another dash: ten colours are too many to distinguish, and they repeat after ten.
-    """
-    traces, ends, presets = [], {}, list(colours)
-    for preset, (steps, values) in curves.items():
-        if steps:
-            band, line = banded(preset, steps, values, colours[preset], of="all seeds")
-            line["line"]["dash"] = DASHES[presets.index(preset) // 5 % len(DASHES)]
-            traces += [band, line]
-            ends[preset] = values[-1][0]
-    # The policies have not moved apart at the first steps, which would make a logarithmic axis decades longer.
-    first = FEW if log else 0
-    edges = [edge for _, values in curves.values() for _, *edges in values[first:] or values for edge in edges]
-    y = value_axis([*edges, *levels.values()], log=log, share=share)
-    notes = names_at_ends(ends, colours, y, height=HEIGHT)
-    lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
-    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)
-    return made.update_layout({"margin.r": room_for_names(list(ends))})

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcorr.figures.axes import power_axis
-from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, Parts, figure, literal, vertical_line
+from rlcorr.figures.canvas import REJECTED, Figure, Part, Parts, colours_of, figure, literal, vertical_line
 from rlcorr.measuring.metric_definitions import PREFIX
 
 SINGLE = ("#5f7a94", "#9a6cb4")
 """Colours of the metrics of a single run. They are different from the colours of the two sides of ratio 1."""
 DASHES = ("solid", "dot")
 """Dashes of the first and the second metric, if the colours show the runs."""
-MOST_RUNS = len(ACROSS)
 FEW = 40
 """Up to this many points are marked one by one."""
 _HEIGHT, _NAME_HEIGHT = 210, 13  # pixels
@@ -73,11 +72,6 @@ def drawn(value: object, *, log: bool) -> float | None:
     return None if log and value <= 0 else float(value)
 
 
-def run_colours(runs: Sequence[str]) -> dict[str, str]:
-    """Return the colour of each run, for figures with several runs."""
-    return {run: ACROSS[index % MOST_RUNS] for index, run in enumerate(runs)}
-
-
 def over_steps(
     panel: Panel, runs: Mapping[str, Rows], *, at: int | None = None, recorded: Iterable[int] = ()
 ) -> Figure:
@@ -89,10 +83,10 @@ def over_steps(
     """
     curves = _curves(panel, runs)
     alone = len(runs) == 1
-    names, metrics = list(runs), list(panel.metrics)
+    names, metrics, colours = list(runs), list(panel.metrics), colours_of(runs)
     traces = []
     for (run, metric), points in curves.items():
-        colour = SINGLE[metrics.index(metric)] if alone else ACROSS[names.index(run) % MOST_RUNS]
+        colour = SINGLE[metrics.index(metric)] if alone else colours[run]
         label = metric if alone else f"{run}: {metric}"
         traces.append(_line(label, points, colour, "solid" if alone else DASHES[metrics.index(metric)], alone))
     if curves and next(iter(curves))[0] == names[0]:
@@ -100,7 +94,7 @@ def over_steps(
     values = [value for points in curves.values() for _, value in points if value is not None]
     y = value_axis(values, log=panel.log, share=panel.share)
     ends = {run: _last(points) for (run, metric), points in curves.items() if metric == metrics[0]}
-    notes = [] if alone else names_at_ends(ends, run_colours(names), y, height=_HEIGHT)
+    notes = [] if alone else names_at_ends(ends, colours, y, height=_HEIGHT)
     shapes = [] if at is None else [vertical_line(x=at, colour=REJECTED, dash="dot", width=1)]
     steps = [step for points in curves.values() for step, _ in points] or [0]
     span = max(steps) - min(steps)

@@ -16,8 +16,8 @@ from rlcorr.foreign.columns import Columns, Lists, fit_rows, require_readable
 from rlcorr.foreign.names import DUMPS, NAMES, NEEDED, OPTIONAL, PAIR, PAIR_NAMES, UNIQUE, WANTED, WITHOUT_PAIR
 from rlcorr.foreign.parse.request import Unreadable
 from rlcorr.foreign.which_tokens_count import apply_masks, refuse_unknown_masks
-from rlcorr.systems.mapping.dumps import Dump
-from rlcorr.systems.verl import dumps as verl_dumps
+from rlcorr.systems.loss_masks import TOKEN_SCORES
+from rlcorr.systems.mapping.facts import Dump
 
 
 def adapt_dump(columns: Columns, names: Collection[str]) -> Columns:
@@ -52,7 +52,7 @@ def _verl_arrays(columns: Columns) -> Columns:
         columns["response_ids"] = columns.pop("responses")
     if isinstance(columns.get("prompts"), Lists):
         del columns["prompts"]  # ids between padding, not texts
-    scores = columns.get(verl_dumps.TOKEN_SCORES)
+    scores = columns.get(TOKEN_SCORES)
     if isinstance(scores, Lists) and "rewards" not in columns:
         sums = torch.zeros(len(scores.lengths))
         columns["rewards"] = sums.index_add_(0, scores.rows(), scores.values.float())

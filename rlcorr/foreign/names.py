@@ -1,12 +1,11 @@
 """Names of columns in the files of other systems, by our names, and what is known of each: tables, and no code."""
 
 from rlcorr.foreign.parse.request import Keys
-from rlcorr.systems import areal, nemo_rl, open_instruct, prime_rl, skyrl, slime, trl
-from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REWARDS
-from rlcorr.systems.verl import dumps as verl_dumps
+from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REWARDS, TOKEN_SCORES
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.types import TOP
 
-DUMPS = (nemo_rl.DUMP, prime_rl.DUMP, slime.DUMP, skyrl.DUMP)
+DUMPS = tuple(facts.dump for facts in FACTS.values() if facts.dump is not None)
 PAIR = {"rollout_log_probs": "the engine's", "old_log_probs": "the trainer's, before the update"}
 
 _ENDINGS = ("log_probs", "log_prob", "logprobs", "logprob", "logps", "logp", "per_token_logps")
@@ -67,18 +66,16 @@ UNIQUE = (
 )
 """The most important columns. If a file has two names of one of these, it is refused or the column is left out."""
 
-WITHOUT_PAIR = (
-    slime.ROLLOUT_DATA, open_instruct.ROLLOUTS, verl_dumps.ROLLOUT_DATA, trl.COMPLETIONS, areal.ROLLOUTS
-)  # fmt: skip
+WITHOUT_PAIR = tuple(facts.without_pair for facts in FACTS.values() if facts.without_pair is not None)
 
 WANTED = frozenset(name for names in NAMES.values() for name in names) | {
-    verl_dumps.TOKEN_SCORES, *COUNTED,
+    TOKEN_SCORES, *COUNTED,
     *(name for dump in DUMPS for name in (*dump.renamed, dump.mask_over_dummy, dump.row_mask) if name),
 }  # fmt: skip
 """Names of all columns that are read."""
 
 OPTIONAL = frozenset(name for field, names in NAMES.items() if field not in NEEDED for name in names) | {
-    verl_dumps.TOKEN_SCORES, *REWARDS, *PLACED.values(),
+    TOKEN_SCORES, *REWARDS, *PLACED.values(),
 }  # fmt: skip
 """Names of `WANTED` that are left out if unreadable. A mask that is multiplied into response_mask is not optional."""
 

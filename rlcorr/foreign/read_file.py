@@ -25,8 +25,7 @@ from rlcorr.foreign.names import KEYS, WANTED
 from rlcorr.foreign.parse.request import MAX_ROWS, MAX_TOKENS, Piece, Request, Unreadable
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
 from rlcorr.records.disk import LARGEST, naming, opened
-from rlcorr.systems import skyrl
-from rlcorr.systems.verl import dumps as verl_dumps
+from rlcorr.systems.mapping.facts import FACTS
 
 ENDINGS = (".parquet", ".jsonl", ".json", ".npz", ".safetensors", ".pt", ".pth")
 _PICKLES = (".pkl", ".pickle", ".ckpt", ".bin", ".joblib")
@@ -37,8 +36,8 @@ PART = 1 << 18
 _HEAD = 1 << 20
 """Bytes at the beginning of a pickle that say which system wrote it."""
 _CONVERSIONS = {
-    b"skyrl": skyrl.FROM_PICKLE,
-    b"verl": verl_dumps.FROM_PICKLE,
+    b"skyrl": FACTS["SkyRL"].from_pickle,
+    b"verl": FACTS["verl"].from_pickle,
     b"roll.distributed": "ROLL's rollout_mock has the engine's log-probs only, so it has no pair",
 }
 _ANY_ARRAYS = (

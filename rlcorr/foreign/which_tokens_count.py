@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.check import (
-    PLACES,
-    TOKEN_COLUMNS,
-    first_numbers,
-    is_constant,
-    one_per_row,
-    whole_numbers,
-)
+from rlcorr.foreign.check import PLACES, TOKEN_COLUMNS, first_numbers, is_constant, one_per_row, whole_numbers
 from rlcorr.foreign.columns import (
     Column,
     Columns,

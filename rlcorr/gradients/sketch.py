@@ -42,6 +42,19 @@ class NextTokens:
 
 
 @dataclass(frozen=True)
+class KLGradients:
+    """∇KL at P positions of the batch, exact over the next token. In place of `NextTokens`, if the vocabulary is large.
+
+    With fixed positions, ∇KL(π‖τ) = Σ π (log π − log τ) ∇log π and ∇KL(τ‖π) = −Σ τ ∇log π, over all next tokens.
+    """
+
+    policy_rollout: Tensor  # (P, K) ∇KL(π_old‖π_rollout), of the engine with the weights that sampled the batch
+    rollout_policy: Tensor  # (P, K) ∇KL(π_rollout‖π_old)
+    policy_ref: Tensor | None = None  # (P, K) ∇KL(π_old‖π_ref), if the run has a reference policy
+    ref_policy: Tensor | None = None  # (P, K) ∇KL(π_ref‖π_old)
+
+
+@dataclass(frozen=True)
 class SampledSketch:
     """Scores of the tokens of sampled answers. A unit is an answer."""
 
@@ -50,6 +63,7 @@ class SampledSketch:
     next_tokens: NextTokens | None = None
     weights_hash: str = ""
     directions_hash: str = ""
+    kl_gradients: KLGradients | None = None
 
     finite_population_factor = 1.0
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlcorr.errors import UsageError, first_line, unknown
+from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs
-from rlcorr.records.disk import UNREADABLE, content_of
+from rlcorr.records.disk import content_of
 from rlcorr.records.verify import verify
 
 
@@ -35,13 +35,11 @@ class Recipe:
 
 def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the table [shared] of an index file, and name → entry in the order of the file."""
-    try:
+    if not path.is_file():
+        raise UsageError(f"{path} is missing: RLCORR_RUNS must name the folder of the recorded runs.")
+    with runs.reading(path, KeyError):
         entries = tomllib.loads(content_of(path).decode())
         return entries.pop("shared"), entries
-    except FileNotFoundError as error:
-        raise UsageError(f"{path} is missing: RLCORR_RUNS must name the folder of the recorded runs.") from error
-    except (*UNREADABLE, KeyError) as error:
-        raise UsageError(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 def expand_runs_folder(options: Iterable[str]) -> tuple[str, ...]:
@@ -63,11 +61,6 @@ def read_index() -> dict[str, Recipe]:
         )
         for name, entry in entries.items()
     }
-
-
-def sketched_runs() -> list[str]:
-    """Return the names of the committed runs that have score sketches."""
-    return [name for name in read_index() if runs.list_sketches(runs.ROOT / name)]
 
 
 def find_recipe(name: str) -> Recipe:

@@ -20,24 +20,15 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import rlcorr
 from rlcorr.errors import UsageError, first_line, unknown
-from rlcorr.records import step_files
-from rlcorr.records.disk import (
-    UNREADABLE,
-    append_line,
-    as_lines,
-    content_of,
-    lines_of,
-    make_folder,
-    opened,
-    parsed,
-    write_whole,
-)  # fmt: skip
+from rlcorr.records import disk, step_files
+from rlcorr.records.disk import UNREADABLE, make_folder, write_whole
 from rlcorr.records.step_files import StepRecord
 
 SCHEMA_VERSION = 2
@@ -140,11 +131,22 @@ def find_run(name: str) -> Path:
 # --- reading ---
 
 
+@contextmanager
+def reading(path: Path, *errors: type[Exception], advice: str = "") -> Iterator[None]:
+    """Replace one of `UNREADABLE` or `errors`, in a `with` block that reads this file, by `DamagedFile`."""
+    try:
+        yield
+    except DamagedFile:
+        raise
+    except (*UNREADABLE, *errors) as error:
+        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).{advice}") from error
+
+
 def read_manifest(run: Path) -> RunManifest:
     """Read the manifest. Raises `DamagedFile` if it is missing, unreadable or of another schema version."""
     path = run / "manifest.json"
     try:
-        content = json.loads(content_of(path, _LARGEST_MANIFEST))
+        content = json.loads(disk.content_of(path, _LARGEST_MANIFEST))
         written = content.pop(_CHECKSUM, None)
         names = {f.name for f in fields(RunManifest)}
         manifest = RunManifest(**{key: value for key, value in content.items() if key in names})
@@ -174,17 +176,14 @@ def metric_lines(run: Path, start: int = 0) -> Iterator[bytes]:
     Raises `DamagedFile` for a packed file that cannot be read.
     """
     path = metrics_path(run)
-    if not path.is_file():
-        return
-    try:
-        yield from lines_of(path, start)
-    except UNREADABLE as error:
-        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
+    if path.is_file():
+        with reading(path):
+            yield from disk.lines_of(path, start)
 
 
 def metric_row(line: bytes) -> dict[str, Any] | None:
     """Return the row of a line; None if it is cut off, still being written, or names no step."""
-    row = parsed(line.decode(errors="replace")) if line.endswith(b"\n") else None
+    row = disk.parsed(line.decode(errors="replace")) if line.endswith(b"\n") else None
     return row if row is not None and "step" in row else None
 
 
@@ -232,10 +231,8 @@ def read_step(run: Path, step: int) -> StepRecord:
         hashes = read_manifest(run).files
     except DamagedFile:  # `verify` says so
         hashes = {}
-    try:
+    with reading(path, *step_files.UNREADABLE):
         return step_files.to_step(path, step, hashes.get(path.relative_to(run).as_posix(), ""))
-    except step_files.UNREADABLE as error:
-        raise DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 # --- writing ---
@@ -291,14 +288,14 @@ def hashed_names(run: Path) -> list[str]:
 def append_metrics(run: Path, row: dict[str, Any]) -> None:
     """Add a row of metrics. Numbers are rounded to seven digits, as many as float32 has."""
     short = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
-    append_line(run / "metrics.jsonl", short)
+    disk.append_line(run / "metrics.jsonl", short)
 
 
 def rewind(run: Path, step: int) -> None:
     """Delete everything after `step`, for a run that continues from there."""
     rows = [row for row in read_metrics(run) if row["step"] <= step]
     metrics_path(run).unlink(missing_ok=True)
-    write_whole(run / "metrics.jsonl", as_lines(rows))
+    write_whole(run / "metrics.jsonl", disk.as_lines(rows))
     for path_of, recorded in ((step_path, list_steps(run)), (sketch_path, list_sketches(run))):
         for later in recorded:
             if later > step:
@@ -314,5 +311,5 @@ def write_step(run: Path, record: StepRecord) -> None:
 
 def sha256(path: Path) -> str:
     """Return the hash of a file of any size. Raises as `opened` does."""
-    with opened(path, sys.maxsize) as file:
+    with disk.opened(path, sys.maxsize) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,6 +4,8 @@
                                         one row per response token, in the order of the step's Parquet file
     next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
                                         every token of the vocabulary at P positions; unknown columns are missing
+kl_policy_rollout, kl_rollout_policy, kl_policy_ref, kl_ref_policy (P, K) float16
+                                        or, for a large vocabulary, the gradients of KL divergences there
 Some steps also have all likely answers to some other prompts, with one node per token:
     tree_prompts, tree_parents, tree_tokens, tree_{old, rollout, sampled}_log_probs float32, all (E,);
                                         sampled only if it differs from what the engine reports
@@ -26,8 +28,8 @@ import gzip
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +38,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from rlcorr.errors import UsageError, first_line
+from rlcorr.errors import UsageError
 from rlcorr.gradients.answers import AnswerTree
-from rlcorr.gradients.sketch import ExactSketch, NextTokens, Reference, SampledSketch, Sketch
+from rlcorr.gradients.sketch import ExactSketch, KLGradients, NextTokens, Reference, SampledSketch, Sketch
 from rlcorr.losses.advantages import GROUPED, whiten
 from rlcorr.records import runs
 from rlcorr.records.disk import UNREADABLE, content_of, make_folder, write_whole
@@ -48,6 +50,8 @@ from rlcorr.types import TokenBatch
 HASHES = ("weights_hash", "directions_hash")
 SLOW = 5.0
 """Seconds from which on a part of a sketch is printed."""
+DAMAGED = (SafetensorError, KeyError, TypeError, RuntimeError)
+"""Exceptions that damaged tensors cause."""
 LARGEST = 15
 """The largest score, in units. gzip compresses such integers to five bits."""
 
@@ -63,6 +67,9 @@ def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch
     if sketch.next_tokens is not None:
         tensors |= {f"next_{name}": value for name, value in vars(sketch.next_tokens).items() if value is not None}
         tensors["next_scores"] = sketch.next_tokens.scores.half()
+    if sketch.kl_gradients is not None:
+        of_kl = vars(sketch.kl_gradients).items()
+        tensors |= {f"kl_{name}": value.half() for name, value in of_kl if value is not None}
     if exact is not None:
         tensors |= _exact_tensors(exact)
     make_folder(run / "sketch")
@@ -129,24 +136,13 @@ def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
     they are its own answers as its update sees them. Raises as `read_sketch` does, and if the step cannot be read.
     """
     sketch, tensors = _read(run, step)
-    with _naming(runs.sketch_path(run, step)):
+    with runs.reading(runs.sketch_path(run, step), *DAMAGED):
         if "drawn_scores" in tensors:
             return _drawn(sketch, tensors)
         if "exact_scores" in tensors:
             exact = _exact(sketch, tensors)
             return exact.answers.batch, exact
     return updated_batch(run, step), sketch
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Replace an exception that damaged tensors cause in a `with` block by `DamagedFile`."""
-    try:
-        yield
-    except runs.DamagedFile:
-        raise
-    except (*UNREADABLE, SafetensorError, KeyError, TypeError, RuntimeError) as error:
-        raise runs.DamagedFile(f"{path}: cannot be read ({first_line(error)}).") from error
 
 
 def _exact(sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch:
@@ -202,18 +198,25 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
             f"step {step} of {run.name} has no score sketch (steps that have one: {steps}). A training run records it "
             f"with --sketch.every {step}; log-probs alone do not give one."
         )
-    with _naming(path):
+    with runs.reading(path, *DAMAGED):
         tensors, metadata = read_tensors(path)
         blocks = [tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences") if "by_token" in tensors]
         reference = Reference(*blocks) if blocks else None
         hashes = (metadata[name] for name in HASHES)
-        return SampledSketch(_scores("", tensors), reference, _next_tokens(tensors), *hashes), tensors
+        parts = _next_tokens(tensors), *hashes, _kl_gradients(tensors)
+        return SampledSketch(_scores("", tensors), reference, *parts), tensors
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
     if "next_scores" not in tensors:
         return None
     return NextTokens(**{name.removeprefix("next_"): v.float() for name, v in tensors.items() if name[:5] == "next_"})
+
+
+def _kl_gradients(tensors: dict[str, Tensor]) -> KLGradients | None:
+    if "kl_policy_rollout" not in tensors:
+        return None
+    return KLGradients(**{name.removeprefix("kl_"): v.float() for name, v in tensors.items() if name[:3] == "kl_"})
 
 
 def last_sketch(run: Path) -> int:

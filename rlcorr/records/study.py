@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from rlcorr.errors import UsageError, first_line, unknown
+from rlcorr.errors import UsageError, unknown
 from rlcorr.records import runs, step_files
 from rlcorr.records.disk import make_folder, write_whole
 from rlcorr.records.recipes import read_entries
@@ -167,26 +167,16 @@ def read_study(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def read_table(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    try:
+    advice = f" Delete it; python -m rlcorr study {name} --train makes it again."
+    with runs.reading(study_path(name), *step_files.UNREADABLE, advice=advice):
         return step_files.to_rows(study_path(name))
-    except step_files.UNREADABLE as error:
-        raise runs.DamagedFile(
-            f"{study_path(name)}: cannot be read ({first_line(error)}). Delete it; python -m rlcorr study {name} "
-            "--train makes it again."
-        ) from error
 
 
 # --- finished training runs, and the table of a study ---
 
 
-@dataclass(frozen=True)
-class TrainedArm:
-    """The results of one finished training run."""
-
-    rows: list[dict[str, Any]]
-    """One per step."""
-    about: dict[str, Any]
-    """Engine, versions, hardware, commit; and if the run has exact sketches, η of every arm at their steps."""
+TrainedArm = tuple[list[dict[str, Any]], dict[str, Any]]
+"""One row per step; and engine, versions, hardware, commit, and if the run has exact sketches, η of every arm."""
 
 
 def arm_path(study: Study, arm: Arm) -> Path:
@@ -194,10 +184,9 @@ def arm_path(study: Study, arm: Arm) -> Path:
 
 
 def write_trained(study: Study, arm: Arm, trained: TrainedArm) -> None:
-    path = arm_path(study, arm)
+    path, (rows, about) = arm_path(study, arm), trained
     make_folder(path.parent, parents=True)
-    about = trained.about | {"options": digest(arm)}
-    write_whole(path, step_files.from_rows(trained.rows, about))
+    write_whole(path, step_files.from_rows(rows, about | {"options": digest(arm)}))
 
 
 def digest(arm: Arm) -> str:

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study import CONTROL, Endpoint, end_rewards, endpoints, last_accuracies, late_rewards
@@ -121,6 +120,8 @@ def _comparison(ends: Mapping[str, Mapping[int, float]], arm: str, against: str,
 
 def _mean(of_seeds: Sequence[float], alpha: float) -> tuple[Interval, float]:
     """Return the mean over the seeds with its interval, which is infinite for one seed, and its p-value against 0."""
+    from scipy import stats  # takes half a second to import, and the command line imports this module
+
     numbers, freedom = np.array(of_seeds), len(of_seeds) - 1
     mean, half, p_value = float(numbers.mean()), math.inf, 1.0
     if freedom:
@@ -152,4 +153,6 @@ def progress_correlation(progress: Mapping[str, float], rows: Sequence[Mapping[s
 
 def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float:
     """Compute Spearman's rank correlation; equal values share their mean rank. NaN if all are equal."""
+    from scipy import stats
+
     return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])

@@ -12,13 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcorr.analysis.bound_curve import (
-    MovingBounds,
-    MovingCorrection,
-    headline_numbers,
-    moving_correction,
-    running,
-)
+from rlcorr.analysis.bound_curve import MovingBounds, MovingCorrection, headline_numbers, moving_correction, running
 from rlcorr.bounds import BAND, BoundId
 from rlcorr.config import CorrectionConfig
 from rlcorr.figures.axes import span_of

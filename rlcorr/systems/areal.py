@@ -13,14 +13,10 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.dumps import WithoutPair
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import is_unbounded, minus_log, only_rule, refuse
 
-ROLLOUTS = WithoutPair(frozenset({"prompt", "completion", "head_version"}), "AReaL's rollouts, which have only texts")
-
-FIELDS: dict[str, Any] = {
-    "level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None,
-}  # fmt: skip
+FIELDS = FACTS["AReaL"].fields
 """Fields of `rejection_sampling`, with AReaL's defaults."""
 AGGREGATIONS = ("sum", "mean", "max")
 RATIOS = {"token_k1": ("token", "mean"), **{f"seq_{agg}_k1": ("sequence", agg) for agg in AGGREGATIONS}}

@@ -27,6 +27,9 @@ REWARDS = {"filtered_rewards": "rewards", "raw_reward": "rewards"}
 NeMo RL with dynamic sampling: filtered_rewards has the samples that it trains on; its `rewards` has all samples, in
 another order. slime: the mean of the group is already subtracted from the `rewards` of its samples."""
 
+TOKEN_SCORES = "token_level_scores"
+"""Column (B, T) of verl that is 0 except at one token of each response, which has its score."""
+
 PLACED = {"raw_reward": "rollout_position"}
 """Key of a list next to slime's samples → the key of a sample that contains its index in this list."""
 

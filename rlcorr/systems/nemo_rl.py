@@ -15,25 +15,10 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.dumps import Dump
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import bounds, is_unbounded, no_rule, refuse
 
-DUMP = Dump(
-    columns=frozenset({"generation_logprobs", "prev_logprobs"}),
-    renamed={"content": "responses"},  # the text of prompt and response
-    mask_over_dummy="token_loss_mask",
-    row_mask="sample_loss_mask",
-)
-
 _TIS = "truncated_importance_sampling"
-FIELDS: dict[str, Any] = {
-    "use_importance_sampling_correction": False,
-    f"{_TIS}_type": None,
-    f"{_TIS}_ratio": None,
-    f"{_TIS}_ratio_min": None,
-    "sequence_level_importance_ratios": False,
-}
-"""Fields of `loss_fn`, with NeMo RL's defaults. 0.7.0 has the same."""
 CENTERING = "score_centering"
 ERROR = "seq_logprob_error_threshold"
 
@@ -48,7 +33,7 @@ def to_nemo_rl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict
     error, geometric = rules.pop("seq_mean_mult_error", None), rules.pop("seq_mean_k1", None)
     if rules:
         raise no_rule("NeMo RL", next(iter(rules.values())), "seq_mean_k1 with raw weights, or seq_mean_mult_error")
-    fields = FIELDS | _loss_fields(config, geometric)
+    fields = FACTS["NeMo RL"].fields | _loss_fields(config, geometric)
     if loss is not None and loss.score_centering:
         check_centering(config)
         fields[CENTERING] = True

@@ -9,23 +9,10 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.dumps import WithoutPair
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import bounds, no_rule, only_rule, refuse
 
-ROLLOUTS = WithoutPair(
-    frozenset({"response_tokens", "logprobs"}), "open-instruct's rollouts, which have only vLLM's log-probs"
-)
-
-FIELDS: dict[str, Any] = {
-    "use_rho_correction": True,
-    "rho_clamp_lower_bound": 0.0,
-    "rho_clamp_upper_bound": 2.0,
-    "rho_mask_lower_bound": 0.0,
-    "rho_mask_upper_bound": 0.0,
-    "rho_mask_sequence_level": False,
-    "rho_mask_tv_divergence": False,
-}
-"""The flags and their defaults."""
+FIELDS = FACTS["open-instruct"].fields
 RULES = {"token": "token_k1", "geometric": "seq_mean_k1"}
 VACO = "seq_mean_abs_ratio_error_outward"
 """The rule of rho_mask_tv_divergence."""

@@ -8,29 +8,17 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import bounds, is_unbounded, only_rule, refuse
 
-FIELDS: dict[str, Any] = {
-    "is_correction_level": "off",
-    "is_correction_mode": "mask",
-    "is_correction_gating": "ratio",
-    "is_correction_threshold": (0.5, 5.0),
-}
-"""The flags under --algo.advantage, and their defaults."""
 GATES = {"binary_kl": "forward_kl", "tv": "binary_tv"}
 """OpenRLHF's gate → our divergence."""
-SAME_NAME = {
-    "binary_kl": "binary_kl is KL(π_rollout‖π_old) in OpenRLHF; in verl and here it is the larger of both directions; "
-    "nearest: forward_kl, which is OpenRLHF's.",
-    "abs_ratio_error": "OpenRLHF does not gate on |r − 1|; nearest: binary_tv, which is its gating tv.",
-}
-"""Our divergences whose name means another divergence in OpenRLHF → the error message."""
 
 
 def to_openrlhf(config: CorrectionConfig) -> dict[str, Any]:
     """Return the flags without their prefix. Raises `UsageError` for what OpenRLHF cannot do."""
     refuse("OpenRLHF", config)
-    return dict(zip(FIELDS, _settings(config), strict=True))
+    return dict(zip(FACTS["OpenRLHF"].fields, _settings(config), strict=True))
 
 
 def _settings(config: CorrectionConfig) -> tuple[str, str, str, tuple[float, float]]:
@@ -38,8 +26,8 @@ def _settings(config: CorrectionConfig) -> tuple[str, str, str, tuple[float, flo
     gates = {f"{prefix}_{ours}": (level, theirs) for prefix, level in (("token", "token"), ("seq_mean", "seq"))
              for theirs, ours in GATES.items()} | {"seq_mean_k1": ("seq", "ratio")}  # fmt: skip
     for rejection in config.rollout_rs:
-        if rejection.divergence in SAME_NAME:
-            raise UsageError(SAME_NAME[rejection.divergence])
+        if rejection.divergence in (nearest := FACTS["OpenRLHF"].nearest):  # a name with another meaning there
+            raise UsageError(f"{nearest[rejection.divergence]}.")
     rule = only_rule("OpenRLHF", config.rollout_rs, gates, "seq_mean_k1, or a mean of forward_kl or binary_tv")
     if config.rollout_is is None and rule is None:
         return "off", "mask", "ratio", (0.5, 5.0)

@@ -20,10 +20,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.mapping.refusals import no_rule, plain, refuse
-
-DUMP = Dump(columns=frozenset({"inference_logprobs", "trainer_logprobs"}), mask_over_dummy="loss_mask")
 
 CAP = 1e4
 """Default of max_importance_ratio, ipo's cap."""

@@ -6,11 +6,9 @@ backend's default, which is False for verl. Its tinker backend ignores the three
 rules have no key of rLLM; verl's own keys still work.
 """
 
-import math
 from typing import Any
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.errors import UsageError
 from rlcorr.systems.mapping.refusals import refuse
 
 CAP = 2.0
@@ -19,9 +17,6 @@ CAP = 2.0
 
 def to_rllm(config: CorrectionConfig) -> dict[str, Any]:
     """Return rLLM's rollout_correction. Raises `UsageError` for what its three keys cannot express."""
-    lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     refuse("rLLM", config)
-    if config.rollout_is is not None and (config.rollout_is_mode == "mask" or lower is not None or upper == math.inf):
-        raise UsageError("rLLM's weights have a finite cap and are truncated at it; nearest: an upper bound of 1e9.")
-    cap = CAP if config.rollout_is is None else float(upper)
+    cap = CAP if config.rollout_is is None else float(config.rollout_is_threshold)
     return {"bypass_mode": config.bypass_mode, "tis_mode": config.rollout_is, "tis_cap": cap}

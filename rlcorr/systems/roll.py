@@ -10,13 +10,9 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.rules import RejectionRule
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import no_rule, refuse
 
-IS_WEIGHT: dict[str, Any] = {"enabled": False, "weight_type": "token", "upper_bound": 1.2, "detach": True}
-FILTER: dict[str, Any] = {
-    "enabled": False, "agg_type": "token", "ratio_enabled": True, "ratio_low": 0.8, "ratio_high": 1.2,
-    "diff_enabled": False, "diff_low": -0.2, "diff_high": 0.2,
-}  # fmt: skip
 # ROLL's level → the start of our rule's name; our divergence → ROLL's name of the quantity.
 PREFIXES = {"token": "token", "geometric": "seq_mean", "sequence": "seq_sum"}
 MEASURES = {"k1": "ratio", "prob_diff": "diff"}
@@ -26,10 +22,10 @@ def to_roll(config: CorrectionConfig) -> dict[str, Any]:
     """Return ROLL's `train_infer_correction`. Raises `UsageError` for what ROLL cannot do."""
     refuse("ROLL", config)
     upper = float(config.rollout_is_threshold)
-    weight = dict(IS_WEIGHT)
+    weight = FACTS["ROLL"].fields["is_weight"]
     if config.rollout_is is not None:
         bound = None if upper == math.inf else upper
-        weight |= {"enabled": True, "weight_type": config.rollout_is, "upper_bound": bound}
+        weight = weight | {"enabled": True, "weight_type": config.rollout_is, "upper_bound": bound}
     return {"is_weight": weight, "filters": [_entry(rule) for rule in config.rollout_rs]}
 
 
@@ -40,4 +36,4 @@ def _entry(rule: RejectionRule) -> dict[str, Any]:
     agg, measure = names[rule.name]
     low = (0.0 if measure == "ratio" else -math.inf) if rule.lower is None else float(rule.lower)
     on = {"enabled": True, "agg_type": agg, "ratio_enabled": measure == "ratio", "diff_enabled": measure == "diff"}
-    return FILTER | on | {f"{measure}_low": low, f"{measure}_high": float(rule.upper)}
+    return FACTS["ROLL"].fields["filter"] | on | {f"{measure}_low": low, f"{measure}_high": float(rule.upper)}

@@ -20,35 +20,11 @@ from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.dumps import Dump
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.keys import below, choice, number, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import plain, refuse
 
-DUMP = Dump(
-    columns=frozenset({"sequences", "rollout_logprobs", "action_log_probs", "loss_mask"}),
-    renamed={"loss_mask": "response_mask"},
-)
-FROM_PICKLE = (
-    "a TrainingInputBatch of SkyRL becomes arrays by `numpy.savez('pairs.npz', **{name: x.float().numpy() for name, x "
-    "in pickle.load(open(FILE, 'rb')).items() if isinstance(x, torch.Tensor)})`"
-)
-"""How to convert its pickle into a file that can be read."""
-
-FIELDS = {
-    "tis_ratio_type": None,
-    "token_tis_ratio_clip_high": 2.0,
-    "sequence_tis_ratio_clip_high": 5.0,
-    "sequence_mask_metric": None,
-    "geo_mask_high": 1.01,
-    "geo_mask_low": 0.99,
-    "product_mask_high": 2.0,
-    "product_mask_low": 0.5,
-    "outlier_token_is_threshold_low": None,
-    "outlier_token_is_threshold_high": None,
-    "token_mask_is_threshold_low": None,
-    "token_mask_is_threshold_high": None,
-}
+FIELDS = FACTS["SkyRL"].fields
 """SkyRL's fields and defaults (commit a9564572)."""
 DEPRECATED = {"use_tis": False, "tis_imp_ratio_cap": -1.0}
 ALGORITHM = {**DEPRECATED, "policy_loss_type": "regular"}

@@ -15,30 +15,14 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.dumps import Dump, WithoutPair
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import bounds, minus_log, no_rule, refuse
 from rlcorr.systems.mapping.serialize import as_flags, as_yaml, commented
 
-DUMP = Dump(
-    columns=frozenset({"tokens", "rollout_log_probs", "log_probs"}),
-    one_of=frozenset({"response_lengths", "response_length", "sample_index", "rollout_position"}),
-    renamed={"log_probs": "old_log_probs"},
-)
-ROLLOUT_DATA = WithoutPair(
-    frozenset({"tokens", "rollout_log_probs", "response_length"}),
-    "slime's rollout_data, which has only the engine's log-probs; --save-debug-train-data writes both",
-)
 PG_LOSS, CENTERING, HEAD = "pg_loss_type", "use_score_centering", "score_centering_top_k"
 CENTERING_NEEDS = "score centering needs Megatron, --rollout-top-p 1 --rollout-top-k -1 and a temperature above 0"
 ICEPOP = "slime.backends.megatron_utils.loss.icepop_function"
 MIS_PATH = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
-MIS: dict[str, Any] = {
-    "use_tis": True, "tis_level": "token", "tis_mode": "truncate", "tis_lower_bound": 0.5, "tis_upper_bound": 2.0,
-    "use_rs": True, "rs_level": "token", "rs_lower_bound": None, "rs_upper_bound": None, "rs_veto_threshold": 1e-4,
-    "tis_batch_normalize": True,
-}  # fmt: skip
-"""The keys of mis.yaml, with the values that this file has."""
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 NORMALISES = "{system} divides by the mean weight over all tokens, including the rejected ones"
 
@@ -116,8 +100,10 @@ def _mis(config: CorrectionConfig) -> dict[str, Any]:
         raise no_rule("slime", refused, "one of token_k1, seq_sum_k1, seq_mean_k1 on both sides, and seq_min_k1 below")
     level, lower = config.rollout_is or "token", config.rollout_is_threshold_lower
     low, high = lower or 0.0, float(config.rollout_is_threshold)
-    fields = MIS | {"tis_level": level, "tis_mode": "truncate" if lower is None else "clip", "tis_lower_bound": low,
-                    "tis_upper_bound": high, "tis_batch_normalize": config.rollout_is_batch_normalize}  # fmt: skip
+    fields = FACTS["slime"].fields | {
+        "tis_level": level, "tis_mode": "truncate" if lower is None else "clip", "tis_lower_bound": low,
+        "tis_upper_bound": high, "tis_batch_normalize": config.rollout_is_batch_normalize,
+    }  # fmt: skip
     if not config.rollout_rs:
         return fields | {"use_rs": False, "rs_veto_threshold": None}
     named = {name: theirs for theirs, name in LEVELS.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import is_unbounded, no_rule, plain, refuse
+from rlcorr.systems.mapping.refusals import is_unbounded, plain, refuse
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 
@@ -19,13 +19,6 @@ def to_tinker(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[
     """Return the fields of Config; `loss` has the bounds of ppo. Raises `UsageError` for what Tinker cannot do."""
     loss = loss or LossConfig()
     refuse("Tinker", config)
-    if config.loss_type not in ("reinforce", "ppo_clip"):
-        raise UsageError(
-            "Tinker's losses compare π_θ with π_rollout; nearest: bypass_mode=True with loss_type='reinforce' "
-            "(importance_sampling, cispo) or 'ppo_clip'."
-        )
-    if config.rollout_rs:
-        raise no_rule("Tinker", config.rollout_rs[0], "loss_type='reinforce' with truncated token weights, its cispo")
     if config.loss_type == "ppo_clip":
         return _with_bounds("ppo", 1 - loss.clip_ratio_low, 1 + loss.clip_ratio_high)
     if is_unbounded(config):

@@ -10,27 +10,13 @@ from typing import Any
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
-from rlcorr.systems.mapping.dumps import WithoutPair
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.keys import choice, number, optional, read_keys, refuse_ignored, switch
 from rlcorr.systems.mapping.refusals import minus_log, no_rule, refuse
 
-COMPLETIONS = WithoutPair(
-    frozenset({"prompt", "completion", "advantage"}),
-    "TRL's completions, which have only texts. "
-    'To get log-probs, train with use_vllm=True and callbacks=[RecordPairs("my_run")] of rlcorr.recorders.trl',
-)
-
 _IS = "vllm_importance_sampling"
-FIELDS: dict[str, Any] = {
-    "use_vllm": True,  # GRPOConfig's default is False, and without vLLM nothing is corrected
-    f"{_IS}_correction": True,
-    f"{_IS}_mode": "sequence_mask",
-    f"{_IS}_clip_max": 3.0,
-    f"{_IS}_clip_min": None,
-    "off_policy_mask_threshold": None,
-    "loss_type": "dapo",
-}
-"""TRL's fields and defaults."""
+FIELDS = FACTS["TRL"].fields
+"""TRL's fields and defaults; `use_vllm` is on."""
 PPO_CLIPS = ("dapo", "grpo", "bnpo", "dr_grpo")
 """Losses that are PPO's clip. They differ in the divisor of the sum, which is not a part of the correction."""
 

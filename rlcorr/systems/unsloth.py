@@ -11,16 +11,12 @@ UNSLOTH_GRPO_ROLLOUT_RS), which are not read or written here.
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig
-from rlcorr.errors import UsageError
-from rlcorr.systems.mapping.refusals import renamed
+from rlcorr.systems.mapping.refusals import refuse, renamed
 from rlcorr.systems.trl import to_trl
-
-GEOMETRIC = "Unsloth takes geometric weights from the variable UNSLOTH_GRPO_VLLM_IS_MODE, which is not written here"
 
 
 def to_unsloth(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[str, Any]:
     """Return the arguments of GRPOConfig, always with the switch. Raises `UsageError` as `to_trl` does."""
-    if config.rollout_is == "geometric":
-        raise UsageError(f"{GEOMETRIC}; nearest: rollout_is='sequence', the product.")
+    refuse("Unsloth", config)
     with renamed("TRL", "Unsloth"):
         return to_trl(config, loss)

@@ -11,16 +11,10 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.rules import RejectionRule
+from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.refusals import bounds, is_unbounded, no_rule, refuse
 
-FIELDS: dict[str, Any] = {
-    "rollout_is_level": "token",
-    "rollout_is_mode": "truncate",
-    "rollout_is_threshold": None,
-    "rollout_is_mask_threshold": None,
-    "rollout_is_veto_threshold": None,
-}
-"""The fields and their defaults."""
+FIELDS = FACTS["xtuner"].fields
 RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 """xtuner's level → our rule."""
 

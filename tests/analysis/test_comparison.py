@@ -3,14 +3,7 @@
 import math
 
 import pytest
-from two_corrections import (
-    BATCH,
-    MASK,
-    PAIRS,
-    RULE,
-    TIS,
-    counted,
-)
+from two_corrections import BATCH, MASK, PAIRS, RULE, TIS, counted
 
 from rlcorr import CorrectionConfig, RejectionRule, correct
 from rlcorr.analysis import comparison

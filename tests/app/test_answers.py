@@ -49,7 +49,7 @@ def test_compare_takes_neither_where_the_data_do_not_tell() -> None:
 
 
 def test_compare_takes_the_better_one_if_the_interval_excludes_0() -> None:
-    from text.compare import advice
+    from views.compare import advice
 
     for progress, expected in (
         (Interval(0.2, 0.1, 0.3), "A step of B on 64 answers makes more progress: η is 0.20"),

@@ -30,7 +30,7 @@ from rlcorr.bounds import BoundId
 from rlcorr.figures.canvas import RED, WARM
 from rlcorr.gradients.answers import AnswerTree
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.gradients.report import compare, report, units_needed
+from rlcorr.gradients.report import compare, report
 from rlcorr.gradients.sketch import ExactSketch, SampledUnits, Sketch
 from rlcorr.gradients.sweep import gradient_sweep
 from rlcorr.presets import RANKED
@@ -176,10 +176,10 @@ def test_a_best_preset_or_threshold_that_the_answers_do_not_tell_is_not_named(ex
 )  # fmt: skip
 def test_what_it_would_take_is_said(committed: None, over: tuple[float, float, float], sentence: str) -> None:
     """Intervals shrink with the root of the number: half as wide as they are takes four times as many."""
-    from text import gradient as say
+    from views.gradient import lead
 
     paired = Interval(*over)
-    told = say.lead(paired, "it", SampledUnits(100, "sampled answers"), units_needed(100, paired))
+    told = lead(paired, "it", SampledUnits(100, "sampled answers"))
     assert told.endswith(sentence)
 
 

@@ -6,18 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from app_pages import (
-    committed,
-    follow,
-    line_and_state,
-    links,
-    live_parts,
-    one_scan,
-    open_app,
-    root,
-    said,
-    widget,
-)
+from app_pages import committed, follow, line_and_state, links, live_parts, one_scan, open_app, root, said, widget
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import preset

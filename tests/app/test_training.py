@@ -10,23 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import (
-    html_of,
-    links,
-    one_scan,
-    open_app,
-    root,
-    said,
-    watched_parts,
-    widget,
-)
+from app_pages import html_of, links, one_scan, open_app, root, said, watched_parts, widget
 from app_runs import add_step, make_record, make_run, study_row
 from streamlit.testing.v1 import AppTest
 
 from rlcorr.command import launch
 from rlcorr.command.request import OPTIONS
 from rlcorr.command.train import train_config
-from rlcorr.figures import training
+from rlcorr.figures.canvas import colours_of
 from rlcorr.records import runs, step_files, study
 from rlcorr.records.disk import write_whole
 from rlcorr.records.held_out import HeldOutAnswer, append_answers
@@ -116,7 +107,7 @@ def test_other_runs_from_the_url_lie_in_the_same_pictures(root: Path) -> None:
     names = [trace["name"] for trace in pictures(at)["Mismatch"]["data"]]
     expected = [f"{slug}: {metric}" for slug in ("alpha", "gamma", "beta") for metric in ("mean |Δ|", "k3")]
     assert names == [*expected, "recorded"]
-    for slug, colour in training.run_colours(["alpha", "gamma", "beta"]).items():
+    for slug, colour in colours_of(["alpha", "gamma", "beta"]).items():
         assert f"color:{colour}" in html_of(at)
         assert slug in html_of(at)
     widget(at.selectbox, "run").set_value("beta").run()

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import torch
 from figure_parts import trace
-from two_corrections import (
-    BATCH,
-    ICEPOP,
-    LOG_RATIO,
-    MASK,
-    OLD,
-    ROWS,
-    RULE,
-    counted,
-)
+from two_corrections import BATCH, ICEPOP, LOG_RATIO, MASK, OLD, ROWS, RULE, counted
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.analysis import comparison

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from figure_parts import trace
 
-from rlcorr.figures import study, training
-from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM
+from rlcorr.figures import study
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM, colours_of
 from rlcorr.figures.training import PANELS, Panel, over_steps, spread_apart
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records.study_comparisons import Comparison
@@ -63,7 +63,7 @@ def test_several_runs_have_a_colour_each_and_their_names() -> None:
         "alpha: second": (ACROSS[0], "dot"),
         "&lt;b>beta&lt;/b>: first": (ACROSS[1], "solid"),
     }
-    assert training.run_colours(list(rows)) == {"alpha": ACROSS[0], "<b>beta</b>": ACROSS[1]}
+    assert colours_of(rows) == {"alpha": ACROSS[0], "<b>beta</b>": ACROSS[1]}
     names = [(note.text.strip(), note.font.color) for note in figure.layout.annotations]
     assert names == [("alpha", ACROSS[0]), ("&lt;b>beta&lt;/b>", ACROSS[1])]
     high, low = (note.y for note in figure.layout.annotations)
@@ -113,7 +113,7 @@ def test_a_study_has_the_mean_of_the_seeds_and_their_band() -> None:
     assert list(figure.data[0].y) == [0.5, 3.0, 1.0, 0.0]  # upwards to the right, then back
     assert (list(trace(figure, "b").x), list(trace(figure, "b").y)) == ([1], [9.0])
     assert list(trace(study.study_curves(STUDY, ["a"], "reward", log=True), "a").y) == [0.5, 2.0]
-    colours = study.preset_colours(STUDY)  # the same when others are left out
+    colours = colours_of(row["preset"] for row in STUDY)  # the same when others are left out
     assert trace(study.study_curves(STUDY, ["b"], "reward"), "b").line.color == colours["b"] != colours["a"]
 
 

@@ -4,19 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from two_corrections import (
-    BLOCKS,
-    DIRECTIONS,
-    ICEPOP,
-    LOG_RATIO,
-    MASK,
-    POSITIVE,
-    ROWS,
-    RULE,
-    SKETCH,
-    TIS,
-    by_loops,
-)
+from two_corrections import BLOCKS, DIRECTIONS, ICEPOP, LOG_RATIO, MASK, POSITIVE, ROWS, RULE, SKETCH, TIS, by_loops
 
 from rlcorr import CorrectionConfig
 from rlcorr.gradients.bootstrap import resampled

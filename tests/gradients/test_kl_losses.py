@@ -6,8 +6,8 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.gradients import toy
-from rlcorr.gradients.kl_losses import kl_report
-from rlcorr.gradients.sketch import NextTokens
+from rlcorr.gradients.kl_losses import EXPECTED, kl_report
+from rlcorr.gradients.sketch import KLGradients, NextTokens
 from rlcorr.losses.kl import kl_penalty
 
 WORLD = toy.world(5, 3)
@@ -65,6 +65,28 @@ def test_the_gradient_of_every_estimator(estimator: str, target: str, on_policy:
     assert got.length.value == pytest.approx(float(g.norm() / forward.norm()), rel=1e-4)
     assert got.noise.value == pytest.approx(spread / float(forward.norm()), rel=1e-3)
     assert got.cosine.low <= got.cosine.value <= got.cosine.high
+
+
+@pytest.mark.parametrize("target", ["ref", "rollout"])
+def test_gradients_of_divergences_are_enough_for_the_common_estimators(target: str) -> None:
+    """KL(π‖τ) = Σ π (log π − log τ) and KL(τ‖π) = Σ τ (log τ − log π), by autograd in the logits of each state."""
+    leaf = THETA.clone().requires_grad_()
+    log_p, parts = table(leaf), []
+    for log_t in (table(ROLLOUT), table(REF)):
+        for kl in ((log_p.exp() * (log_p - log_t)).sum(-1), (log_t.exp() * (log_t - log_p)).sum(-1)):
+            rows = [torch.autograd.grad(one, leaf, retain_graph=True)[0].flatten() for one in kl]
+            parts.append(torch.stack(rows).float())
+    sums = KLGradients(*parts)
+    for estimator in EXPECTED:
+        got, whole = (kl_report(one, estimator, target) for one in (sums, PLACES))  # pyright: ignore[reportArgumentType]
+        for name in ("length",) if estimator == "k1" else ("cosine", "length", "reverse_cosine"):  # 0 has no direction
+            a, b = vars(got)[name], vars(whole)[name]
+            assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), abs=1e-4), (estimator, name)
+        assert got.noise.value != got.noise.value  # NaN: it takes the score of each token
+    with pytest.raises(UsageError, match="only the gradients of KL"):
+        kl_report(sums, "abs", target)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="no distribution of π_ref"):
+        kl_report(KLGradients(*parts[:2]), "k2")
 
 
 def test_a_token_that_the_engine_cuts_off_counts_nothing() -> None:

@@ -12,7 +12,7 @@ from rlcorr.gradients.report import GradientReport, compare, difference, report
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records import runs
-from rlcorr.records.recipes import sketched_runs
+from rlcorr.records.recipes import read_index
 from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch
 
 pytestmark = pytest.mark.slow  # half a second for each run
@@ -35,12 +35,13 @@ def test_without_a_mismatch_there_is_no_bias() -> None:
         assert got.length.value == pytest.approx(none.length.value, rel=1e-3)
 
 
+SKETCHED = [name for name in read_index() if runs.list_sketches(runs.ROOT / name)]
 FEW_PROMPTS = ("control_fp32", "kv_fp8", "stale_4", "async", "top_p", "temperature_raw", "stale_head")
 """Runs whose gradient is exact but for the projection: all their prompts are sketched."""
 PRESETS_COMPARED = [entry.config for entry in PRESETS.values()][::4]
 
 
-@pytest.mark.parametrize("name", sketched_runs())
+@pytest.mark.parametrize("name", SKETCHED)
 def test_the_gradients_of_a_run(name: str) -> None:
     """Every number is in its interval or is not known. A cosine of 1.00 once stood beside an interval from 0.37 to
     0.66. What cannot be negative is not, and a share is at most 1.
@@ -87,7 +88,7 @@ def places(name: str, estimator: str) -> KLGradientReport:
     return kl_report(next_tokens, estimator)
 
 
-@pytest.mark.parametrize("name", sketched_runs())
+@pytest.mark.parametrize("name", SKETCHED)
 def test_kl_estimators_on_real_places(name: str) -> None:
     """On-policy: E[∇k1] = 0, E[∇k2] = ∇KL(π‖ref), E[∇k3] = ∇KL(ref‖π), exact over the next token."""
     k1, k2, k3 = (places(name, estimator) for estimator in ("k1", "k2", "k3"))

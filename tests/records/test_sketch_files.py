@@ -13,12 +13,7 @@ from toy_sketches import directions_of, exact_sketch
 from rlcorr.gradients import toy
 from rlcorr.gradients.sketch import ExactSketch, SampledSketch
 from rlcorr.records import runs, sketch_files
-from rlcorr.records.sketch_files import (
-    read_gradients,
-    read_sketch,
-    read_tensors,
-    write_tensors,
-)
+from rlcorr.records.sketch_files import read_gradients, read_sketch, read_tensors, write_tensors
 
 
 def test_answers_without_their_units_are_damaged(tmp_path: Path) -> None:

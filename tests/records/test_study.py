@@ -12,7 +12,7 @@ from rlcorr.command.study import study_table
 from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs, study
-from rlcorr.records.study import Arm, SeedRange, TrainedArm
+from rlcorr.records.study import Arm, SeedRange
 from rlcorr.records.study_comparisons import against_control, pooled_accuracies
 from rlcorr.train.config.training import TrainConfig
 
@@ -116,7 +116,7 @@ def test_a_study_is_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows, manifest = study.run_rows(run, arm), runs.read_manifest(run)
     assert [(row["step"], row["reward"], row["k3"]) for row in rows] == [(1, 0.5, None), (2, 1.0, None), (3, 1.5, None)]
     about = {key: getattr(manifest, key) for key in study.ORIGIN}
-    study.write_trained(small, arm, TrainedArm(rows, about | {"progress": {}}))
+    study.write_trained(small, arm, (rows, about | {"progress": {}}))
     assert study.missing(small) == [half]
     path = study.gather(small)
     study.arm_path(small, arm).unlink()

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlcorr import TokenBatch
-from rlcorr.train.learner.microbatch import (
-    lengths_of,
-    pack_rows,
-    plan_microbatches,
-    slice_rows,
-)
+from rlcorr.train.learner.microbatch import lengths_of, pack_rows, plan_microbatches, slice_rows
 from rlcorr.types import TOP
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=20)

@@ -1,5 +1,6 @@
 """Sketches of the trainer against one whole backward pass per token, and the files of a run that records them."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from tiny import CPU, tiny_config
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
 from whole_gradients import along, whole_gradient
 
-from rlcorr.config import CorrectionConfig
+from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.errors import UsageError
+from rlcorr.gradients import kl_losses
 from rlcorr.gradients.report import report
 from rlcorr.records import runs
 from rlcorr.records.runs import list_sketches, sketch_path
@@ -120,6 +122,54 @@ def test_a_run_with_sketches(tiny_model: Path, local_runs: Path) -> None:
     assert mean.abs().max() < 2e-3 * following.scores.abs().max()  # float16
     check_a_resumed_run_keeps_its_sketches(config, run)
     check_a_sketch_that_cannot_be_read_is_refused(run)
+
+
+@pytest.mark.usefixtures("rewarding")
+def test_a_large_vocabulary_has_the_gradients_of_divergences(
+    tiny_model: Path, tmp_path: Path, local_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of the run that records every next token, k2 and k3 summed over its scores in float16."""
+    reference = another(tiny_model, tmp_path / "reference")
+    config = tiny_config(tiny_model, steps=2, sketch=replace(FEW, places=5), reference_model=str(reference))
+    config = replace(config, rollout=replace(config.rollout, staleness=1))  # else the engine has the policy's weights
+    whole = read_sketch(loop.train(replace(config, run="whole")), 2).next_tokens
+    monkeypatch.setattr("rlcorr.train.sketches.sampled.LARGEST_VOCABULARY", 20)
+    run = loop.train(replace(config, run="sums"))
+    sums = read_sketch(run, 2).kl_gradients
+    assert whole is not None
+    assert sums is not None
+    assert verify(run).problems == []
+    for target in ("ref", "rollout"):
+        policy, other, _ = kl_losses.kl_gradients(whole, "k2", target)
+        for expected, name in ((policy, f"policy_{target}"), (other, f"{target}_policy")):
+            largest = float(expected.abs().max())
+            assert largest > 0.01
+            torch.testing.assert_close(vars(sums)[name], expected, rtol=0, atol=5e-3 * largest, msg=name)
+    assert whole.ref_log_probs is not None
+    assert (whole.ref_log_probs - whole.log_probs).abs().max() > 0.1  # it is another model
+
+
+@pytest.mark.usefixtures("local_runs")
+def test_a_reference_model_that_does_not_go_with_the_policy(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="reference_model does nothing without"):
+        tiny_config(tiny_model, reference_model=str(tiny_model), loss=LossConfig())
+    other = tmp_path / "other"
+    shutil.copytree(tiny_model, other)
+    small: Any = SMALL | {"vocab_size": 23}
+    AutoModelForCausalLM.from_config(LlamaConfig(**small)).save_pretrained(other)
+    with pytest.raises(UsageError, match="the reference model has 23 tokens in its vocabulary, the policy 21"):
+        loop.train(tiny_config(tiny_model, reference_model=str(other)))
+
+
+def another(model: Path, path: Path) -> Path:
+    """Copy a model with changed weights."""
+    shutil.copytree(model, path)
+    lm = load_lm(model, CPU)
+    with torch.no_grad():
+        for weight in lm.parameters():
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    lm.save_pretrained(path)
+    return path
 
 
 def check_a_resumed_run_keeps_its_sketches(config: TrainConfig, run: Path) -> None:

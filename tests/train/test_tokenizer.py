@@ -19,12 +19,7 @@ from chat_models import (
 from tokenizers import Tokenizer
 
 from rlcorr.errors import UsageError
-from rlcorr.train.inputs.tokenizer import (
-    decode,
-    encode,
-    eos_ids,
-    load_tokenizer,
-)
+from rlcorr.train.inputs.tokenizer import decode, encode, eos_ids, load_tokenizer
 
 
 @pytest.fixture(scope="module")

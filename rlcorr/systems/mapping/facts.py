@@ -19,6 +19,34 @@ class Key:
     """Another key that must be on, or "key=value"; empty: the key always counts."""
 
 
+@dataclass(frozen=True)
+class Dump:
+    """A file with both log-probs.
+
+    A system is recognised if all of `columns` are there and, if `one_of` is not empty, one of its names.
+    """
+
+    columns: frozenset[str]
+    one_of: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Column → our name, for columns whose name would be misunderstood."""
+    mask_over_dummy: str = ""
+    """The mask over prompt and response. The first token has no log-prob, because nothing precedes it: a dummy takes
+    its place, and the mask may include the dummy."""
+    row_mask: str = ""
+    """A column with a number per row. If it is 0, no token of the row counts."""
+
+
+@dataclass(frozen=True)
+class WithoutPair:
+    """A file without one of the two log-probs, recognised by its columns."""
+
+    columns: frozenset[str]
+    what: str
+    """A description of the file. It ends the sentence "It looks like …"."""
+
+
+_FILES = {"dump": Dump, "without_pair": WithoutPair}
 _TABLE = Path(__file__).parent.parent / "systems.toml"
 
 
@@ -36,6 +64,11 @@ class System:
     notes: Mapping[str, str] = field(default_factory=dict)
     line: str | None = None
     refuses: Mapping[str, str | bool] = field(default_factory=dict)
+    nearest: Mapping[str, str] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    dump: Dump | None = None
+    without_pair: WithoutPair | None = None
+    from_pickle: str = ""
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     presets_of: str = ""
@@ -56,7 +89,20 @@ def _system(row: dict[str, Any]) -> System:
             for name, key in row.get("keys", {}).items()
         },
     }
-    return System(**(row | read))
+    files = row.pop("files", {})
+    files |= {name: _FILES[name](**_sets(files[name])) for name in _FILES if name in files}
+    return System(**(row | read | files | {"fields": _value(row.get("fields", {}))}))
+
+
+def _sets(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: frozenset(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def _value(value: Any) -> Any:
+    """Return a value with None for "null", which TOML lacks, and with tuples."""
+    if isinstance(value, dict):
+        return {name: _value(inner) for name, inner in value.items()}
+    return tuple(map(_value, value)) if isinstance(value, list) else None if value == "null" else value
 
 
 FACTS: dict[str, System] = {

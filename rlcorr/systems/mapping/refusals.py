@@ -33,6 +33,7 @@ CONDITIONS: dict[str, tuple[Condition, str]] = {
         "and set {nearest} there.",
     ),
     "no_loss": (lambda c: c.loss_type != "ppo_clip", ""),
+    "no_gradient": (lambda c: c.loss_type not in ("reinforce", "ppo_clip"), ""),
     "not_clipped": (lambda c: not c.bypass_mode or c.loss_type != "ppo_clip", ""),
     "kept": (
         lambda c: c.denominator == "kept",
@@ -51,8 +52,11 @@ CONDITIONS: dict[str, tuple[Condition, str]] = {
     "rules_alone": (lambda c: c.rollout_is is None and bool(c.rollout_rs), ""),
     "sequence": (lambda c: c.rollout_is == "sequence", ""),
     "geometric": (lambda c: c.rollout_is == "geometric", ""),
+    "infinite": (lambda c: c.rollout_is is not None and c.rollout_is_threshold == math.inf, ""),
     "masked_tokens": (lambda c: c.rollout_is == "token" and c.rollout_is_mode == "mask", ""),
     "masked": (lambda c: c.rollout_is is not None and c.rollout_is_mode == "mask", ""),
+    "masked_above": (lambda c: bool(c.weights) and c.weights.mode == "mask" and c.weights.lower is None, ""),
+    "truncated_below": (lambda c: bool(c.weights) and c.weights.mode == "truncate" and c.weights.lower is not None, ""),
     "lower": (lambda c: c.rollout_is is not None and c.rollout_is_threshold_lower is not None, ""),
 }
 """Condition in the rows `refuses` of systems.toml → when it holds, and its sentence; "" if each system has its own."""

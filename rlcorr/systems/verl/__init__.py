@@ -1,4 +1,4 @@
-"""verl: its configuration both ways, and its dumps."""
+"""verl: its configuration both ways."""
 
 from rlcorr.systems.verl.config import from_verl, from_verl_with_loss, to_verl
 

@@ -17,6 +17,7 @@ from rlcorr.errors import UsageError, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.systems.mapping.facts import FACTS
 from rlcorr.systems.mapping.keys import below, read_keys, switch
+from rlcorr.systems.mapping.refusals import refuse
 from rlcorr.systems.mapping.serialize import as_yaml, commented, five_digits, short_number
 from rlcorr.systems.verl.thresholds import OPTIONS, of_weights, parse_bounds, parse_rules, rule_text, weight_text
 
@@ -27,21 +28,7 @@ HEAD_SIZE = 128
 REFERENCE = "${algorithm.rollout_correction}"
 """How verl's files refer to the block, so that its numbers are written once."""
 LOSSES = ("ppo_clip", "reinforce")
-NOWHERE_IN_VERL = {
-    "drpo": "loss_type='ppo_clip' with actor.policy_loss.loss_mode=dppo_tv, which bounds the gap that drpo penalises",
-    **dict.fromkeys(("vespo", "fipo", "cppo", "ctpo"), "loss_type='ppo_clip'"),
-}
-"""Losses that verl 0.9.1 does not have → the nearest setting."""
-DEFAULTS: dict[str, Any] = {
-    "rollout_is": None,
-    "rollout_is_threshold": 2.0,
-    "rollout_is_batch_normalize": False,
-    "rollout_rs": None,
-    "rollout_rs_threshold": None,
-    "bypass_mode": False,
-    "loss_type": "ppo_clip",
-    CENTERING: False,
-}
+DEFAULTS = FACTS["verl"].fields
 """verl's keys and the defaults of its YAML."""
 
 
@@ -169,6 +156,7 @@ def to_verl(config: CorrectionConfig, loss: LossConfig | None = None) -> dict[st
     Pairs of bounds are text with dots, "0.5_5.0", which YAML does not read as a number. From `loss` comes
     score_centering, which only main has.
     """
+    refuse("verl", config)
     _refuse_loss(config)
     centered = loss is not None and loss.score_centering
     if centered:
@@ -214,12 +202,10 @@ def verl_text(config: CorrectionConfig, loss: LossConfig | None = None) -> str:
 
 def _refuse_loss(config: CorrectionConfig) -> None:
     loss = config.loss_type
-    if config.denominator == "kept":
-        raise UsageError("verl has no key for denominator='kept'; nearest: 'fixed', as its default trainer divides.")
     if loss == "gpg" and config.bypass_mode:
         raise UsageError("verl's bypass mode does not know 'gpg'; nearest: loss_type='reinforce', the same loss.")
-    if loss in NOWHERE_IN_VERL:
-        raise UsageError(f"verl 0.9.1 has no loss {loss!r}; nearest: {NOWHERE_IN_VERL[loss]}.")
+    if loss in (nearest := FACTS["verl"].nearest):
+        raise UsageError(f"verl 0.9.1 has no loss {loss!r}; nearest: {nearest[loss]}.")
     if loss not in LOSSES:
         mode = "vanilla" if loss == "dual_clip" else loss
         raise UsageError(

@@ -11,6 +11,7 @@ from typing import Any
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError, unknown
 from rlcorr.rules import RejectionRule
+from rlcorr.systems.mapping.facts import FACTS
 
 _SAME_NAME = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
@@ -119,51 +120,24 @@ def inverse(x: float) -> float:
 
 
 def weight_text(config: CorrectionConfig) -> float | str:
-    """Return rollout_is_threshold. Raises `UsageError` for weights that verl cannot bound in this way."""
+    """Return rollout_is_threshold: a pair for masked weights, which must have two bounds, and one number for others."""
     lower, upper = config.rollout_is_threshold_lower, config.rollout_is_threshold
     if config.rollout_is is None:
         return 2.0  # verl's default, which is not read without weights
-    if config.rollout_is == "prefix":
-        raise UsageError("verl has no prefix weights; nearest: rollout_is='token'.")
-    if config.rollout_is == "geometric":
-        raise UsageError("verl has no geometric weights; nearest: rollout_is='sequence', or a seq_mean_k1 rule.")
-    if config.rollout_is_mode == "mask":
-        if lower is None:
-            raise UsageError(
-                "verl masks weights only between two bounds; nearest: rollout_is_threshold_lower=1e-9, below every "
-                "weight, which verl clamps at e^-20."
-            )
-        return f"{dotted(lower)}_{dotted(upper)}"
     if lower is not None:
-        raise UsageError(
-            f"verl truncates weights above only; nearest: no rollout_is_threshold_lower (got {lower:g}), or "
-            f"rollout_is_mode='mask'."
-        )
+        return f"{dotted(lower)}_{dotted(upper)}"
     return "inf" if upper == math.inf else float(upper)
-
-
-_NEAREST = {
-    "prob_diff": "actor.policy_loss.loss_mode=dppo_tv, which bounds it inside the loss",
-    "signed_kl": "token_binary_kl, or actor.policy_loss.loss_mode=dppo_kl",
-    "abs_ratio_error": "the same rule with k2",
-    "mult_error": "the same rule with k2, upper = (log bound)²/2",
-    "binary_kl": "token_binary_kl",
-    "forward_kl": "k3, whose mean is the same KL. OpenRLHF calls this rule binary_kl; in verl that name means the "
-    "larger of both directions",
-    "binary_tv": "actor.policy_loss.loss_mode=dppo_tv, which bounds it inside the loss",
-    "prefix_gap": "actor.policy_loss.loss_mode=dppo_tv, which bounds each token by itself, inside the loss",
-    "k1": "seq_max_k2 with upper = (log bound)²/2, a veto on both sides",
-}
 
 
 def rule_text(rule: RejectionRule) -> str:
     """Return one threshold of rollout_rs_threshold. Raises `UsageError` for a rule that verl does not have."""
+    nearest = FACTS["verl"].nearest
     if rule.applies_to != "all":
         everywhere = rule.name.removesuffix(f"_{rule.applies_to}")
-        nearest = everywhere if everywhere in OPTIONS else _NEAREST[rule.divergence]
-        raise UsageError(f"verl's rules do not look at advantages, so not {rule.name}; nearest: {nearest}.")
+        other = everywhere if everywhere in OPTIONS else nearest[rule.divergence]
+        raise UsageError(f"verl's rules do not look at advantages, so not {rule.name}; nearest: {other}.")
     if rule.name not in OPTIONS:
-        raise UsageError(f"verl has no rule {rule.name}; nearest: {_NEAREST[rule.divergence]}.")
+        raise UsageError(f"verl has no rule {rule.name}; nearest: {nearest[rule.divergence]}.")
     if rule.divergence != "k1":
         return dotted(rule.upper)
     if rule.upper == math.inf:

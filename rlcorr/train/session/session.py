@@ -46,7 +46,7 @@ class Session:
 def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> Session:
     """Load the models, start the engine, prove that it takes new weights, and probe its mismatch."""
     torch.manual_seed(config.seed)
-    model = Path(gather(ranks, str(resolve_model(config.model)) if ranks.main else "")[0])  # one rank downloads
+    model = _model(config.model, ranks)
     task, (tokenizer, ending_ids) = task_of(config), tokenizer_of(model)
     held_out = list(itertools.islice(examples(task, 0, held_out=True), config.eval_prompts))
     prompts = [encode_example(tokenizer, task, example) for example in held_out[:PROBED]]
@@ -63,7 +63,10 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
     measured = probe(engine, policy, config.rollout, tokenizer, prompts, max_tokens=task.max_tokens, proof=proof)
     reference = None
     if config.policy_loss.use_kl_loss:
-        reference = Policy(load_lm(model, ranks.device), False, precision).requires_grad_(False)
+        start = _model(config.reference_model, ranks) if config.reference_model else model
+        reference = Policy(load_lm(start, ranks.device), False, precision).requires_grad_(False)
+        if (theirs := reference.lm.config.vocab_size) != (ours := policy.lm.config.vocab_size):
+            raise UsageError(f"the reference model has {theirs:,} tokens in its vocabulary, the policy {ours:,}.")
     worker = RolloutWorker(engine, tokenizer, task, ending_ids)
     return Session(
         config=config,
@@ -77,6 +80,11 @@ def prepare(config: TrainConfig, ranks: Ranks, path: Path, first_step: int) -> S
         held_out=held_out,
         probe=measured,
     )
+
+
+def _model(name: str, ranks: Ranks) -> Path:
+    """Return the directory of a model, which one rank downloads."""
+    return Path(gather(ranks, str(resolve_model(name)) if ranks.main else "")[0])
 
 
 def queue_of(config: TrainConfig, ranks: Ranks, worker: RolloutWorker, first_step: int) -> BatchQueue | InFlightQueue:

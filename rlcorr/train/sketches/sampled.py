@@ -1,13 +1,14 @@
 """A step's score sketch: the scores of its answers' tokens at the weights before the update."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcorr.gradients.sketch import NextTokens, SampledSketch
+from rlcorr.gradients.sketch import KLGradients, NextTokens, SampledSketch
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import kept, unfinished
 from rlcorr.train.config.rollout import RolloutConfig
@@ -20,6 +21,7 @@ from rlcorr.train.rollout.engine import left_padded
 from rlcorr.train.session.session import Session
 from rlcorr.train.sketches.reference import Keep, reference_gradient
 from rlcorr.train.sketches.token_scores import (
+    TOKENS_AT_ONCE,
     Columns,
     Directions,
     draw_directions,
@@ -33,7 +35,8 @@ from rlcorr.train.sketches.token_scores import (
 from rlcorr.types import TokenBatch
 
 LARGEST_VOCABULARY = 1024
-"""Largest vocabulary whose tokens are all sketched at some positions: each takes a backward pass."""
+"""Largest vocabulary whose tokens are all sketched at some positions: each takes a backward pass. In a larger one, the
+two gradients of each KL divergence are sketched."""
 
 
 def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weights) -> SampledSketch:
@@ -52,12 +55,9 @@ def sampled_sketch(session: Session, batch: TokenBatch, step: int, weights: Weig
     reference = None
     if config.sketch.reference_answers:
         reference = reference_gradient(session, lm, directions, step, partial(kept, parts, "".join(hashes)))
-    return SampledSketch(
-        token_scores(lm, directions, batch, batch.response_mask, config, keep),
-        reference,
-        next_tokens(session, lm, directions, batch, step, weights),
-        *hashes,
-    )
+    scores = token_scores(lm, directions, batch, batch.response_mask, config, keep)
+    following, divergences = next_tokens(session, lm, directions, batch, step, weights)
+    return SampledSketch(scores, reference, following, *hashes, divergences)
 
 
 def token_scores(
@@ -105,38 +105,66 @@ def random_prefixes(batch: TokenBatch, count: int, seed: int) -> list[list[int]]
 
 def next_tokens(
     session: Session, lm: PreTrainedModel, directions: Directions, batch: TokenBatch, step: int, weights: Weights
-) -> NextTokens | None:
-    """Compute the scores and distributions of all tokens that may follow some random prefixes of the batch.
+) -> tuple[NextTokens | None, KLGradients | None]:
+    """Compute what may follow some random prefixes of the batch: the scores and distributions of all tokens.
 
     The distributions are those of the policy, the reference, and the engine with the weights that sampled the batch.
-    Return None for a vocabulary above `LARGEST_VOCABULARY`.
+    For a vocabulary above `LARGEST_VOCABULARY`, the gradients of the KL divergences between them.
     """
-    if lm.config.vocab_size > LARGEST_VOCABULARY:
-        return None
     config, reference = session.config, session.reference
     rollout, prefixes = config.rollout, random_prefixes(batch, config.sketch.places, step)
-    count = 1 if has_whole_gradients(lm) else len(prefixes)
-    groups = [prefixes[start : start + count] for start in range(0, len(prefixes), count)]
-    log_probs, scores = zip(
-        *(
-            scores_of(lm, directions, lambda some=some: next_log_probs(lm, some, rollout.scored_temperature).unbind(-1))
-            for some in groups
-        ),
-        strict=True,
-    )
 
     def engine_log_probs() -> Tensor:
         session.worker.engine.sync(weights)
         return session.worker.engine.next_log_probs(prefixes, rollout.sampling).log_probs
 
-    return NextTokens(
-        log_probs=torch.cat(log_probs),
-        scores=torch.cat(scores),
-        ref_log_probs=(
-            None if reference is None else next_log_probs(reference.lm, prefixes, rollout.scored_temperature).detach()
-        ),
-        rollout_log_probs=session.queue.run_exclusive(engine_log_probs),
+    temperature = rollout.scored_temperature
+    others = {"rollout": session.queue.run_exclusive(engine_log_probs)}
+    if reference is not None:
+        others["ref"] = next_log_probs(reference.lm, prefixes, temperature).detach()
+    if lm.config.vocab_size > LARGEST_VOCABULARY:
+        return None, kl_gradients(lm, directions, prefixes, temperature, others)
+    values, scores = _at_prefixes(
+        lm,
+        directions,
+        prefixes,
+        lambda rows: next_log_probs(lm, [prefixes[row] for row in rows], temperature).unbind(-1),
     )
+    return NextTokens(values, scores, others.get("ref"), others["rollout"]), None
+
+
+def kl_gradients(
+    lm: PreTrainedModel, directions: Directions, prefixes: list[list[int]], temperature: float,
+    others: Mapping[str, Tensor],
+) -> KLGradients:  # fmt: skip
+    """Compute the gradients of both KL divergences between π and each other policy, two backward passes for each.
+
+    Args:
+        others: "rollout" and perhaps "ref" → log-probs of all tokens after each prefix, (P, V). A token that is
+            impossible there cannot be compared, and counts 0.
+    """
+
+    def columns(rows: list[int]) -> Iterator[Tensor]:
+        log_probs = next_log_probs(lm, [prefixes[row] for row in rows], temperature)
+        policy = log_probs.detach()
+        for theirs in (of_all[rows] for of_all in others.values()):
+            yield (policy.exp() * (policy - torch.where(theirs > -math.inf, theirs, policy)) * log_probs).sum(-1)
+            yield -(theirs.exp() * log_probs).sum(-1)
+
+    _, along = _at_prefixes(lm, directions, prefixes, columns)
+    of_other = dict(zip(others, along.transpose(0, 1).unflatten(0, (-1, 2)), strict=True))
+    return KLGradients(*of_other["rollout"], *of_other.get("ref", ()))
+
+
+def _at_prefixes(
+    lm: PreTrainedModel, directions: Directions, prefixes: list[list[int]],
+    columns: Callable[[list[int]], Iterable[Tensor]],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return what `scores_of` returns of columns at these prefixes, as many at once as fit."""
+    count = 1 if has_whole_gradients(lm) else max(1, TOKENS_AT_ONCE // max(map(len, prefixes)))
+    groups = [list(range(len(prefixes)))[start : start + count] for start in range(0, len(prefixes), count)]
+    values, scores = zip(*(scores_of(lm, directions, partial(columns, rows)) for rows in groups), strict=True)
+    return torch.cat(values), torch.cat(scores)
 
 
 def next_log_probs(
