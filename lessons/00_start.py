@@ -4,7 +4,7 @@
 # **Claim.** Answers are sampled with one policy, and the gradient is computed for another. The ratio of their two
 # probabilities, token by token, is the subject of this project.
 #
-# *0 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
+# *50 minutes · beginner · any laptop; no GPU, no network.* You need to know what a probability is. You write Python
 # only in the exercises. All letters are listed in [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
@@ -178,9 +178,9 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 #
 # ## What this does to training
 #
-# Take three possible tokens, or **actions**: X, Y and Z. The engine writes them with the probabilities ½, ¼, ¼, the
-# trainer would write them with ¼, ¼, ½, and the rewards are 1, 0, 4. So the ratios are ½, 1, 2. The engine earns 1.5 on
-# average, the trainer 2.25. (*More practice* has the table that repairs the first number into the second.)
+# By hand: take three possible tokens, or **actions**, X, Y and Z. The engine writes them with the probabilities ½, ¼,
+# ¼, the trainer would write them with ¼, ¼, ½, and the rewards are 1, 0, 4. So the ratios are ½, 1, 2. The engine earns
+# 1.5 on average, the trainer 2.25. (*More practice* has the table that repairs the first number into the second.)
 #
 # The gradient is an average over sampled actions, too, so a mismatch changes it as well. The model has one number for
 # each action; the larger the number, the more probable is the action. Training changes these numbers. Lesson 02 derives

@@ -5,7 +5,7 @@
 # sample size shrinks with the length of the answers, exponentially if tokens are independent and have the same
 # mismatch, and a sample may not show it.
 #
-# *0 minutes · beginner · any laptop; no GPU, no network.* You need [lesson 00](00_start.ipynb). All letters
+# *45 minutes · beginner · any laptop; no GPU, no network.* You need [lesson 00](00_start.ipynb). All letters
 # are listed in [Notation](NOTATION.md). Next: [lesson 02](02_value_and_gradient.ipynb).
 #
 # At the end you can
@@ -335,8 +335,8 @@ check(ess_solution, EFFECTIVE_SHARE)
 # - [a step whose ESS falls suddenly, weights of whole
 #   answers](http://localhost:8501/bench?run=kv_fp8_e5m2&step=40&preset=decoupled_seq_is): raise the upper bound;
 #   [another one](http://localhost:8501/bench?run=kv_fp8_e5m2&step=32&preset=decoupled_seq_is);
-# - [the ratios of the real model with a cache in 8
-#   bits](http://localhost:8501/bench?run=smol_long&step=latest&preset=decoupled_seq_is);
+# - [the ratios of the real model with a cache in
+#   8 bits](http://localhost:8501/bench?run=smol_long&step=latest&preset=decoupled_seq_is);
 # - [the tail of the ratios](http://localhost:8501/mismatch?run=kv_fp8_e5m2&step=40).
 #
 # ## Pitfalls

@@ -5,7 +5,7 @@
 # differ: on average, k1 has the gradient 0, k2 has the gradient of the KL that one wants to make small, and k3 has the
 # gradient of the KL in the other direction.
 #
-# *0 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 and 01, and you need to know what
+# *50 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 and 01, and you need to know what
 # a derivative is. All letters are in [Notation](NOTATION.md). Next: [lesson 03](03_cap.ipynb).
 #
 # At the end you can
@@ -223,7 +223,8 @@ for name in ("k1", "k2", "k3", "k3+"):
 #
 # So k1 and k3 have the same mean as values, and k2 and k3 differ as losses, for X even in the sign.
 #
-# `k3+` is the repair, called **straight-through**: its value is k3, and its gradient is that of k2.
+# `k3+` is the repair, called **straight-through**: its value is k3, and its gradient is that of k2. (In the reward k1
+# is right, because there a penalty multiplies the score: lesson 09.)
 #
 # ## Predict, then reveal
 #

@@ -5,7 +5,7 @@
 # formula. The larger the batch, the looser the best cap; in a small batch no weights at all may be better. The answers
 # of one batch show little of what a cap saves, and hardly anything of what it costs.
 #
-# *0 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 and 01. All letters are in
+# *50 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 and 01. All letters are in
 # [Notation](NOTATION.md). Next: [lesson 04](04_threshold.ipynb).
 #
 # At the end you can

@@ -5,7 +5,7 @@
 # for a cap on weights, from the size of the batch. With old weights on a real model a cap on the token weights
 # recovered a part of the lost accuracy in a planned study; two smaller studies leave it open.
 #
-# *0 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 01 and 03. Letters:
+# *50 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 01 and 03. Letters:
 # [Notation](NOTATION.md). This is the last of the five lessons.
 #
 # At the end you can

@@ -7,7 +7,7 @@
 #
 # ![three policies in time](diagrams/policies.svg)
 #
-# *0 minutes · intermediate · any laptop; no GPU, no network.* You need the gradient of lesson 02 and the
+# *90 minutes · intermediate · any laptop; no GPU, no network.* You need the gradient of lesson 02 and the
 # weights of lesson 01. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can
@@ -77,8 +77,8 @@ generator = torch.Generator().manual_seed(4)
 # %% [markdown]
 # ## A baseline
 #
-# The actions X, Y, Z of lesson 02 again: the policy takes them with the probabilities ¼, ¼, ½, and they earn the
-# rewards $R$ = 1, 0, 4. The score of an action is $s = \nabla \log \pi$, one number per logit.
+# By hand, with the actions X, Y, Z of lesson 02: the policy takes them with the probabilities ¼, ¼, ½, and they earn
+# the rewards $R$ = 1, 0, 4. The score of an action is $s = \nabla \log \pi$, one number per logit.
 #
 # Scores average to 0, because the probabilities always add up to 1:
 #

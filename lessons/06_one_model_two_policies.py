@@ -7,7 +7,7 @@
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #
-# *85 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
+# *65 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
 # lesson 01. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can

@@ -5,7 +5,7 @@
 # ratio of a single token has little noise and is biased, and so is that of a turn of an agent. The geometric mean has
 # little noise because it corrects almost nothing. Only tokens that the policy sampled have a ratio.
 #
-# *0 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 01 and 03. All letters are in
+# *90 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 01 and 03. All letters are in
 # [Notation](NOTATION.md).
 #
 # At the end you can

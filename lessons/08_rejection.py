@@ -4,7 +4,7 @@
 # **Claim.** Rejection does not repair an average. It trains on another distribution: the engine's, restricted to what
 # is kept. It also multiplies the gradient by the kept share, unless the loss is divided by the number of kept tokens.
 #
-# *100 minutes · intermediate · any laptop; no GPU, no network.* You need the ratio (lesson 00), weights (lesson 01),
+# *80 minutes · intermediate · any laptop; no GPU, no network.* You need the ratio (lesson 00), weights (lesson 01),
 # the cap (lesson 03) and the levels of lesson 07. All letters are in [Notation](NOTATION.md).
 #
 # At the end you can

@@ -652,8 +652,8 @@ check(pull_solution, PULL)
 #
 # ## Pitfalls
 #
-# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **penalty in the reward** it is right: see
-#   lesson 02.
+# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **penalty in the reward** it is right
+#   (above).
 # - **Half or whole.** δ² is two times k2. So a coefficient that is copied from one system to another may be wrong by
 #   this factor.
 # - **The mean.** In SkyRL's pull request the term is averaged per answer and then over answers, in prime-rl over the

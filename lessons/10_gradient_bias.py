@@ -5,7 +5,7 @@
 # can be computed over all likely answers. The error of a gradient is small for a short step, whether or not the step is
 # good. Compare the progress of steps of the best length instead.
 #
-# *75 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 03), budgets (lesson 04),
+# *85 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 03), budgets (lesson 04),
 # rejection (lesson 08) and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
 # [Notation](NOTATION.md).
 #

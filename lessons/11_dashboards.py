@@ -4,7 +4,7 @@
 # **Claim.** No single number says that a run is healthy. You need one metric each for the size of the gap, its tail,
 # its mean ratio and the effective sample size, and an evaluation of the last weights. Every metric has a blind spot.
 #
-# *90 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 01, 03 and 08. Letters:
+# *65 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00, 01, 03 and 08. Letters:
 # [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)

@@ -5,7 +5,7 @@
 # rounding errors. What this costs depends on the correction. It does not depend on whether the engine runs in a thread
 # of its own.
 #
-# *145 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 06, that older
+# *80 minutes · advanced · any laptop; no GPU, no network.* You need the ratio of lesson 00; from lesson 06, that older
 # weights make the gap larger and leave no other mark; from lesson 05, the three policies and PPO's clip. Letters:
 # [Notation](NOTATION.md).
 #
@@ -443,8 +443,8 @@ for rate in (0.005, 0.05):
 #
 # [Lesson 04](04_threshold.ipynb) has the planned study of SmolLM2-135M with weights that are six updates old. There the
 # accuracy of the last weights shows what old weights cost, and a cap wins back a part of it. The rewards hide it. One
-# reason is the lag: the answers of step 24 were written by version 17, so no reward of that run shows what the last
-# seven updates did to the weights. So evaluate the **last** weights of a stale run.
+# reason is the lag: the last answers were written by weights that are six updates older, so no reward of that run shows
+# what the last updates did to the weights. So evaluate the **last** weights of a stale run.
 #
 # ## Two parts of one gap
 #

@@ -5,7 +5,7 @@
 # that shows it. Planted in every recorded step, some bugs are found nearly always, and others only if the gap is of the
 # right size. The mean ratio, which everybody watches, misses most of them.
 #
-# *110 minutes · advanced · any laptop; no GPU, no network.* You need the ratio and its average (lesson 00), the noise
+# *75 minutes · advanced · any laptop; no GPU, no network.* You need the ratio and its average (lesson 00), the noise
 # of an average (lesson 01), and rejection (lesson 08). [Notation](NOTATION.md).
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)

@@ -4,7 +4,7 @@
 # **Claim.** A recording needs two numbers per token. One command makes it, with a real language model on a laptop. Then
 # you drag a threshold on your own data. Three short formulas tell you how many answers, directions and bytes you need.
 #
-# *100 minutes · intermediate · any laptop, or one GPU; no network.* You need the ratio and its average (lesson 00); for
+# *75 minutes · intermediate · any laptop, or one GPU; no network.* You need the ratio and its average (lesson 00); for
 # the sketches, the bias of a gradient (lesson 10); a fault that no pair shows (lesson 13); for the optional last part,
 # your `mini.py`. Only the commands that you type yourself need a network, to fetch the model once. Letters:
 # [Notation](NOTATION.md).
@@ -668,9 +668,9 @@ say(f"```python\n{ast.get_source_segment(source, update)}\n```")
 # grows by more than a factor of ten with the first of them. After the next sync it is as small as at the beginning. If
 # a sync forgets a tensor, k3 grows in the same way, but no later sync makes it small again (lesson 13).
 #
-# Now change it. Send the weights after every step: `mini_vllm.py 40`. Train the real model: `mini_vllm.py 15 5
-# smollm2`. Remove the cap, or `kept`. Then set a higher learning rate, and send the weights rarely: with which
-# correction does the reward stay high? One training run shows little, so use three seeds.
+# Now change it. Send the weights after every step: `mini_vllm.py 40`. Train the real model:
+# `mini_vllm.py 15 5 smollm2`. Remove the cap, or `kept`. Then set a higher learning rate, and send the weights rarely:
+# with which correction does the reward stay high? One training run shows little, so use three seeds.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix

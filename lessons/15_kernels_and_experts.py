@@ -5,8 +5,8 @@
 # So a policy can differ from itself, in every number format. A router turns such a small error into another expert.
 # Then the mismatch gets a heavy tail; finer rounding makes swaps rarer, and router replay removes them.
 #
-# *0 minutes · advanced · any laptop; no GPU, no network.* This lesson is optional. You need lessons 00, 02, 06 and
-# 08. All letters are listed in [Notation](NOTATION.md).
+# *100 minutes · advanced · any laptop; no GPU, no network.* Optional. You need lessons 00, 02, 06 and 08. All
+# letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can
 #
@@ -207,11 +207,12 @@ show("float32: share of equal results", float(((x @ w) == alone).double().mean()
 show("float32: largest difference", float((x @ w - alone).abs().max()), digits=8)
 
 # %% [markdown]
-# We asked the same of a real model, SmolLM2, with greedy answers, on two CPU cores and on a GPU. `make bench
-# ARGS=invariance` makes these numbers. A bar shows how many log-probs are the same, bit by bit, in two computations.
-# "64 against 1" means that the engine answers 64 prompts together, and then the same prompts one at a time. "8 rows
-# against 1" means that the trainer scores eight answers together, and then one at a time. "Twice the same 64" means the
-# same computation, made twice. **Look for** the bars that reach the right end: these pairs of computations are equal.
+# We asked the same of a real model, SmolLM2, with greedy answers, on two CPU cores and on a GPU.
+# `make bench ARGS=invariance` makes these numbers. A bar shows how many log-probs are the same, bit by bit, in two
+# computations. "64 against 1" means that the engine answers 64 prompts together, and then the same prompts one at a
+# time. "8 rows against 1" means that the trainer scores eight answers together, and then one at a time. "Twice the same
+# 64" means the same computation, made twice. **Look for** the bars that reach the right end: these pairs of
+# computations are equal.
 
 # %% tags=["hide-input"]
 MEASURED = (  # where, what, share of equal log-probs, mean |d|, answers that differ of 64

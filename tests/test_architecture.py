@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_017,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_659,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_233,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_694,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_687,
     ("rlcorr/lab",): 449,
-    ("app",): 12_030,
-    ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_364,
+    ("app",): 12_029,
+    ("lessons", "lessons/exercises"): 5_287,
+    ("tests",): 40_417,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -58,8 +58,9 @@ def exercises(path: Path) -> list[list[Any]]:
     by_heading: list[list[Any]] = []
     inside = False
     for cell in read(path).cells:
-        if cell.cell_type == "markdown" and cell.source.startswith(("## ", "### ")):
-            inside = cell.source.lstrip("# ").startswith("Exercise")
+        headings = re.findall(r"^###? (.*)", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
+        if headings:
+            inside = headings[-1].startswith("Exercise")
             if inside:
                 by_heading.append([])
         elif cell.cell_type == "code" and inside:

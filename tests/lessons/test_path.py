@@ -42,7 +42,7 @@ def test_a_lesson_takes_the_minutes_that_it_states_in_short_cells_without_typed_
 
 def test_the_path_takes_four_hours_in_lessons_of_fifty_minutes_and_needs_no_other_lesson(measure: ModuleType) -> None:
     lengths = [measure.length(read(slug)).minutes for slug in FIVE]
-    assert FIVE == list(INDEX)[:5]
+    assert list(INDEX)[:5] == FIVE
     assert max(lengths) <= 50
     assert sum(lengths) <= 240
     assert all(set(INDEX[slug]["prerequisites"]) <= set(FIVE) for slug in FIVE)
