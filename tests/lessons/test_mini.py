@@ -169,7 +169,7 @@ def test_a_file_that_is_saved_again_is_read_again(
         assert mini_pieces.load_mini().ratios() == answer
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "Yours, in mini.py: ratios."
-    assert printed[1].startswith("From the solution: sample, log_probs, advantages, clipped,")
+    assert printed[1].startswith("From the solution: capped, sample, log_probs, advantages,")
 
 
 def test_without_a_solution_a_missing_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
