@@ -31,7 +31,7 @@ from sentences import above, below, bracketed, say
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
-from rlcorr.analysis.turns import correct_per_turn
+from rlcorr.analysis.segments import correct_per_turn
 from rlcorr.config import LossConfig
 from rlcorr.figures.mismatch import by_length
 from rlcorr.gradients.bootstrap import interval_of, resampled

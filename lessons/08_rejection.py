@@ -30,6 +30,7 @@ from study_ends import STUDIES, contrasts, control, end_dots, ends, rows_of, sta
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.analysis.regions import TOKEN_METHODS, region
+from rlcorr.bounds import m2po
 from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, fade, figure, vertical_line
 from rlcorr.figures.study import differences
@@ -37,7 +38,6 @@ from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
 from rlcorr.gradients.toy import small_world
 from rlcorr.losses.objective import lr_factor, score_coefficients
-from rlcorr.m2po import m2po
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import k3, log_ratio, over_sequence
 from rlcorr.records import runs
@@ -692,7 +692,7 @@ say(f"""
 # ### Bounds that follow the batch, or an answer
 #
 # [M2PO](https://arxiv.org/abs/2510.01161) rejects the tokens with the largest $d^2$ until the mean $d^2$ of the rest is
-# below 0.04. This is the rule `token_k2`, with a bound that `rlcorr.m2po.m2po` computes for each batch.
+# below 0.04. This is the rule `token_k2`, with a bound that `rlcorr.bounds.m2po` computes for each batch.
 # [FlashREINFORCE](https://github.com/OpenRLHF/OpenRLHF/pull/1339) keeps an answer if the **mean** of
 # $\mathrm{KL}_2(q\|p)$ over its tokens is at most 0.005. **Look for** runs on whose last step M2PO rejects no token and
 # FlashREINFORCE rejects nearly half of the answers.

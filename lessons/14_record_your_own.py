@@ -43,7 +43,7 @@ from rlcorr.analysis.budget import choose_bound, kept, pairs_of
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.figures.histograms import statistic_histogram
 from rlcorr.foreign.import_run import import_file
-from rlcorr.foreign.missing_fields import missing
+from rlcorr.foreign.to_record import missing
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.ratios import k3, log_ratio, ratio

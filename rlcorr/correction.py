@@ -14,7 +14,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.masked import count_true, masked_mean, masked_sum
 from rlcorr.ratios import log_ratio
-from rlcorr.rejection import reject
+from rlcorr.rules import reject
 from rlcorr.types import CorrectionResult, TokenBatch
 
 

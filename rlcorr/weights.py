@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlcorr.errors import unknown
+from rlcorr.errors import member, positive, unknown
 from rlcorr.ratios import over_sequence, ratio
-from rlcorr.validated import member, positive
 
 WeightMode = Literal["truncate", "mask"]
 SUMMABLE = 1e30

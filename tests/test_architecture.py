@@ -232,16 +232,16 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_832,
-    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_499,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 3_017,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_659,
-    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_233,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_687,
-    ("rlcorr/lab",): 449,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_816,
+    ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_483,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_970,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_580,
+    ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_230,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_686,
+    ("rlcorr/lab",): 448,
     ("app",): 12_029,
     ("lessons", "lessons/exercises"): 5_287,
-    ("tests",): 40_417,
+    ("tests",): 40_193,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

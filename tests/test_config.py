@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from rlcorr import CorrectionConfig, RejectionRule, preset
-from rlcorr.config import LossConfig
+from rlcorr.config import NUMBERS, LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.loss_numbers import NUMBERS
 from rlcorr.rules import RULE_NAMES
 
 RULE = RejectionRule.named("token_k2", upper=1.0)

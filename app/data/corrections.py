@@ -11,7 +11,7 @@ from data.recorded import Stamp, stamp
 from rlcorr import CorrectionConfig, CorrectionResult, TokenBatch, evaluate
 from rlcorr.analysis import budget
 from rlcorr.analysis.bound_curve import BoundCurve, bound_curve
-from rlcorr.analysis.turns import turns_as_rows
+from rlcorr.analysis.segments import turns_as_rows
 from rlcorr.bounds import BoundId, at_threshold, is_ratio, useful_range, usual_thresholds
 from rlcorr.errors import UsageError
 from rlcorr.measuring.metric_definitions import PREFIX

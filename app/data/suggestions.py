@@ -10,7 +10,7 @@ from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.advice import Advice, Option, advise
 from rlcorr.analysis.budget import Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
-from rlcorr.analysis.verdicts import Look, look, verdict_lines, verdicts
+from rlcorr.analysis.verdicts import Look, look, verdict_lines
 from rlcorr.bounds import BAND
 from rlcorr.errors import UsageError
 
@@ -36,7 +36,7 @@ def _looks(stamps: Stamps) -> list[Look]:
 
 def looks_like(stamps: Stamps) -> list[str]:
     """Return a line for each pattern that the steps of a run fit. Raises `UsageError` as `triage` does."""
-    return verdict_lines(verdicts(_looks(stamps)))
+    return verdict_lines(_looks(stamps))
 
 
 @st.cache_resource(max_entries=32, show_spinner="Applying the system's own corrections …")

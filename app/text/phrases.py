@@ -70,7 +70,7 @@ PER_TURN_IS = (
 NO_TURNS = "This batch has no turns (turn_ids), so an answer can only be corrected as a whole."
 PER_TURN_EXPORT = (
     "No system corrects each turn on its own, so there is no text for one. In Python, "
-    "`rlcorr.analysis.turns.correct_per_turn(batch, config)` does it."
+    "`rlcorr.analysis.segments.correct_per_turn(batch, config)` does it."
 )
 
 CURVES_OVER = (

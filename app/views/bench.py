@@ -19,12 +19,11 @@ from text.formatting import number as written
 from text.formatting import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
-from rlcorr.bounds import BoundId, at_threshold, is_ratio
+from rlcorr.bounds import BoundId, at_threshold, is_ratio, m2_at, m2po
 from rlcorr.errors import UsageError
 from rlcorr.figures import histograms, thresholds
 from rlcorr.figures.fates import fate_mask, token_fates
 from rlcorr.losses.score_centering import moved_probability
-from rlcorr.m2po import m2_at, m2po
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets import Preset
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of

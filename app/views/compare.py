@@ -25,7 +25,7 @@ from text.formatting import number, percent, plain, short, short_exponent, table
 from views.gradient import NOISE_REFERENCE, NUMBERS
 
 from rlcorr import CorrectionConfig, TokenBatch
-from rlcorr.analysis.comparison import Agreement, agreement, metric_pairs
+from rlcorr.analysis.comparison import Agreement, agreement
 from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
@@ -269,10 +269,11 @@ def _agreement(masks: Agreement) -> dict[str, Number]:
 
 def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
     """Return a table of the most important metrics, in the order of `SHORT_NAMES`."""
-    pairs, rows = {pair.key: pair for pair in metric_pairs(a, b)}, []
+    rows = []
     for key, name in SHORT_NAMES.items():
-        if (pair := pairs.get(key)) is not None:
-            values = [number(pair.a), number(pair.b), _signed(pair.difference)]
+        if key in a or key in b:
+            of_a, of_b = a.get(key, math.nan), b.get(key, math.nan)
+            values = [number(of_a), number(of_b), _signed(of_b - of_a)]
             rows.append((name, f"{describe(key)} Logged as {key}.", values))
     return _pairs_table(HEADER, rows)
 

@@ -26,7 +26,7 @@ from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
 from rlcorr.figures.canvas import Figure
-from rlcorr.foreign.missing_fields import missing
+from rlcorr.foreign.to_record import missing
 from rlcorr.measuring.gap_parts import part_metrics
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs

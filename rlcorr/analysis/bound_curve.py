@@ -19,7 +19,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.correction import importance_weights, norm_divisor, old_log_probs, require_fields
 from rlcorr.errors import UsageError
 from rlcorr.ratios import k3, log_ratio, ratio
-from rlcorr.rejection import log_bounds, passes, reject, rule_statistic
+from rlcorr.rules import log_bounds, passes, reject, rule_statistic
 from rlcorr.types import TokenBatch
 from rlcorr.weights import Weights, log_bound
 

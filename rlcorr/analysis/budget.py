@@ -46,7 +46,8 @@ def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float,
     Raises:
         UsageError: if no threshold does it.
     """
-    thresholds, inside = _inside(batch, correction, bound)
+    thresholds, curve = _curve(batch, correction, bound)
+    inside = curve.unchanged
     enough = inside >= share
     if not bool(enough.any()):
         raise UsageError(
@@ -54,12 +55,6 @@ def keep_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float,
             "bounds of the correction count, too."
         )
     return thresholds[int(enough.long().argmax())]
-
-
-def _inside(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> tuple[list[float], Tensor]:
-    """Return thresholds, the tightest first, and the share of the response tokens that each keeps unchanged."""
-    thresholds, curve = _curve(batch, correction, bound)
-    return thresholds, curve.unchanged
 
 
 def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, share: float) -> CorrectionConfig:
@@ -77,9 +72,9 @@ def with_budget(batch: TokenBatch, correction: CorrectionConfig, rule: str, shar
     """
     added = BoundId(len(correction.rollout_rs))
     bounded = replace(correction, rollout_rs=(*correction.rollout_rs, loosest(rule)))
-    _, inside = _inside(batch, bounded, added)
+    loosest_share = float(_curve(batch, bounded, added)[1].unchanged[-1])
     others = correct(batch, correction)  # what they reject, no bound of this rule keeps
-    if float(inside[-1]) < share <= float((others.keep_mask & (others.weights > 0)).sum() / batch.response_mask.sum()):
+    if loosest_share < share <= float((others.keep_mask & (others.weights > 0)).sum() / batch.response_mask.sum()):
         return correction
     return at_threshold(bounded, keep_at_least(batch, bounded, share, added), added)
 
@@ -130,6 +125,7 @@ def ess_at_least(batch: TokenBatch, correction: CorrectionConfig, share: float, 
 
 
 def _curve(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> tuple[list[float], BoundCurve]:
+    """Return thresholds, the tightest first, and what the correction gives at each."""
     thresholds = tight_thresholds(batch, correction, bound, TIGHT_POINTS)
     thresholds += usual_thresholds(batch, correction, bound, count=POINTS)
     return thresholds, bound_curve(batch, correction, thresholds, bound)

@@ -1,7 +1,5 @@
-"""Two corrections of one batch, A and B: the differences between their masks, weights and metrics."""
+"""Two corrections of one batch, A and B: which of the two trains on a token."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,21 +47,3 @@ def agreement(batch: TokenBatch, a: CorrectionResult, b: CorrectionResult) -> Ag
     """Count the response tokens that both corrections, one, or neither trains on."""
     counts = torch.bincount(shared(batch, a, b).flatten().long(), minlength=len(SHARED)).tolist()
     return Agreement(*counts[1:])
-
-
-@dataclass(frozen=True)
-class MetricPair:
-    """One metric of both corrections; NaN if one of them does not measure it."""
-
-    key: str
-    a: float
-    b: float
-
-    @property
-    def difference(self) -> float:
-        return self.b - self.a
-
-
-def metric_pairs(a: Mapping[str, float], b: Mapping[str, float]) -> list[MetricPair]:
-    """Pair every metric that A or B has: first the metrics of A in their order, then those that only B has."""
-    return [MetricPair(key, a.get(key, math.nan), b.get(key, math.nan)) for key in {**a, **b}]

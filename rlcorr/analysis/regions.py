@@ -14,8 +14,7 @@ from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
 from rlcorr.presets import preset
 from rlcorr.ratios import log_ratio
-from rlcorr.rejection import inside, log_bounds, rule_statistic
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import RejectionRule, inside, log_bounds, rule_statistic
 from rlcorr.types import TokenBatch
 
 FLOOR = -18.0

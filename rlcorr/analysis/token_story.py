@@ -15,8 +15,7 @@ from rlcorr.losses.objective import score_coefficients
 from rlcorr.losses.policy_losses import LOSSES
 from rlcorr.masked import masked_mean
 from rlcorr.ratios import SAFETY_BOUND, over_sequence, ratio
-from rlcorr.rejection import inside, passes, rule_statistic
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import RejectionRule, inside, passes, rule_statistic
 from rlcorr.types import CorrectionResult, TokenBatch
 
 RowOrder = Literal["off", "recorded", "lowest", "highest", "rejected"]

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import tyro
 
+from rlcorr.analysis import published
 from rlcorr.analysis.gap_size import total_size
-from rlcorr.analysis.other_measures import OtherMeasure, about_mean_ratio, converted
-from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, Row, causes, described, place, rows
+from rlcorr.analysis.published import FORMATS, SYMBOLS, Format, Measure, OtherMeasure, Row, rows
 from rlcorr.analysis.symptoms import percent
-from rlcorr.analysis.verdicts import Look, verdict_lines, verdicts
+from rlcorr.analysis.verdicts import Look, verdict_lines
 from rlcorr.command.printing import table_row, wrap_each, wrapped
 from rlcorr.errors import UsageError, unknown
 
@@ -83,18 +83,18 @@ def run_gaps(request: Gaps) -> int:
     """Print the measured gaps, with yours among them if it is given, and return the exit code."""
     size, measure, first = request.size, request.measure, []
     if size is not None and measure == "mean_ratio":
-        print("\n".join(wrapped(about_mean_ratio(size))))
+        print("\n".join(wrapped(published.about_mean_ratio(size))))
         return 0
     if size is not None and measure in ("token_mult_prob_error", "ppl_ratio"):
-        size, measure, sentence = converted(size, measure)
+        size, measure, sentence = published.converted(size, measure)
         first = [sentence]
     assert measure in ("k3", "abs")
     if size is None:
         print("\n".join([*strip_lines(None, measure), "", *_listed(rows(measure))]))
         return 0
-    said = [*first, *place(size, measure, request.number_format(), experts=request.experts)]
+    said = [*first, *published.place(size, measure, request.number_format(), experts=request.experts)]
     print("\n".join(strip_lines(size, measure)) + "\n")
-    for sentence in [*said, causes(size, measure), THEN] if size else said:
+    for sentence in [*said, published.causes(size, measure), THEN] if size else said:
         print("\n".join(wrapped(sentence)))
     return 0
 
@@ -104,12 +104,12 @@ def details(looks: Sequence[Look], unit: str = "step") -> Iterator[str]:
 
     The place is left out if the two sides are equal.
     """
-    yield from wrap_each(verdict_lines(verdicts(looks), unit))
+    yield from wrap_each(verdict_lines(looks, unit))
     size = total_size(look.gap for look in looks)
     if size is None or not size.k3:
         return
     yield ""
-    for sentence in place(size.k3):
+    for sentence in published.place(size.k3):
         yield from wrapped(sentence)
     yield from ("", *strip_lines(size.k3, "k3"), "")
     widths = (-LABEL, 10, 28)
@@ -152,4 +152,4 @@ def _listed(kinds: tuple[Row, ...]) -> Iterator[str]:
     for row in kinds:
         yield f"{row.name}:"
         for gap, size in row.gaps:
-            yield from wrapped(described(gap, size), "  ")
+            yield from wrapped(published.described(gap, size), "  ")

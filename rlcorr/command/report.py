@@ -14,8 +14,8 @@ from rlcorr.command.options import ClampRounding
 from rlcorr.command.printing import table_row, wrap_each
 from rlcorr.config import CorrectionConfig
 from rlcorr.errors import UsageError
-from rlcorr.foreign.missing_fields import unpaired_sentence
 from rlcorr.foreign.stream import count_unpaired_tokens, first_records, pair_batches, pair_files
+from rlcorr.foreign.to_record import unpaired_sentence
 from rlcorr.measuring.measure import measure_stream
 from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.measuring.metrics import meaning, metrics

@@ -8,7 +8,7 @@ from rlcorr.analysis.advice import Option, advise
 from rlcorr.analysis.budget import Kept, choose_bound, correction_named, kept, kept_by_length, pairs_of
 from rlcorr.analysis.in_words import limits
 from rlcorr.analysis.published import among_published
-from rlcorr.analysis.turns import turns_as_rows
+from rlcorr.analysis.segments import turns_as_rows
 from rlcorr.analysis.verdicts import Look, look
 from rlcorr.bounds import BoundId
 from rlcorr.command.gaps import details
@@ -52,7 +52,7 @@ class Threshold:
     """Top-k of your engine's sampling; -1: all tokens."""
     per_turn: bool = False
     """Bound every turn of a conversation on its own, as if it were an answer. The run must have turns. No system's text
-    is printed, because none corrects per turn; `rlcorr.analysis.turns.correct_per_turn` does."""
+    is printed, because none corrects per turn; `rlcorr.analysis.segments.correct_per_turn` does."""
     details: Details = False
 
     def __post_init__(self) -> None:

@@ -21,8 +21,7 @@ from rlcorr.figures.canvas import (
     vertical_line,
 )
 from rlcorr.figures.cells import centres, select_values
-from rlcorr.rejection import inside, rule_statistic
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import RejectionRule, inside, rule_statistic
 from rlcorr.types import CorrectionResult, TokenBatch
 from rlcorr.weights import Weights
 

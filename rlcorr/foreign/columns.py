@@ -11,13 +11,10 @@ import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.names import NEEDED, PAIR_NAMES
 from rlcorr.foreign.parse.request import MAX_NUMBERS, MAX_TOKENS, Unreadable, check_limit
 from rlcorr.types import TOP
 
-_LARGEST_INTEGER = 2**63 - 1
-ABORTED = "--leave-out-aborted leaves out the rows for which one side has no log-prob, and counts them"
-"""What to do with such rows, for messages."""
+_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def from_array(name: str, array: Tensor) -> Column:
 
 def _signed(name: str, array: np.ndarray) -> Tensor:
     """Return integers as int64. Raises `UsageError` for those above 2⁶³ − 1, which would become negative."""
-    if array.dtype.kind == "u" and array.size and int(array.max()) > _LARGEST_INTEGER:
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
         raise UsageError(f"{name} has the number {int(array.max()):,}; integers of at most 63 bits are read.")
     return torch.from_numpy(array.astype(np.int64))
 
@@ -119,14 +116,6 @@ def _texts(chunk: pa.Array) -> list[str]:
 # --- checking columns ---
 
 
-def refuse_null(name: str, column: Column) -> Column:
-    """Return the column, as `Unreadable` if it has lists in some rows and null in others."""
-    if not isinstance(column, Lists) or column.null is None or not bool(column.null.any()):
-        return column
-    row, hint = int(column.null.nonzero()[0]), f": {ABORTED}" if name in PAIR_NAMES else ""
-    return Unreadable(f"row {row} (from 0) has nothing as {name}, another row has a list of numbers{hint}.")
-
-
 def require_readable(column: Column) -> Lists | Tensor | list[str]:
     """Return the column. Raises `UsageError` if it cannot be read."""
     if isinstance(column, Unreadable):
@@ -143,17 +132,6 @@ def require_lists(name: str, column: Column) -> Lists:
     return column
 
 
-def require_aligned(name: str, columns: Columns, rollout: Lists) -> Lists:
-    """Return the lists of a column that has the row lengths of rollout_log_probs. Raises `UsageError` otherwise."""
-    lists = require_lists(name, columns[name])
-    if len(wrong := (lists.lengths != rollout.lengths).nonzero()):
-        got, wanted = int(lists.lengths[row := int(wrong[0])]), int(rollout.lengths[row])
-        aborted = not wanted or (not got and name.endswith("log_probs"))
-        hint = f"; {ABORTED}" if aborted else ": give both for the same tokens"
-        raise UsageError(f"row {row} (from 0): {name} has {got} values, rollout_log_probs {wanted}{hint}.")
-    return lists
-
-
 def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = None) -> None:
     """Raise `UsageError` with row and token of the first true entry of the mask `wrong` (N,), if it has one.
 
@@ -165,6 +143,44 @@ def refuse_where(lists: Lists, wrong: Tensor, what: str, places: Lists | None = 
         more = f", and at {len(indices) - 1} more" if len(indices) > 1 else ""
         row, token = int(lists.rows()[first]), int((lists.positions() if places is None else places.values)[first])
         raise UsageError(f"row {row}, token {token} (from 0){more}: {what}.")
+
+
+def one_per_row(name: str, column: Column) -> Tensor:
+    """Return one number per row, (B,).
+
+    A column of lists is accepted if all numbers in a row are equal: an array (B, 1), or a number repeated per token.
+    """
+    column = require_readable(column)
+    if isinstance(column, Tensor) and column.dim() == 1:
+        return column
+    if isinstance(column, Lists) and is_constant(column):
+        return column.values[column.positions() == 0]
+    got = f"; got texts such as {column[0]!r:.40}" if isinstance(column, list) and column else ""
+    raise UsageError(f"{name} must hold one number per row{got}.")
+
+
+def is_constant(column: Lists) -> bool:
+    """Check whether every row has a number, and one number alone. NaN counts as equal."""
+    if not bool((column.lengths > 0).all()):
+        return False
+    first_values = column.values[column.positions() == 0]
+    return bool(((column.values == first_values[column.rows()]) | column.values.isnan()).all())
+
+
+def whole_numbers(name: str, column: Tensor) -> Tensor:
+    """Return the numbers as int32. Raises `UsageError` unless they are whole numbers of at most 32 bits."""
+    numbers = column.double() if column.is_floating_point() else column
+    if column.dtype == torch.bool or not bool(
+        ((numbers >= -_INT32) & (numbers <= _INT32) & (numbers == numbers.round())).all()
+    ):
+        raise UsageError(f"{name} must hold whole numbers of at most 32 bits; got {first_numbers(numbers)}.")
+    return numbers.to(torch.int32)
+
+
+def first_numbers(numbers: Tensor) -> str:
+    """Return the first five numbers as text, for messages."""
+    shown = ", ".join(f"{x:g}" for x in numbers.flatten()[:5].tolist())
+    return shown + (", …" if numbers.numel() > 5 else "")
 
 
 # --- rows ---
@@ -193,18 +209,3 @@ def split_rows(columns: Columns, groups: Tensor) -> list[Columns]:
         for part, piece in zip(parts, pieces, strict=True):
             part[name] = piece
     return parts
-
-
-def fit_rows(name: str, column: Column, rows: int) -> Column:
-    """Return the column if it has so many rows, or one number for the whole file; otherwise see `leave_out`."""
-    if isinstance(column, Unreadable) or (isinstance(column, Tensor) and not column.dim()):
-        return column
-    got = len(column.lengths if isinstance(column, Lists) else column)
-    return column if got == rows else leave_out(name, f"{name} has {got} rows, rollout_log_probs has {rows}.")
-
-
-def leave_out(name: str, why: str) -> Unreadable:
-    """Return an optional column as `Unreadable`. Raises `UsageError` for a needed one."""
-    if name in NEEDED:
-        raise UsageError(why)
-    return Unreadable(why)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlcorr.config import CorrectionConfig
-from rlcorr.foreign.missing_fields import fill_missing, missing, unpaired_sentence
 from rlcorr.foreign.read_file import parts_of_file
 from rlcorr.foreign.steps import Source, Watch, read_steps
+from rlcorr.foreign.to_record import fill_missing, missing, unpaired_sentence
 from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
 from rlcorr.records.run_folders import whole_directory

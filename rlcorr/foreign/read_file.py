@@ -1,8 +1,8 @@
 """A file of log-prob pairs, in any of the formats that are read, as columns and as parts of steps.
 
 Parquet and JSON Lines hold a response per row; .npz, .pt and .safetensors hold arrays (B, T) with a mask, or all tokens
-in one array (N,) with lengths. rollout_log_probs and old_log_probs are needed; `names` has their names in
-other systems. Files are not trusted: another process parses them (`child`), and no pickle is executed.
+in one array (N,) with lengths. rollout_log_probs and old_log_probs are needed; `map_names` has their names
+in other systems. Files are not trusted: another process parses them (`child`), and no pickle is executed.
 """
 
 import glob
@@ -21,7 +21,7 @@ import torch
 from rlcorr.errors import UsageError
 from rlcorr.foreign.child import parsed, seconds_for
 from rlcorr.foreign.columns import Column, Columns, from_array, from_arrow, from_table, try_read
-from rlcorr.foreign.names import KEYS, WANTED
+from rlcorr.foreign.map_names import KEYS, WANTED
 from rlcorr.foreign.parse.request import MAX_ROWS, MAX_TOKENS, Piece, Request, Unreadable
 from rlcorr.foreign.steps import Part, name_in_errors, step_of_path, to_parts
 from rlcorr.records.disk import LARGEST, naming, opened

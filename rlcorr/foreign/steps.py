@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.check import checked, clamp_values
-from rlcorr.foreign.columns import Column, Columns, Lists, refuse_null, require_lists, split_rows
-from rlcorr.foreign.find_columns import to_our_names
-from rlcorr.foreign.names import RECORDED_STEP_COLUMNS
+from rlcorr.foreign.check_values import checked, clamp_values
+from rlcorr.foreign.columns import Column, Columns, Lists, require_lists, split_rows
+from rlcorr.foreign.map_names import RECORDED_STEP_COLUMNS, to_our_names
 from rlcorr.foreign.parse.request import MAX_TOKENS, check_limit
+from rlcorr.foreign.select_tokens import keep_counting_tokens, without_aborted
 from rlcorr.foreign.to_record import to_record
-from rlcorr.foreign.which_tokens_count import keep_counting_tokens, without_aborted
 from rlcorr.records.step_files import StepRecord
 
 # --- numbers in the names of files ---
@@ -78,11 +77,11 @@ def to_tokens(
         columns: the columns that were read, under the file's names.
         names: the names of all columns of the file.
         nan_is_ratio_one: leave out, and count, tokens whose engine log-prob is NaN, instead of refusing the file.
-        clamp_rounding: set log-probs slightly above 0 to 0, see `check.clamp_values`, instead of refusing the file.
+        clamp_rounding: set log-probs slightly above 0 to 0 (`check_values.clamp_values`), instead of refusing the file.
 
     Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """
-    ours = to_our_names({name: refuse_null(name, column) for name, column in columns.items()}, names)
+    ours = to_our_names(columns, names)
     if clamp_rounding:
         ours = {name: _clamp(column) if name.endswith("log_probs") else column for name, column in ours.items()}
     may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS

@@ -10,7 +10,7 @@ import torch
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Columns, require_lists
-from rlcorr.foreign.names import WANTED, WANTED_TO_MEASURE
+from rlcorr.foreign.map_names import WANTED, WANTED_TO_MEASURE
 from rlcorr.foreign.read_file import after_row, find_files, read_columns
 from rlcorr.foreign.steps import to_tokens
 from rlcorr.foreign.to_record import NoTokens, to_record
@@ -31,8 +31,8 @@ def pair_files(source: str) -> list[Path]:
 def pair_batches(files: Sequence[Path], *, advantages: bool, clamp_rounding: bool = False) -> Iterator[TokenBatch]:
     """Yield all real tokens of the files as float64 batches, with the advantages if requested.
 
-    `clamp_rounding` sets log-probs slightly above 0 to 0 (`check.ROUNDING`). Raises `UsageError` for unusable numbers,
-    and if there are no tokens at all.
+    `clamp_rounding` sets log-probs slightly above 0 to 0 (`check_values.ROUNDING`). Raises `UsageError` for unusable
+    numbers, and if there are no tokens at all.
     """
     names = ("rollout_log_probs", "old_log_probs", *(("advantages",) if advantages else ()))
     tokens = 0

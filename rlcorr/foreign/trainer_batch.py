@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists, from_array, from_arrow, try_read
-from rlcorr.foreign.names import KEYS, WANTED
+from rlcorr.foreign.map_names import KEYS, WANTED
 from rlcorr.foreign.parse.objects import column_of, to_arrays
 from rlcorr.foreign.parse.request import Unreadable
 

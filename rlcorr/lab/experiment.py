@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, check, is_number, member, number
 from rlcorr.lab.task import DIGITS
-from rlcorr.validated import check, is_number, member, number
 from rlcorr.weights import Weights
 
 Level = Literal["none", "token", "sequence", "geometric"]

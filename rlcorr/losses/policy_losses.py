@@ -1,7 +1,7 @@
 """The policy losses, one record each in `LOSSES`, and those that depend on the whole answer.
 
-A new loss is its name in `config`, its numbers in `loss_numbers`, and a function with a record here. Shapes, signs and
-gradients are as in `per_token`; sg is stop-gradient.
+A new loss is its name and its numbers in `config`, and a function with a record here. Shapes, signs and gradients are
+as in `per_token`; sg is stop-gradient.
 """
 
 import functools
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlcorr.config import LossConfig, LossType
+from rlcorr.divergences import prefix_gap
 from rlcorr.losses import per_token
 from rlcorr.losses.per_token import dppo_inside, ppo_clip
 from rlcorr.masked import masked_mean, masked_sum
-from rlcorr.prefix_gap import prefix_gap
 from rlcorr.ratios import SAFETY_BOUND, ratio
 
 SMALLEST_LOG_WEIGHT = -18.420680743952367

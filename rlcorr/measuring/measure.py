@@ -28,8 +28,7 @@ from rlcorr.measuring.metric_definitions import METRICS, RULE_METRICS, largest, 
 from rlcorr.measuring.metrics import metrics
 from rlcorr.measuring.moments import Moments, MomentTable, RuleKey, merge, moments, normalised, row_moments
 from rlcorr.ratios import excess, k3, ratio
-from rlcorr.rejection import inside, log_bounds, passes, rule_statistic
-from rlcorr.rules import RejectionRule
+from rlcorr.rules import RejectionRule, inside, log_bounds, passes, rule_statistic
 from rlcorr.types import CorrectionResult, TokenBatch
 from rlcorr.weights import Weights, log_bound
 

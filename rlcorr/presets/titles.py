@@ -1,6 +1,7 @@
 """Short titles of presets for people, made from their configurations."""
 
 import math
+from collections.abc import Callable
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.divergences import DIVERGENCES
@@ -22,7 +23,7 @@ def title(preset: Preset) -> str:
     'Reject responses by mean ratio'
     """
     config = preset.config
-    parts = [*_weights(config), *dict.fromkeys(map(_rule, config.rollout_rs))]
+    parts = [*about_weights(config), *dict.fromkeys(map(_rule, config.rollout_rs))]
     if LOSSES[config.loss_type].title:
         parts.append(LOSSES[config.loss_type].title)
     if preset.loss.score_centering:
@@ -33,16 +34,28 @@ def title(preset: Preset) -> str:
     return text[0].upper() + text[1:]
 
 
-def _weights(config: CorrectionConfig) -> list[str]:
+def about_weights(config: CorrectionConfig, written: Callable[[float], str] = "{:g}".format) -> list[str]:
+    """Return what is done to the weights, without a capital letter; nothing if there are none.
+
+    `written` writes a bound.
+    """
     if config.rollout_is is None:
         return []
     low, high, weight = config.rollout_is_threshold_lower, config.rollout_is_threshold, LEVELS[config.rollout_is].title
     if config.rollout_is_mode == "mask":
-        bounds = f"above {high:g}" if low is None else f"outside {low:g} to {high:g}"
-        return [f"zero {weight} {bounds}"]
+        return [f"zero {weight} {outside(low, high, written)}"]
     if math.isinf(high):
-        return [f"use {weight} without a cap"]
-    return [f"cap {weight} at {high:g}" if low is None else f"clamp {weight} to {low:g} to {high:g}"]
+        return [f"use {weight} without a cap" if low is None else f"raise {weight} to {written(low)} or more"]
+    if low is None:
+        return [f"cap {weight} at {written(high)}"]
+    return [f"clamp {weight} to {written(low)} to {written(high)}"]
+
+
+def outside(low: float | None, high: float, written: Callable[[float], str]) -> str:
+    """Return the words for what lies outside of these bounds; `written` writes a bound."""
+    if low is None:
+        return f"above {written(high)}"
+    return f"below {written(low)}" if math.isinf(high) else f"outside {written(low)} to {written(high)}"
 
 
 def _rule(rule: RejectionRule) -> str:

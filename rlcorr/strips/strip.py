@@ -21,7 +21,7 @@ from rlcorr.figures.cells import binned, select_values
 from rlcorr.figures.fates import FATES
 from rlcorr.figures.histograms import BINS, bin_of, on_axis, rule_marks, weight_marks
 from rlcorr.ratios import SAFETY_BOUND
-from rlcorr.rejection import rule_statistic
+from rlcorr.rules import rule_statistic
 from rlcorr.types import TokenBatch
 from rlcorr.weights import Weights
 

@@ -1,7 +1,5 @@
 """Differences of two corrections against loops over tokens and sequences in numpy, in float64."""
 
-import math
-
 import pytest
 from two_corrections import BATCH, MASK, PAIRS, RULE, TIS, counted
 
@@ -39,12 +37,3 @@ def test_two_that_train_on_nothing_agree() -> None:
     empty = BATCH.rows(slice(3, 4))
     agreement = comparison.agreement(empty, correct(empty, TIS), correct(empty, RULE))
     assert (agreement.differing, agreement.neither) == (0, 0)
-
-
-def test_metrics_of_both_in_one_row() -> None:
-    pairs = comparison.metric_pairs({"k3_kl": 2.0, "tokens": 7.0}, {"tokens": 4.0, "new": 1.0})
-    assert [(pair.key, pair.a, pair.b, pair.difference) for pair in pairs[1:2]] == [("tokens", 7, 4, -3)]
-    assert [pair.key for pair in pairs] == ["k3_kl", "tokens", "new"]
-    assert [math.isnan(x) for pair in (pairs[0], pairs[2]) for x in (pair.a, pair.b, pair.difference)] == [
-        False, True, True, True, False, True,
-    ]  # fmt: skip

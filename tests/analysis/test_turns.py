@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlcorr import TokenBatch, correct, preset
-from rlcorr.analysis.turns import correct_per_turn, turns_as_rows
+from rlcorr.analysis.segments import correct_per_turn, turns_as_rows
 from rlcorr.errors import UsageError
 
 

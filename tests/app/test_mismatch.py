@@ -17,7 +17,7 @@ from rlcorr.analysis.regions import TOKEN_METHODS
 from rlcorr.analysis.symptoms import Pattern, Symptom
 from rlcorr.analysis.triage import triage
 from rlcorr.foreign.import_run import write_run
-from rlcorr.foreign.missing_fields import fill_missing
+from rlcorr.foreign.to_record import fill_missing
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 

@@ -18,7 +18,7 @@ from attempts import Attack, one_sentence
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign import read_file
-from rlcorr.foreign.names import WANTED
+from rlcorr.foreign.map_names import WANTED
 from rlcorr.foreign.read_file import read_columns
 from rlcorr.records import runs
 

@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import duckdb
-import many_tokens
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hostile import MIB, in_another_process
 from pair_files import PAIR, parquet
 from processes import ROOT
 
@@ -118,17 +119,48 @@ def test_bad_input_is_one_sentence(
         assert error.count("\n") == 1, words
 
 
+# --- memory ---
+
+MEASURES = """
+import json, sys
+from pathlib import Path
+from hostile import peak
+from rlcorr.command.report import diagnosis_lines, measured_files
+from rlcorr.presets import preset
+
+def report(file):
+    list(diagnosis_lines([file], 0))
+    return measured_files([file], preset("disabled"))
+
+report(Path(sys.argv[1]))
+before = peak()
+print(json.dumps(report(Path(sys.argv[2])) | {"grown": peak() - before}))
+"""
+
+
+def some_answers(seed: int) -> pa.RecordBatch:
+    """Return a million tokens in answers of 1 to 1,000. Numbers of few levels make a small file."""
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(rng.integers(1, 1001, 2000))
+    rollout = -rng.integers(50, 450, ends[-1]) / 100
+    sides = rollout, np.minimum(rollout + rng.normal(0, 0.05, ends[-1]).round(2), 0)
+    offsets = pa.array([0, *ends], pa.int32())
+    columns = [pa.ListArray.from_arrays(offsets, pa.array(side, pa.float32())) for side in sides]
+    return pa.RecordBatch.from_arrays(columns, list(PAIR))
+
+
 @pytest.mark.slow
 def test_ten_million_tokens_take_no_more_memory_than_one(tmp_path: Path) -> None:
     """Read a small file, and a file of ten times as many tokens in one row group; the sums are those of the pieces."""
-    pieces = [many_tokens.piece(seed, 1 << 20) for seed in range(2)]
-    for name, given in (("small", pieces[:1]), ("large", pieces * 5)):
-        (tmp_path / name).mkdir()
-        many_tokens.write(tmp_path / name / "a.parquet", given, one_row_group=True)
-    small, large = (many_tokens.reported(str(tmp_path / name)) for name in ("small", "large"))
-    metrics, d = json.loads(large.document), np.concatenate([given.log_ratio for given in pieces])
-    assert metrics["rollout_corr/tokens"] == 5 * len(d) > 10_000_000
-    assert metrics["rollout_corr/k3_kl"] == pytest.approx((np.expm1(d) - d).mean(), rel=1e-9, abs=0)
-    assert metrics["rollout_corr/is_ratio_mean"] == pytest.approx(1 + np.expm1(d).mean(), rel=1e-12)
-    assert metrics["rollout_corr/abs_log_ratio_max"] == np.abs(d).max()
-    assert large.mebibytes < small.mebibytes + 200
+    pieces = [some_answers(seed) for seed in range(2)]
+    for name, batches in (("small", pieces[:1]), ("large", pieces * 5)):
+        table = pa.Table.from_batches(batches)
+        pq.write_table(table, tmp_path / name, row_group_size=len(table))
+    numbers = json.loads(in_another_process(MEASURES, tmp_path / "small", tmp_path / "large"))
+    rollout, old = (pa.Table.from_batches(pieces)[name].combine_chunks().flatten().to_numpy() for name in PAIR)
+    d = old.astype(float) - rollout
+    assert numbers["rollout_corr/tokens"] == 5 * len(d) > 9_500_000
+    assert numbers["rollout_corr/k3_kl"] == pytest.approx((np.expm1(d) - d).mean(), rel=1e-9, abs=0)
+    assert numbers["rollout_corr/is_ratio_mean"] == pytest.approx(1 + np.expm1(d).mean(), rel=1e-12)
+    assert numbers["rollout_corr/abs_log_ratio_max"] == np.abs(d).max()
+    assert numbers["grown"] < 200 * MIB

@@ -16,7 +16,7 @@ from pair_files import FILES, read_pairs, refused
 import rlcorr
 from rlcorr.errors import UsageError
 from rlcorr.foreign import child
-from rlcorr.foreign.names import WANTED
+from rlcorr.foreign.map_names import WANTED
 from rlcorr.foreign.read_file import read_columns
 
 SLOW = {"10⁸ zeros", "4,200,001 tokens", "1.5 million lists", "3 GiB of zeros"}

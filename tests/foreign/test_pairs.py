@@ -9,7 +9,7 @@ from pair_files import FILES, MASK, OLD, ROLLOUT, jsonl, read_pairs, real, rows
 
 from rlcorr import TokenBatch
 from rlcorr.command.cli import main
-from rlcorr.foreign.missing_fields import ENABLES, fill_missing, missing
+from rlcorr.foreign.to_record import ENABLES, fill_missing, missing
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord, from_step
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
+from rlcorr.divergences import upper_quantile
 from rlcorr.losses.policy_losses import LOSSES, Inputs, ctpo, discounted
-from rlcorr.prefix_gap import upper_quantile
 
 Floats = NDArray[np.float64]
 GOLDEN = Path(__file__).parent.parent / "support" / "golden"

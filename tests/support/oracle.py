@@ -525,11 +525,6 @@ def ppo_clip(log_prob: float, old: float, advantage: float, low: float, high: fl
     return max(-advantage * rho, -advantage * clamp(rho, 1 - low, 1 + high))
 
 
-def clipped_value(value: float, old: float, target: float, clip: float) -> float:
-    near = clamp(value, old - clip, old + clip)
-    return max((value - target) ** 2, (near - target) ** 2) / 2
-
-
 def gae(
     rewards: list[float], values: list[float], mask: list[bool], gamma: float, lam: float
 ) -> tuple[list[float], list[float]]:

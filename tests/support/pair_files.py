@@ -61,6 +61,12 @@ def npz(**members: Any) -> bytes:
     return file.getvalue()
 
 
+def random_npz(rows: int, width: int, seed: int = 0) -> bytes:
+    """Random pairs, which cannot be compressed."""
+    numbers = -np.random.default_rng(seed).random((2, rows, width), np.float32)
+    return npz(rollout_log_probs=numbers[0], old_log_probs=numbers[1], response_mask=np.ones((rows, width), bool))
+
+
 def compressed(**members: Any) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **members)
@@ -90,12 +96,6 @@ EACH = {"group_ids": [0, 0, 1, 1]}  # one per list: so the lists are responses, 
 AS_LISTS = {name: padded(x).tolist() for name, x in PAIR.items()} | {"response_mask": MASK}
 
 
-def table(**more: object) -> bytes:
-    """The rows as a list of cells each, below the names of the columns."""
-    data = [list(row.values()) for row in rows(step=[1] * 4)]
-    return json.dumps({"columns": [*PAIR, "step"], "data": data, **more}).encode()
-
-
 def saved(**members: Any) -> bytes:
     """A dictionary of tensors as torch.save writes it."""
     file = io.BytesIO()
@@ -114,8 +114,6 @@ FILES = {
     "blank lines, a byte order mark.jsonl": b"\xef\xbb\xbf\n" + jsonl(rows()).replace(b"\n", b"\r\n\r\n"),
     "list.json": json.dumps(rows(), indent=1).encode(),
     "samples.json": json.dumps({"samples": rows(), "step": 1}).encode(),
-    "table of Weights & Biases.json": table(ncols=3, nrows=4),
-    "table of pandas.json": table(index=[0, 1, 2, 3]),
     "columns.json": json.dumps(PAIR | EACH).encode(),
     "micro-batches.jsonl": jsonl([{k: x[rows] for k, x in (PAIR | EACH).items()} for rows in (slice(3), slice(3, 4))]),
     "padded lists.jsonl": jsonl([{k: x[row] for k, x in AS_LISTS.items()} for row in range(4)]),

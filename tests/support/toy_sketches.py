@@ -1,11 +1,11 @@
-"""Sketches of the toy: of sampled answers, and of all of them, in random directions or in none."""
+"""Sketches of the toy, in random directions or in none."""
 
 import torch
 from torch import Tensor
 
 from rlcorr.gradients import toy
 from rlcorr.gradients.answers import AnswerTree
-from rlcorr.gradients.sketch import ExactSketch, Reference, SampledSketch
+from rlcorr.gradients.sketch import ExactSketch, Reference
 from rlcorr.types import TokenBatch
 
 
@@ -50,15 +50,6 @@ def sampled_reference(
         x[rows].unflatten(0, (blocks, -1)).sum(1).float() for x in (of_answers, of_answers / lengths[:, None], lengths)
     )
     return Reference(by_token, by_sequence, tokens, torch.full((blocks,), count / blocks))
-
-
-def sampled_sketch(of: toy.Toy, directions: Tensor, count: int, seed: int) -> tuple[TokenBatch, SampledSketch]:
-    """Of so many answers of the engine, with 8,192 on-policy ones as the reference."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = node_scores(of) @ directions
-    rows = drawn(of, of.policies.rollout, count, generator)
-    reference = sampled_reference(of, scores, 8192, generator)
-    return batch_of(of, rows), SampledSketch(scores[rows][of.where.mask[rows]].float(), reference)
 
 
 def exact_sketch(worlds: list[toy.Toy], directions: Tensor) -> ExactSketch:

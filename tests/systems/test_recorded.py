@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from rlcorr.bounds import m2po
 from rlcorr.config import CorrectionConfig, LossConfig
 from rlcorr.correction import correct
 from rlcorr.losses.policy_losses import LOSSES, Inputs
-from rlcorr.m2po import m2po
 from rlcorr.rules import RejectionRule
 from rlcorr.systems import miles, slime
 from rlcorr.systems.areal import to_areal

@@ -20,8 +20,7 @@ def table_piece(objects: Iterable[tuple[str, Any]], request: Request) -> Piece:
     """Return the rows of objects, each of which comes with its place in the file, for messages.
 
     A row is an object with a list of numbers per token key. If such a key holds lists of lists, the object is as many
-    rows, or the turns of one row. An object with "samples" is one row per sample, and a table with "columns"
-    and "data" (Weights & Biases, pandas with orient="split") one row per list of its data. null among numbers becomes
+    rows, or the turns of one row. An object with "samples" is one row per sample. null among numbers becomes
     NaN. Raises `UsageError` for anything but objects.
     """
     wanted, keys = request.wanted, request.keys
@@ -85,27 +84,11 @@ def _samples(value: Any, place: str, keys: Keys) -> Iterable[tuple[str, Row]]:
     if isinstance(whole.get("samples"), list):
         shared = {key: x for key, x in whole.items() if isinstance(x, int | str)}
         value = whole["samples"]
-    elif _is_table(whole):
-        value = [
-            _table_row(whole["columns"], cells, f"row {row} of {place}") for row, cells in enumerate(whole["data"])
-        ]
     places = [(f"item {i} of {place}", x) for i, x in enumerate(value)] if isinstance(value, list) else [(place, value)]
     for where, entry in places:
         if not isinstance(entry, dict):
             raise UsageError(f"{where} is not an object, a name with a value per column.")
         yield where, shared | _placed_values(whole, entry, keys) | entry
-
-
-def _is_table(whole: Row) -> bool:
-    columns, data = whole.get("columns"), whole.get("data")
-    return isinstance(data, list) and isinstance(columns, list) and all(isinstance(name, str) for name in columns)
-
-
-def _table_row(columns: list[str], cells: Any, where: str) -> Row:
-    """Return one row of a table as an object. Raises `UsageError` if it has not one cell per column."""
-    if not isinstance(cells, list) or len(cells) != len(columns) or len(set(columns)) < len(columns):
-        raise UsageError(f"{where} must be a list with one cell for each of {len(columns)} different columns.")
-    return dict(zip(columns, cells, strict=True))
 
 
 def _placed_values(whole: Row, entry: Row, keys: Keys) -> Row:

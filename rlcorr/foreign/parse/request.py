@@ -36,7 +36,7 @@ OUT_OF_MEMORY = 3
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of columns in files, by what they say about lists of lists. `names.KEYS` has those that are known."""
+    """Names of columns in files, by what they say about lists of lists. `map_names.KEYS` has the known ones."""
 
     log_probs: tuple[str, ...]
     masks: tuple[str, ...]
@@ -71,8 +71,8 @@ class Request:
 class Unreadable:
     """A column that is in the file and cannot be read.
 
-    The parsers do not know which columns are needed. `find_columns` and `check` do: they refuse the file if the pair or
-    a column about masks is unreadable, and leave out every other unreadable column.
+    The parsers do not know which columns are needed. `map_names` and `check_values` do: they refuse the file if the
+    pair or a column about masks is unreadable, and leave out every other unreadable column.
     """
 
     why: str  # a sentence

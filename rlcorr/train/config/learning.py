@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.errors import unknown
+from rlcorr.errors import check, unknown
 from rlcorr.losses.advantages import GROUPED
 from rlcorr.rules import RULE_NAMES
-from rlcorr.validated import check
 
 Estimator = Literal["gae", "grpo", "rloo", "reinforce_pp"]
 Sharding = Literal["ddp", "fsdp"]

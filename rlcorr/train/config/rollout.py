@@ -4,8 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from rlcorr.errors import UsageError
-from rlcorr.validated import check
+from rlcorr.errors import UsageError, check
 
 EngineName = Literal["auto", "vllm", "transformers"]
 Dtype = Literal["float32", "float16", "bfloat16"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcorr.config import CorrectionConfig, LossConfig, LossType
-from rlcorr.errors import UsageError, unknown
+from rlcorr.errors import UsageError, check, unknown
 from rlcorr.losses.score_centering import check_centering
 from rlcorr.presets import PRESETS, preset
 from rlcorr.records.run_folders import require_run_name
@@ -18,7 +18,6 @@ from rlcorr.train.inputs import smollm2
 from rlcorr.train.inputs.model_source import check_model
 from rlcorr.train.inputs.reasoning_gym_task import GYM, is_gym, parse_task
 from rlcorr.train.inputs.tasks import built_in
-from rlcorr.validated import check
 
 TRAINER_LOSS = LossConfig(use_kl_loss=True)
 """PPO's usual values, with a small KL term to the frozen starting model."""

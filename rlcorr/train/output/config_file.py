@@ -7,8 +7,8 @@ from typing import Any, get_type_hints
 
 import yaml
 
+from rlcorr.config import NUMBERS
 from rlcorr.errors import UsageError, unknown
-from rlcorr.loss_numbers import NUMBERS
 from rlcorr.records import runs
 from rlcorr.records.disk import write_whole
 

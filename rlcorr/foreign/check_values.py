@@ -11,16 +11,16 @@ from torch import Tensor
 
 from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import (
-    ABORTED,
     Column,
     Columns,
     Lists,
+    one_per_row,
     refuse_where,
-    require_aligned,
     require_lists,
     require_readable,
+    whole_numbers,
 )
-from rlcorr.foreign.names import PAIR
+from rlcorr.foreign.map_names import ABORTED, PAIR, require_aligned
 from rlcorr.foreign.parse.request import MAX_TEXT, check_limit
 from rlcorr.types import ROUNDED_UP, TOP
 
@@ -45,7 +45,6 @@ _NAN_HINTS = {
     "rollout_log_probs": f"; nan_is_ratio_one (--nan-is-ratio-one) leaves out such tokens, {ABORTED}",
     "old_log_probs": f"; {ABORTED}",
 }
-_INT32 = 2**31 - 1
 
 
 def checked(columns: Columns) -> tuple[Columns, dict[str, str]]:
@@ -238,41 +237,3 @@ _READERS: dict[str, Callable[[str, Columns], Column]] = {
     "responses": _texts, "step": _step,
 }  # fmt: skip
 """Our name → a function that returns the column, or raises `UsageError` if it cannot be used."""
-
-
-def one_per_row(name: str, column: Column) -> Tensor:
-    """Return one number per row, (B,).
-
-    A column of lists is accepted if all numbers in a row are equal: an array (B, 1), or a number repeated per token.
-    """
-    column = require_readable(column)
-    if isinstance(column, Tensor) and column.dim() == 1:
-        return column
-    if isinstance(column, Lists) and is_constant(column):
-        return column.values[column.positions() == 0]
-    got = f"; got texts such as {column[0]!r:.40}" if isinstance(column, list) and column else ""
-    raise UsageError(f"{name} must hold one number per row{got}.")
-
-
-def is_constant(column: Lists) -> bool:
-    """Check whether every row has a number, and one number alone. NaN counts as equal."""
-    if not bool((column.lengths > 0).all()):
-        return False
-    first_values = column.values[column.positions() == 0]
-    return bool(((column.values == first_values[column.rows()]) | column.values.isnan()).all())
-
-
-def whole_numbers(name: str, column: Tensor) -> Tensor:
-    """Return the numbers as int32. Raises `UsageError` unless they are whole numbers of at most 32 bits."""
-    numbers = column.double() if column.is_floating_point() else column
-    if column.dtype == torch.bool or not bool(
-        ((numbers >= -_INT32) & (numbers <= _INT32) & (numbers == numbers.round())).all()
-    ):
-        raise UsageError(f"{name} must hold whole numbers of at most 32 bits; got {first_numbers(numbers)}.")
-    return numbers.to(torch.int32)
-
-
-def first_numbers(numbers: Tensor) -> str:
-    """Return the first five numbers as text, for messages."""
-    shown = ", ".join(f"{x:g}" for x in numbers.flatten()[:5].tolist())
-    return shown + (", …" if numbers.numel() > 5 else "")

@@ -1,90 +1,25 @@
-"""The tokens of a file that count: loss masks of other systems, real tokens between padding, and aborted responses.
-
-A column that may be a loss mask is used or refused.
-"""
-
-import json
-from collections.abc import Collection
+"""Selection of what counts in a file: responses that were not aborted, and real tokens between padding."""
 
 import torch
 from torch import Tensor
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.check import PLACES, TOKEN_COLUMNS, first_numbers, is_constant, one_per_row, whole_numbers
+from rlcorr.foreign.check_values import PLACES, TOKEN_COLUMNS
 from rlcorr.foreign.columns import (
     Column,
     Columns,
     Lists,
-    fit_rows,
-    leave_out,
+    first_numbers,
+    is_constant,
+    one_per_row,
     refuse_where,
-    require_aligned,
     require_lists,
     split_rows,
+    whole_numbers,
 )
-from rlcorr.foreign.names import PAIR, PAIR_NAMES
+from rlcorr.foreign.map_names import PAIR, PAIR_NAMES, fit_rows, leave_out, require_aligned
 from rlcorr.foreign.parse.request import MAX_TOKENS, Unreadable, check_limit
-from rlcorr.systems.loss_masks import LOSSES, MASKS, REFUSED, REWARDS, RL, may_count
 from rlcorr.types import TOP
-
-# --- masks of other systems ---
-
-
-def refuse_unknown_masks(names: Collection[str], understood: Collection[str]) -> None:
-    """Raise `UsageError` for a column that may be a loss mask, by its name, and is not one of the `understood`."""
-    for name in names:
-        if name in REFUSED:
-            raise UsageError(f"has a column {name}: {REFUSED[name]}.")
-        if name not in understood and name not in MASKS and may_count(name):
-            raise UsageError(
-                f"{name!r:.60} may say which tokens count, but its meaning is unknown: multiply it into the "
-                "response_mask, or leave it out."
-            )
-
-
-def apply_masks(columns: Columns, theirs: Columns) -> Columns:
-    """Return our columns with the masks in `theirs` multiplied into response_mask, and with the rewards in `theirs`.
-
-    Raises `UsageError` for a mask of another shape, or with other numbers than 0 and 1.
-    """
-    for name, replaced in REWARDS.items():
-        if name in theirs:
-            columns = columns | {replaced: theirs[name]}
-    masks = {name: theirs[name] for name in MASKS if name in theirs}
-    if isinstance(texts := theirs.get(LOSSES), list):
-        masks[LOSSES] = _rl_loss_masks(texts)
-    for name, mask in masks.items():
-        columns = columns | {"response_mask": _multiply_masks(name, mask, columns.get("response_mask"))}
-    return columns
-
-
-def _multiply_masks(name: str, column: Column, response_mask: Column | None) -> Lists:
-    """Return the product of the two masks; a null (NaN) of the first counts as 1."""
-    mask = require_lists(name, column)
-    counts = torch.where(mask.values.isnan(), 1, mask.values) if mask.values.is_floating_point() else mask.values
-    if bool((odd := (counts != 0) & (counts != 1)).any()):
-        got = float(counts[odd][0])
-        raise UsageError(f"{name} must hold 0 and 1, which say whether a token counts; got {got:g}.")
-    if response_mask is None:
-        return Lists(counts, mask.lengths)
-    if not isinstance(response_mask, Lists) or not torch.equal(response_mask.lengths, mask.lengths):
-        raise UsageError(f"{name} must have the shape of response_mask.")
-    return Lists(response_mask.values * counts, mask.lengths)
-
-
-def _rl_loss_masks(texts: list[str]) -> Lists:
-    """Return the masks of the RL loss from prime-rl's column of losses: per row a JSON list of objects, one per token.
-
-    Raises `UsageError` for anything else.
-    """
-    rows: list[list[float]] = []
-    for text in texts:
-        try:
-            rows.append([1.0 if token.get(RL, {}).get("mask") else 0.0 for token in json.loads(text)])
-        except (ValueError, RecursionError, AttributeError, TypeError) as error:
-            raise UsageError(f"{LOSSES} must hold a JSON list with an object per token; got {text!r:.60}.") from error
-    return Lists(torch.tensor([x for row in rows for x in row]), torch.tensor([len(row) for row in rows]))
-
 
 # --- aborted responses ---
 

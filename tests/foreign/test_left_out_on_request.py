@@ -1,12 +1,15 @@
-"""Tokens whose engine log-prob is NaN (TRL gives them a ratio of 1): left out of every number, and counted."""
+"""What is left out and counted on request: answers without log-probs on one side, and tokens whose engine log-prob is
+NaN (TRL gives them a ratio of 1). Each refusal says how to ask."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pair_files import jsonl, npz, read_pairs
+from pair_files import jsonl, npz, parquet, read_pairs, refused
 
 from rlcorr.analysis.triage import triage
 from rlcorr.command.cli import run_verb
@@ -17,19 +20,73 @@ from rlcorr.measuring.measure import evaluate
 from rlcorr.records import runs
 
 OLD = [-0.5, -0.4, -0.3, -0.2]
-WITHOUT = {"rollout_log_probs": [None] * 4, "old_log_probs": OLD}
 WITH = {"rollout_log_probs": OLD, "old_log_probs": [-0.5, -0.41, -0.3, -0.2]}
-ROWS = [WITHOUT] * 3 + [WITH]
-"""12 of 16 tokens have no log-prob of the engine; of the other four one differs, by 0.01: mean |d| is 0.01/4."""
-SAID = "12 of 16 tokens have no log-prob of the engine"
 
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.jsonl").write_bytes(jsonl(ROWS))
     return tmp_path
+
+
+# --- answers ---
+
+ABORTED = [
+    {"rollout_log_probs": None, "old_log_probs": OLD},
+    {"rollout_log_probs": [], "old_log_probs": OLD},
+    {"old_log_probs": OLD},
+    {"rollout_log_probs": None, "old_log_probs": None},
+    {"rollout_log_probs": [None] * 4, "old_log_probs": OLD},
+    {"rollout_log_probs": OLD, "old_log_probs": None},
+]
+PAIRS = {json.dumps(row): [WITH | {"reward": 1.0}, row | {"reward": 0.0}] for row in ABORTED}
+FILES = {
+    **{f"{row}.jsonl": jsonl(rows) for row, rows in PAIRS.items()},
+    **{
+        f"{row}.parquet": parquet(pa.list_(pa.float32()), **{name: [row.get(name) for row in rows] for name in rows[0]})
+        for row, rows in PAIRS.items()
+    },
+    "names of others.jsonl": jsonl(
+        [{"sglang_logprobs": OLD, "trainer_logprobs": OLD, "reward": 1.0}, {"trainer_logprobs": OLD, "reward": 0.0}]
+    ),
+    "arrays, one step for the file.npz": npz(
+        rollout_log_probs=np.array([OLD, [np.nan] * 4]), old_log_probs=np.array([OLD, OLD]),
+        response_mask=np.ones((2, 4), bool), reward=np.array([1.0, 0.0]), step=np.array(7),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_row_without_log_probs_is_left_out_and_counted_on_request(name: str) -> None:
+    said = refused(name, FILES[name])
+    assert "row 1" in said
+    assert "--leave-out-aborted leaves out the rows" in said
+    record = read_pairs(name, FILES[name], leave_out_aborted=True)
+    assert record.aborted == 1
+    assert record.batch.response_mask.tolist() == [[True] * 4]
+    assert record.batch.tensors()["rewards"].tolist() == [1.0]
+
+
+def test_import_says_how_many_rows_were_aborted(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer without a token on both sides is no fault, and stays."""
+    empty = {"rollout_log_probs": [], "old_log_probs": []}
+    steps = [row | {"step": 1 + index // 4} for index, row in enumerate([WITH, empty, *ABORTED, WITH])]
+    (local / "b.jsonl").write_bytes(jsonl(steps))
+    assert run_verb(["import", "b.jsonl", "--run", "mine", "--leave-out-aborted"]) == 0
+    said = "6 of 9 responses have no log-prob on one side, as after an abort, and are left out."
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert runs.read_manifest(runs.LOCAL / "mine").story.endswith(said)
+    with pytest.raises(UsageError, match=r"b\.jsonl.: in every row one side has no log-prob"):
+        read_pairs("b.jsonl", jsonl(ABORTED), leave_out_aborted=True)
+
+
+# --- tokens ---
+
+WITHOUT = {"rollout_log_probs": [None] * 4, "old_log_probs": OLD}
+ROWS = [WITHOUT] * 3 + [WITH]
+"""12 of 16 tokens have no log-prob of the engine; of the other four one differs, by 0.01: mean |d| is 0.01/4."""
+SAID = "12 of 16 tokens have no log-prob of the engine"
 
 
 def arrays(shape: tuple[int, ...], **more: np.ndarray) -> bytes:
@@ -84,6 +141,7 @@ def test_the_verdict_is_not_that_of_the_few_that_are_left() -> None:
 
 
 def test_import_report_and_threshold_say_how_many(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (local / "a.jsonl").write_bytes(jsonl(ROWS))
     for code, words in (
         (0, ["import", "a.jsonl", "--run", "mine", "--nan-is-ratio-one"]),
         (0, ["report", "mine"]),
@@ -102,6 +160,7 @@ def test_import_report_and_threshold_say_how_many(local: Path, capsys: pytest.Ca
 
 
 def test_the_count_is_in_the_step_and_outlives_another_import(local: Path) -> None:
+    (local / "a.jsonl").write_bytes(jsonl(ROWS))
     made = import_files([local / "a.jsonl"], local / "first", nan_is_ratio_one=True)
     assert (made.tokens, made.unpaired) == (4, 12)
     (file,) = (local / "first" / "steps").iterdir()
