@@ -239,7 +239,7 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_230,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_686,
     ("rlcorr/lab",): 448,
-    ("app",): 11_083,
+    ("app",): 11_080,
     ("lessons", "lessons/exercises"): 5_287,
     ("tests",): 40_215,
 }

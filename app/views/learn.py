@@ -70,10 +70,7 @@ def _lessons() -> None:
             address = lesson_pages.address(state.get("lesson") or None)
             st.iframe(address, height=800, alt="The lessons as pages, with their own list and search")
         return
-    st.markdown(f"{LESSONS_ARE}
-
-## Five lessons, four hours
-{PATH_IS}")
+    st.markdown(f"{LESSONS_ARE}\n\n## Five lessons, four hours\n{PATH_IS}")
     rows = [[f"{number(one.slug)} · {one.title}", one.decides, str(one.minutes)] for one in five_lessons()]
     st.html(table(["Lesson", "What you can decide after it", "Minutes"], rows))
     st.markdown("## All lessons")
