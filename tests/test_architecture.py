@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 448,
     ("app",): 12_033,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_232,
+    ("tests",): 40_217,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
