@@ -3,7 +3,7 @@
 Signatures, exceptions, keys, signs, extremes and the order of normalisation are verl's, as `make peers` checks. Three
 things differ: weights on padding are 0, even if log-probs there are NaN; bfloat16 is converted to float32; bounds that
 are NaN or have two "_", and an infinite bound of k2 or k3, raise ValueError. Names that are not here come from verl's
-own helper: apply_bypass_mode, and what its functions call each other for.
+own helper: apply_bypass_mode, the metrics without a correction, and what its functions call each other for.
 
 verl's metrics differ from ours in four points. Statistics of k1 are −log r. Extremes of sequence weights are of the
 weights before the bounds. Rows without tokens count in means over sequences, with perplexity 1 and weight 0. The
@@ -77,22 +77,6 @@ def compute_rollout_correction_and_rejection_mask(
     metrics |= measured.rejection_metrics() if config.rollout_rs else {}
     metrics |= measured.offpolicy_metrics()
     return weights, measured.kept, {PREFIX + key: x for key, x in metrics.items()}
-
-
-def compute_offpolicy_metrics(old_log_prob: Tensor, rollout_log_prob: Tensor | None, response_mask: Tensor) -> Metrics:
-    """Return how far the policies are apart, without prefix; only the perplexity if there is no rollout_log_prob."""
-    assert response_mask.any(), "Expected at least one valid token in response_mask"
-    other = old_log_prob if rollout_log_prob is None else rollout_log_prob
-    metrics = _Measured.of(old_log_prob, other, response_mask, CorrectionConfig()).offpolicy_metrics()
-    return {key: metrics[key] for key in metrics if rollout_log_prob is not None or key.startswith("training_")}
-
-
-def compute_rollout_corr_metrics_from_logprobs(
-    log_prob: Tensor, rollout_log_prob: Tensor, response_mask: Tensor
-) -> Metrics:
-    """Return how far π_θ is from π_rollout, with prefix."""
-    metrics = compute_offpolicy_metrics(log_prob, rollout_log_prob, response_mask)
-    return {PREFIX + key: value for key, value in metrics.items()}
 
 
 def compute_rollout_correction_and_add_to_batch(batch: Any, rollout_corr_config: Any) -> tuple[Any, Metrics]:

@@ -145,10 +145,12 @@ def as_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def parsed(line: str) -> dict[str, Any] | None:
-    """Return the object of a line; None if the line was cut off."""
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line; None if the line was cut off, or is still being written."""
+    if not line.endswith(b"\n"):
+        return None
     try:
-        row = _DECODER.decode(line)
+        row = _DECODER.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict):

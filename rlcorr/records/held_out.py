@@ -33,12 +33,10 @@ def append_answers(run: Path, answers: Sequence[HeldOutAnswer]) -> None:
 
 def read_answers(run: Path) -> list[HeldOutAnswer]:
     """Return every complete line, in order; none if the run has no such file."""
-    try:
-        lines = content_of(run / FILE, grows=True).decode(errors="replace").split("\n")[:-1]
-    except FileNotFoundError:
+    if not (run / FILE).exists():
         return []
-    rows = [row for line in lines if (row := parsed(line)) is not None]
-    return [HeldOutAnswer(**row) for row in rows if row.keys() == FIELDS]
+    rows = map(parsed, content_of(run / FILE, grows=True).splitlines(keepends=True))
+    return [HeldOutAnswer(**row) for row in rows if row is not None and row.keys() == FIELDS]
 
 
 def rewind_answers(run: Path, step: int) -> None:

@@ -183,7 +183,7 @@ def metric_lines(run: Path, start: int = 0) -> Iterator[bytes]:
 
 def metric_row(line: bytes) -> dict[str, Any] | None:
     """Return the row of a line; None if it is cut off, still being written, or names no step."""
-    row = disk.parsed(line.decode(errors="replace")) if line.endswith(b"\n") else None
+    row = disk.parsed(line)
     return row if row is not None and "step" in row else None
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - what is forked from this process has it
 from attempts import Attack, one_sentence
 from forked import finished, verb
 from killing import options, problem_of_kills, train_whole
+from pair_files import random_npz
 
 import rlcorr.train.loop  # noqa: F401
 from rlcorr.records import runs
@@ -50,11 +50,8 @@ def attack(attack: Attack) -> None:
 def write_files(folder: Path) -> Path:
     """Write the pairs of some steps, a file each."""
     folder.mkdir()
-    chance = np.random.default_rng(0)
     for step in range(FILES):
-        pairs = -chance.random((2, ROWS, WIDTH), np.float32)
-        columns = {"rollout_log_probs": pairs[0], "old_log_probs": pairs[1], "response_mask": np.ones((ROWS, WIDTH))}
-        np.savez(folder / f"step_{step}.npz", **columns)
+        (folder / f"step_{step}.npz").write_bytes(random_npz(ROWS, WIDTH, step))
     return folder
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import httpx
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +12,7 @@ from attack_files import GROWTH, Program
 from attempts import Attack, one_sentence
 from bench_import import SMALL, growth, size_of_group, write
 from hostile import MIB
-from pair_files import npz
+from pair_files import random_npz
 from visitor import visiting
 
 TOKENS, GROUPS = 1 << 20, 8
@@ -90,10 +89,8 @@ def memory_of(server: psutil.Process) -> int:
 
 async def drop(url: str, seed: int) -> None:
     """Drop a file of random pairs. Raises `AssertionError` unless it is read."""
-    pairs = -np.random.default_rng(seed).random((2, ANSWERS, WIDTH), np.float32)
-    content = npz(rollout_log_probs=pairs[0], old_log_probs=pairs[1], response_mask=np.ones((ANSWERS, WIDTH), bool))
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         visitor = await visiting(url, http)
-        await visitor.drop(("a.npz", content))
+        await visitor.drop(("a.npz", random_npz(ANSWERS, WIDTH, seed)))
         await visitor.socket.close()
     assert any(f"Read {ANSWERS} answers" in said for said in visitor.captions), visitor.said

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import transformers.models.qwen2.modeling_qwen2  # noqa: F401 - what is forked from this process has it
 from attempts import one_sentence
 from dropped import drop_onto_disk
 from forked import Forked, finished
-from pair_files import npz
+from pair_files import random_npz
 from tiny import save_tiny_model
 
 import rlcorr.train.loop  # noqa: F401
@@ -27,12 +26,6 @@ TRAIN = (
     *("--samples-per-prompt", "2", "--eval-prompts", "4", "--eval-every", "100000", "--checkpoint-every", "0"),
     *("--no-save-model", "--no-tensorboard"),
 )
-
-
-def pairs(rows: int, width: int, seed: int = 0) -> bytes:
-    """Return random pairs, which cannot be compressed."""
-    numbers = -np.random.default_rng(seed).random((2, rows, width), np.float32)
-    return npz(rollout_log_probs=numbers[0], old_log_probs=numbers[1], response_mask=np.ones((rows, width), bool))
 
 
 def mounted(size: int) -> None:
@@ -110,10 +103,10 @@ KINDS = {"import": problem_of_import, "train": problem_of_training, "drop": prob
 
 def main() -> None:
     save_tiny_model(FOLDER / "model")
-    (FOLDER / "small.npz").write_bytes(pairs(2, 100))
+    (FOLDER / "small.npz").write_bytes(random_npz(2, 100))
     (FOLDER / "large").mkdir()
     for step in range(6):
-        (FOLDER / "large" / f"step_{step}.npz").write_bytes(pairs(30, 600, step))
+        (FOLDER / "large" / f"step_{step}.npz").write_bytes(random_npz(30, 600, step))
     assert runs.LOCAL == DISK / "local"
     for line in sys.stdin:
         job = json.loads(line)

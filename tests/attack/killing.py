@@ -23,15 +23,8 @@ PATIENCE = 300.0
 def options(engine: str) -> list[str]:
     """Return a small training run of the warm start, whose answers are sometimes right."""
     return [
-        *(
-            "--model",
-            str(ROOT / "runs" / "warm_start" / "checkpoint"),
-            "--rollout.engine",
-            engine,
-            "--steps",
-            str(STEPS),
-            "--no-tensorboard",
-        ),
+        *("--model", str(ROOT / "runs" / "warm_start" / "checkpoint"), "--rollout.engine", engine),
+        *("--steps", str(STEPS), "--no-tensorboard"),
         *("--prompts-per-step", "8", "--samples-per-prompt", "2", "--eval-prompts", "8", "--eval-every", "3"),
         *("--optim.learning-rate", "3e-4"),
     ]

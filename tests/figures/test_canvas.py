@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rlcorr import CorrectionConfig
+from rlcorr.figures import axes
 from rlcorr.figures.axes import RATIO_TICKS, power_axis, ratio_axis, stretched_axis, threshold_scale
 from rlcorr.figures.canvas import digest, figure, text_summary
 from rlcorr.figures.fates import fate_mask
@@ -72,3 +73,14 @@ def test_a_figure_says_how_far_its_lines_and_bars_reach() -> None:
         {"type": "heatmap", "name": "cells", "z": [[1, 2]]},
     ]
     assert text_summary(figure(traces, height=100, x={}, y={})) == "k3 from 0.25 to 0.5; tokens from 2 to 7"
+
+
+# --- ticks ---
+
+
+@pytest.mark.parametrize("span", [1e-4, 3e-3, 0.05, 0.3, 0.79, 1.0, 3.0, 8.0, 20.0])
+def test_ticks_are_few_and_within_the_axis(span: float) -> None:
+    ticks = axes.ratio_ticks(span)
+    assert 1 in ticks
+    assert 3 <= len(ticks) <= 11
+    assert all(abs(math.log(t)) <= span for t in ticks)

@@ -102,17 +102,6 @@ def test_verls_weights_masks_and_metrics(name: str) -> None:
     assert compared >= 10
 
 
-def test_metrics_of_two_policies() -> None:
-    for case, golden in VERL["offpolicy_metrics"].items():
-        if "error" not in golden and case in CASES:
-            report = verl_helper.compute_rollout_corr_metrics_from_logprobs(*given(case))
-            assert unlike(report, golden.get("metrics", golden)) == {}, case
-    ones = torch.ones(1, 2)
-    assert verl_helper.compute_offpolicy_metrics(-ones, None, ones).keys() == {"training_ppl", "training_log_ppl"}
-    with pytest.raises(AssertionError, match="at least one valid token"):
-        verl_helper.compute_offpolicy_metrics(-ones, -ones, 0 * ones)
-
-
 def test_wrong_options_raise_what_verl_raises() -> None:
     errors = [entry for entry in VERL["entry_errors"] if entry.get("error") == "ValueError"]
     recorded = [entry["kwargs"] for entry in errors if "kwargs" in entry]

@@ -15,6 +15,7 @@ from step_records import STEPS, make_run, record, rewrite_manifest
 
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
+from rlcorr.records.held_out import FILE, HeldOutAnswer, append_answers, read_answers, rewind_answers
 from rlcorr.records.runs import RunManifest
 from rlcorr.records.step_files import StepRecord
 
@@ -320,3 +321,30 @@ def test_a_file_is_the_old_one_until_the_new_one_is_whole(run: Path, monkeypatch
     assert runs.read_manifest(run).slug == "a_run"
     monkeypatch.undo()
     assert_equal(written(run, record(4)), record(4))
+
+
+# --- greedy answers ---
+
+
+FIRST, LATER = (
+    HeldOutAnswer(0, "Wie viel ist 3 + 4?", "é 8\nno", 0.0),
+    HeldOutAnswer(5, "Wie viel ist 3 + 4?", "7", None),
+)
+
+
+def test_answers_are_read_as_written_without_unfinished_lines(tmp_path: Path) -> None:
+    assert read_answers(tmp_path) == []
+    append_answers(tmp_path, [FIRST])
+    path = tmp_path / FILE
+    path.write_text(path.read_text() + '{"step": 5, "prompt": "Wie')
+    assert read_answers(tmp_path) == [FIRST]
+    append_answers(tmp_path, [LATER])  # ends the unfinished line first
+    assert read_answers(tmp_path) == [FIRST, LATER]
+
+
+def test_a_run_that_goes_on_forgets_what_came_after(tmp_path: Path) -> None:
+    append_answers(tmp_path, [FIRST, LATER])
+    rewind_answers(tmp_path, 4)
+    assert read_answers(tmp_path) == [FIRST]
+    rewind_answers(tmp_path, -1)
+    assert not (tmp_path / FILE).exists()

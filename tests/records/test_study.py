@@ -2,18 +2,32 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
+from scipy import stats
 from step_records import make_run
 
+from rlcorr import CorrectionConfig, RejectionRule, preset
 from rlcorr.command.cli import run_verb
-from rlcorr.command.study import study_table
+from rlcorr.command.study import study_table, verdict_of
 from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
+from rlcorr.gradients.bootstrap import Interval
 from rlcorr.records import runs, study
-from rlcorr.records.study import Arm, SeedRange
-from rlcorr.records.study_comparisons import against_control, pooled_accuracies
+from rlcorr.records.study import Arm, Endpoint, SeedRange, end_rewards, gains, study_path
+from rlcorr.records.study_comparisons import (
+    against_control,
+    compare_endpoints,
+    comparisons,
+    holm,
+    pooled_accuracies,
+    progress_correlation,
+    rank_correlation,
+)
+from rlcorr.records.study_ends import kind_of, study_ends
 from rlcorr.train.config.training import TrainConfig
 
 
@@ -182,3 +196,164 @@ def test_the_verb_pools_the_studies_that_repeat_arms(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out.partition("together with smol_stale_6 and smol_centering_stale")[2]
     assert re.search(r"none 0\.20\d, token_cap 0\.40\d", shown)
     assert re.search(r"token_cap - none +0\.201 \[0\.129, 0\.274\]", shown)
+
+
+# --- Differences between the arms of a study, and whether η predicted them ---
+
+
+def trained(arm: str, seed: int, reward: float) -> list[dict]:
+    """Return rows of four steps, so the last quarter is one step."""
+    return [{"preset": arm, "seed": seed, "step": step, "reward": reward if step == 4 else 9.0} for step in range(1, 5)]
+
+
+ROWS = [
+    *trained("none", 0, 0.1), *trained("none", 1, 0.2), *trained("none", 2, 0.3),
+    *trained("a", 0, 1.1), *trained("a", 1, 2.2), *trained("a", 2, 3.3),
+    *trained("b", 0, 0.0), *trained("b", 1, 0.1),
+]  # fmt: skip
+
+
+def test_paired_differences() -> None:
+    """Check one pair: a − none is 1, 2, 3, so mean 2, deviation 1, n = 3. t(0.975; 2) = 4.3027, half 4.3027/√3.
+
+    t = 2√3, and for 2 degrees of freedom p = 1 − t/√(t² + 2) = 1 − √(12/14). One seed has no interval.
+    """
+    assert end_rewards(ROWS)["a"] == {0: 1.1, 1: 2.2, 2: 3.3}
+    (a,) = comparisons(ROWS, [("a", "none")])
+    assert (a.arm, a.against, a.seeds) == ("a", "none", 3)
+    assert a.difference.value == pytest.approx(2)
+    assert a.difference.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+    assert a.difference.low == pytest.approx(4 - a.difference.high)
+    assert not a.difference.tells
+    assert a.p_value == pytest.approx(1 - math.sqrt(12 / 14))
+    (only,) = comparisons([row for row in ROWS if row["seed"] == 0], [("a", "none")])
+    assert (only.difference.value, only.difference.low, only.difference.high) == (
+        pytest.approx(1), -math.inf, math.inf,
+    )  # fmt: skip
+
+
+def test_gains() -> None:
+    """Check the last two steps less the first two: (5 + 9)/2 − (1 + 2)/2 = 5.5. A skipped step counts in neither."""
+    rows = [{"preset": "a", "seed": 0, "step": step, "reward": reward} for step, reward in enumerate([1, 2, 7, 5, 9])]
+    assert gains(rows, 2) == {"a": {0: 5.5}}
+    assert gains([*rows, {"preset": "a", "seed": 0, "step": 5, "reward": None}], 2) == {"a": {0: 9 - 1.5}}
+
+
+def test_planned_pairs_come_first_and_no_pair_twice() -> None:
+    endpoint = Endpoint(1, 0.03, (("none", "b"),))
+    compared = compare_endpoints(ROWS, endpoint)
+    assert [(pair.arm, pair.against) for pair in compared] == [("none", "b"), ("a", "none"), ("b", "a")]
+    # The first step has a reward of 9, so the gains of a are 1.1 − 9, …: the same differences as of the last steps,
+    # here with an interval of 95 % each.
+    assert compared[1].difference.high - 2 == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+
+
+def test_holm() -> None:
+    """Check Holm (1979): 0.01·3, 0.02·2 and 0.6; and that 0.03·1 is raised to 0.02·2 and nothing exceeds 1."""
+    assert holm([0.6, 0.01, 0.02]) == pytest.approx([0.6, 0.03, 0.04])
+    assert holm([0.03, 0.02]) == pytest.approx([0.04, 0.04])
+    assert holm([0.9, 0.7]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.01, 0.2, "better"), (-0.2, -0.01, "worse"), (-0.03, 0.02, "as good"), (-0.031, 0.02, "not known")],
+)
+def test_what_an_interval_says(low: float, high: float, verdict: str) -> None:
+    assert verdict_of(Interval((low + high) / 2, low, high), 0.03) == verdict
+
+
+def test_more_comparisons_have_wider_intervals() -> None:
+    """Check two pairs: t(0.9875; 2) = 6.2053. b has only seeds 0 and 1, and is 0.1 lower in both: no spread."""
+    a, b = comparisons(ROWS, [("a", "none"), ("b", "none")])
+    assert a.difference.high - 2 == pytest.approx(6.20535 / 3**0.5, rel=1e-5)
+    assert b.seeds == 2
+    assert (b.difference.low, b.difference.high) == pytest.approx((-0.1, -0.1))
+
+
+def test_rank_correlation() -> None:
+    """Check 1 − 6·Σd²/(n(n² − 1)) without ties: ranks 1 2 3 4 and 2 1 4 3, Σd² = 4, so 0.6. A tie shares its rank."""
+    assert rank_correlation([1, 2, 3, 4], [20, 10, 40, 30]) == pytest.approx(0.6)
+    assert rank_correlation([1, 1, 2], [1, 1, 5]) == pytest.approx(1)
+
+
+def test_whether_eta_predicted_the_order() -> None:
+    """Check the same order, and the opposite order; an arm that was not trained does not count."""
+    rows = [
+        row
+        for arm, reward in enumerate((0.1, 0.2, 0.3, 0.4))
+        for seed in (0, 1)
+        for row in trained(str(arm), seed, reward)
+    ]
+    eta = {"0": 0.1, "1": 0.3, "2": 0.5, "3": 0.9, "other": 0.0}
+    assert (progress_correlation(eta, rows).value, progress_correlation(eta, rows).low) == pytest.approx((1, 1))
+    turned = {arm: -value for arm, value in eta.items()}
+    assert progress_correlation(turned, rows).value == pytest.approx(-1)
+
+
+# --- The ends of a study by kind of correction, against means and intervals computed here from its file ---
+
+
+def by_seed(name: str, arm: str) -> list[float]:
+    """The mean reward of an arm over the last 15 of 60 steps, for each seed."""
+    rows = [row for row in parquet.read_table(study_path(name)).to_pylist() if row["preset"] == arm]
+    last = max(row["step"] for row in rows)
+    seeds = sorted({row["seed"] for row in rows})
+    ends = [[row["reward"] for row in rows if row["seed"] == seed and row["step"] > last - 15] for seed in seeds]
+    return [fmean(reward for reward in rewards if reward is not None) for rewards in ends]
+
+
+def test_rewards_at_the_end_by_kind() -> None:
+    ends = study_ends("stale_8")
+    assert (ends.steps, ends.seeds, ends.measure, ends.staleness, ends.model) == (60, 3, "reward", 8, "a small model")
+    assert {kind: set(arms) for kind, arms in ends.by_kind.items()} == {
+        "nothing": {"disabled"},
+        "token cap": {"decoupled_token_is"},
+        "token mask": {"decoupled_token_icepop"},
+        "product cap": {"decoupled_seq_is"},
+        "sequences": {"decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"},
+        "bad answers": {"trl_opsm"},
+    }
+    for arms in ends.by_kind.values():
+        assert arms == {arm: pytest.approx(fmean(by_seed("stale_8", arm))) for arm in arms}
+    rejecting = [fmean(by_seed("stale_8", arm)) for arm in ends.by_kind["sequences"]]
+    assert (ends.lowest("sequences"), ends.highest("sequences")) == pytest.approx((min(rejecting), max(rejecting)))
+
+
+def test_differences_are_counted_with_the_level_of_all_of_them() -> None:
+    """Three pairs: a level of 0.05/3 each, so t at 1 − 0.05/6 with two degrees of freedom."""
+    cap = by_seed("stale_8", "decoupled_token_is")
+    significant = 0
+    for arm in ("decoupled_seq_is_rs", "decoupled_k3_rs", "skyrl_geo_mask"):
+        pairs = [a - b for a, b in zip(by_seed("stale_8", arm), cap, strict=True)]
+        half = stats.t.ppf(1 - 0.05 / 6, 2) * stdev(pairs) / math.sqrt(3)
+        significant += abs(fmean(pairs)) > half
+    counts = study_ends("stale_8").significant
+    assert counts["sequences", "token cap"] == counts["token cap", "sequences"] == significant == 3
+
+
+def test_a_planned_accuracy_is_that_of_the_last_weights() -> None:
+    ends = study_ends("smol_last_weights")
+    rows = parquet.read_table(study_path("smol_last_weights")).to_pylist()
+    last = {(row["preset"], row["seed"]): row["accuracy"] for row in rows if row["step"] == 24}
+    arms = {"fresh": "fresh", "nothing": "none", "token cap": "token_cap"}
+    for kind, arm in arms.items():
+        accuracies = [accuracy for (name, _), accuracy in last.items() if name == arm]
+        assert len(accuracies) == 10
+        assert ends.by_kind[kind] == {arm: pytest.approx(fmean(accuracies))}
+    assert ends.by_kind.keys() == {*arms, "product cap, normalised"}
+    assert (ends.measure, ends.staleness, ends.model) == ("accuracy", 6, "SmolLM2")
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (CorrectionConfig(), "nothing"),
+        (CorrectionConfig(rollout_is="token", rollout_is_batch_normalize=True), "token cap, normalised"),
+        (CorrectionConfig(rollout_is="geometric"), None),
+        (CorrectionConfig(rollout_rs=(RejectionRule.named("token_k3", upper=0.1),)), "tokens"),
+        (preset("verl_dppo_tv"), None),
+    ],
+)
+def test_kinds(config: CorrectionConfig, kind: str | None) -> None:
+    assert kind_of(config) == kind

@@ -61,6 +61,12 @@ def npz(**members: Any) -> bytes:
     return file.getvalue()
 
 
+def random_npz(rows: int, width: int, seed: int = 0) -> bytes:
+    """Random pairs, which cannot be compressed."""
+    numbers = -np.random.default_rng(seed).random((2, rows, width), np.float32)
+    return npz(rollout_log_probs=numbers[0], old_log_probs=numbers[1], response_mask=np.ones((rows, width), bool))
+
+
 def compressed(**members: Any) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **members)
