@@ -73,7 +73,7 @@ FRONT_DOORS = {
 }
 # The lesson on experts asks the real router what rounding does to it; the last step of mini.py trains on a real engine.
 LESSONS_IN_THE_TRAINER = {
-    "lessons/14_mixture_of_experts.py": {"rlcorr.train.learner", "rlcorr.train"},
+    "lessons/15_kernels_and_experts.py": {"rlcorr.train.learner", "rlcorr.train"},
     "lessons/mini_vllm.py": {
         "rlcorr.train.config", "rlcorr.train.inputs", "rlcorr.train.learner", "rlcorr.train.rollout",
     },
@@ -232,16 +232,16 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_816,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_812,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_483,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_970,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_969,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_580,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_230,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_632,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_643,
     ("rlcorr/lab",): 448,
-    ("app",): 12_033,
-    ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_117,
+    ("app",): 11_080,
+    ("lessons", "lessons/exercises"): 5_287,
+    ("tests",): 40_205,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -27,7 +27,7 @@ def stories(root: Path) -> Path:
 
 def the_gap() -> tuple[StepRecord, int, int]:
     """The last step of the page's run, and row and column of the largest gap."""
-    from text.start import PLAYED
+    from views.start import PLAYED
 
     run = runs.ROOT / PLAYED
     record = runs.read_step(run, runs.list_steps(run)[-1])
