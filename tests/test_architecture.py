@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 448,
     ("app",): 11_084,
     ("lessons", "lessons/exercises"): 6_733,
-    ("tests",): 40_146,
+    ("tests",): 40_134,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
