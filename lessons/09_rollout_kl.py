@@ -6,8 +6,8 @@
 # Score centering removes a drift from the gradient; with old weights on a real model the rewards ended lower with it,
 # and the accuracy of the last weights shows no difference.
 #
-# *80 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 04) and k1, k2 and k3
-# (lesson 08). Letters: [Notation](NOTATION.md).
+# *80 minutes · intermediate · any laptop; no GPU, no network.* You know the clip (lesson 05) and k1, k2 and k3
+# (lesson 02). Letters: [Notation](NOTATION.md).
 #
 # ![three policies in time](diagrams/policies.svg)
 #
@@ -25,7 +25,7 @@
 # Two questions on older lessons.
 #
 # **1. PPO's clip has reached its bound for a token with a positive advantage. What does the loss do to this token
-# (lesson 04)?**
+# (lesson 05)?**
 #
 # <details><summary>It pulls the token back into the bounds.</summary>No. The clipped loss is constant there, so its
 # gradient is 0.</details>
@@ -34,7 +34,7 @@
 # objective.</details>
 #
 # **2. You take the mean of k1 over tokens of the policy that is trained, and use it as a loss. What is the gradient on
-# average (lesson 08)?**
+# average (lesson 02)?**
 #
 # <details><summary>That of the KL divergence.</summary>No. The value is right on average, the gradient is
 # not.</details>
@@ -49,23 +49,25 @@ import numpy
 import sympy
 import torch
 from curves import curves
-from exercises.lesson_09 import PULL, STRENGTH, TILT
+from exercises.kl_estimators import OFF_POLICY
+from exercises.rollout_kl import PULL, TILT
 from sentences import above, below, bracketed, say, untold
-from show import picture, show
+from show import moving_picture, picture, show
 from study_ends import contrasts, rows_of
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.canvas import COOL, WARM, bars_with_errors, figure
+from rlcorr.figures.canvas import ACROSS, COOL, WARM, bars_with_errors, figure
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
-from rlcorr.gradients.kl_losses import kl_report
+from rlcorr.gradients.kl_losses import kl_gradients, kl_report
 from rlcorr.gradients.report import report
 from rlcorr.gradients.score_centering import centered_losses, drift_report
+from rlcorr.losses.kl import kl_penalty
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.presets import PRESETS
-from rlcorr.records import runs
+from rlcorr.records import runs, sketch_files
 from rlcorr.records.sketch_files import last_sketch, read_gradients, read_sketch, updated_batch
 from rlcorr.records.study import Endpoint, last_accuracies, read_study
 from rlcorr.teaching.check import check
@@ -155,7 +157,7 @@ for name, pi in rows.items():
 #
 # ## Whose tokens are they?
 #
-# In lesson 08 the tokens were drawn from $\pi$, the policy that is trained. Here they are **the engine's**: they were
+# In lesson 02 the tokens were drawn from $\pi$, the policy that is trained. Here they are **the engine's**: they were
 # drawn from $q$, and $q$ does not depend on the parameters. So the average gradient of a loss is the gradient of its
 # average.
 #
@@ -316,7 +318,7 @@ say(f"""
 # 0.16 if a thousand tokens share it. These are 2,500 times and 80 times as high.
 #
 # Such a penalty can still matter for tokens that the policy loss does not push: tokens with $A=0$, beyond a clip, or
-# rejected by a rule (lesson 07). On these it acts alone, at every step. In this library it is `use_rollout_kl_loss` of
+# rejected by a rule (lesson 08). On these it acts alone, at every step. In this library it is `use_rollout_kl_loss` of
 # `LossConfig`, as in a [closed pull request of SkyRL](https://github.com/NovaSky-AI/SkyRL/pull/1811). It acts on every
 # token of the answers, whatever the rules reject.
 #
@@ -423,7 +425,7 @@ over steps 19 to 24 it is {over(centred_rows, "none", 19, 24):.2f} and {over(cen
 mean of `centered` reaches {max(by_step):.2f} in step {by_step.index(max(by_step)) + 1} and ends at {by_step[-1]:.2f}.
 So the runs with score centering learn at first, and later lose most of what they have learned.
 
-By the accuracy of the last weights, which was not planned and by which lesson 11 judges, no difference is shown:
+By the accuracy of the last weights, which was not planned and by which lesson 04 judges, no difference is shown:
 {untold(at_the_end)}. All four arms
 end low, at {min(accuracies.values()):.2f} to {max(accuracies.values()):.2f}; with fresh weights the accuracy is
 {fresh_end:.2f} (study `smol_stale_6`). With an engine in 8 bits (`smol_centering_fp8`) no difference is shown, either:
@@ -440,6 +442,126 @@ That would explain it; we have not tested it.
 # study](https://github.com/marin-community/marin/pull/9291) sees no effect in pairs that were specified beforehand
 # (appendix). So test it on your own run, with seeds that you did not use to choose it.
 #
+# ## A reference in place of the engine: k2 and k3 on recorded runs
+#
+# The usual KL loss holds $\pi$ near a frozen reference, and its tokens are those of $\pi$ (lesson 02). Do k2 and k3
+# differ there in a real training run as much as in lesson 02? At a few positions of the answers, the last step of a
+# recorded run contains all possible next tokens with their probabilities and scores. At these positions the expected
+# gradient of a loss is an exact sum. These are tiny models: for the vocabulary of a real language model such a
+# recording would be too large.
+#
+# The picture has two bars for each loss. The first is the cosine of the angle between its expected gradient and the
+# gradient of the KL that is meant. The second is the same for the other KL. A cosine of 1 means the same direction.
+# Error bars are 95 % intervals over positions. The expected gradient of k1 is 0, so it has no direction and no bar.
+# **Change the run, and look for** the losses whose first bar is at 1.
+
+# %% tags=["hide-input"]
+SKETCHED = ("bf16", "control_fp32", "kv_fp8", "stale_4", "moe_bf16", "top_p", "async", "kv_fp8_e5m2", "moe_replay",
+            "stale_head", "temperature_raw")  # fmt: skip
+MEANT, OTHER = "with the gradient of KL(π‖ref), which is meant", "with the gradient of KL(ref‖π), the other one"
+
+
+def positions(run_name):
+    run = runs.find_run(run_name)
+    next_tokens = sketch_files.read_sketch(run, sketch_files.last_sketch(run)).next_tokens
+    assert next_tokens is not None
+    return next_tokens
+
+
+def directions_of(of_run):
+    traces = [
+        bars_with_errors(MEANT, {name: one.cosine for name, one in of_run.items()}, ACROSS[0]),
+        bars_with_errors(OTHER, {name: one.reverse_cosine for name, one in of_run.items()}, ACROSS[2]),
+    ]
+    y = {"title_text": "cosine", "range": [-0.6, 1.1]}
+    made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
+    return made.update_layout(barmode="group", bargap=0.3)
+
+
+reports = {run: {name: kl_report(positions(run), name) for name in ("k2", "k3", "k3+")} for run in SKETCHED}
+moving_picture("run", {run: directions_of(reports[run]) for run in SKETCHED[:6]}, "bf16")
+
+# %% [markdown]
+# A mean over positions hides where k3 errs. **Look for** positions at which it pushes away from the KL that is meant.
+
+# %% tags=["hide-input"]
+by_position = {}
+for run in ("bf16", "kv_fp8"):
+    truth, _, of_k3 = kl_gradients(positions(run), "k3")
+    by_position[run] = sorted(torch.cosine_similarity(of_k3, truth, dim=-1).tolist())
+bars = [
+    {"type": "bar", "name": run, "y": cosines, "marker": {"color": colour}}
+    for (run, cosines), colour in zip(by_position.items(), ACROSS, strict=False)
+]
+y = {"title_text": "cosine of k3 with ∇KL(π‖ref)", "range": [-1.05, 1.05]}
+picture(figure(bars, height=260, x={"title_text": "position, sorted"}, y=y, legend=True).update_layout(barmode="group"))
+
+# %% tags=["hide-input"]
+meant = {run: of["k3"].cosine for run, of in reports.items()}
+longest = max(float(kl_report(positions(run), "k1").length.value) for run in SKETCHED)
+assert longest < 0.01
+assert all(of["k2"].cosine.low > 0.999 < of["k3+"].cosine.low for of in reports.values())
+assert all(of["k3"].reverse_cosine.low > 0.99 for of in reports.values())
+far, quiet = reports["bf16"]["k3"], reports["bf16"]["k2"]
+assert far.noise.low > 100 * quiet.noise.high
+say(f"""
+    In all {len(SKETCHED)} runs the expected gradient of k1 vanishes. Those of k2 and k3+ have the direction of
+    $\\nabla\\mathrm{{KL}}(\\pi\\|\\mathrm{{ref}})$, and that of k3 the direction of
+    $\\nabla\\mathrm{{KL}}(\\mathrm{{ref}}\\|\\pi)$. How far these two are apart differs from run to run: the cosine of
+    k3 with the KL that is meant is between {min(i.value for i in meant.values()):.2f} and
+    {max(i.value for i in meant.values()):.2f}.
+
+    At {sum(x < 0 for x in by_position["bf16"])} of {len(by_position["bf16"])} positions of `bf16`, and at
+    {sum(x < 0 for x in by_position["kv_fp8"])} of `kv_fp8`, the gradient of k3 points away from the KL that is meant.
+    `bf16` was trained longest. Over all its positions the cosine is {below(meant["bf16"], 0.95)}, and the gradient of
+    k3 is {above(far.length, 1)} times as long as that of k2. So there a coefficient that was tuned for k2 is too large
+    for k3. And the gradient of k3 for a single token has more than a hundred times as much noise as that of k2.
+    """)
+
+# %% [markdown]
+# ## In the reward, or in the loss?
+#
+# A penalty can also be subtracted from the reward: every token costs $\beta\,\delta$, where $\beta$ is the strength of
+# the penalty. In the reward **k1 is right**. The policy gradient multiplies a reward by the score. So a penalty $k$ in
+# the reward gives $\mathbb{E}_\pi[k\,s]$, which is exactly the part that a loss leaves out.
+#
+# A token also influences all tokens after it. So in the gradient of the KL of whole answers, the score of a token is
+# multiplied by the sum of $\delta$ over this token and all **later** ones. k2 in the loss multiplies the score of a
+# token by its own $\delta$ alone:
+#
+# $$ \nabla\,\mathrm{KL}\big(\text{answers}\big)=\mathbb{E}_\pi\Big[\sum_t\Big(\sum_{t'\ge t}\delta_{t'}\Big)s_t\Big],
+# \qquad\text{k2 in the loss:}\quad\mathbb{E}_\pi\Big[\sum_t\delta_t\,s_t\Big] . $$
+#
+# In GRPO, a penalty in the reward is also divided by the standard deviation of the group. So the same $\beta$ has
+# another strength there.
+#
+# ## Tokens that an older policy has sampled
+#
+# Lesson 02 assumed that $\pi$ itself has sampled the tokens. If the engine has sampled them, with $q$, the average of
+# the score is not 0 any more. The gradient of $\mathrm{KL}(q\|\pi)=\mathbb{E}_q[\log q-\log\pi]$ is $-\mathbb{E}_q[s]$,
+# so $\mathbb{E}_q[s]=-\nabla\mathrm{KL}(q\|\pi)$. A step against this gradient makes $\mathrm{KL}(q\|\pi)$ larger. So
+# k1 as a loss moves $\pi$ **away from the engine**, wherever the reference is. Weights repair every loss (lesson 01):
+# weight each token by $\pi/q$. Look at X, which k2 made more probable in lesson 02: on the engine's tokens, even k2
+# makes it less probable.
+
+# %%
+pi_3, ref_3, q_3 = torch.tensor([[0.5, 0.4, 0.1], [0.4, 0.1, 0.5], [0.25, 0.25, 0.5]], dtype=torch.float64)
+
+
+def expected_gradient(estimator, counted):
+    """Σ counted · ∇k in the logits of π: how often each action is sampled, times its weight."""
+    leaf = pi_3.log().requires_grad_()
+    log_pi = leaf.log_softmax(-1)
+    return torch.autograd.grad((counted * kl_penalty(log_pi, ref_3.log(), estimator)).sum(), leaf)[0]
+
+
+show("as a loss, in the logits", "X", "Y", "Z")
+for name in ("k1", "k2", "k3"):
+    show(f"{name}, tokens of q", expected_gradient(name, q_3), digits=3)
+    show(f"{name}, counted by π/q", expected_gradient(name, q_3 * pi_3 / q_3), digits=3)
+
+
+# %% [markdown]
 # ## Exercise 1: tilt
 #
 # *3 minutes.* Return $\pi^*$ for the probabilities `q`, the rewards `reward`, both `(V,)`, and `beta`.
@@ -494,38 +616,6 @@ def pull_solution(log_pi, log_q, mask, beta):
 check(pull_solution, PULL)
 
 # %% [markdown]
-# ## Exercise 3: the price of a bound
-#
-# *8 minutes.* Given are `q`, `reward` and a hard bound `kappa`. Return the $\beta$ whose tilted policy has
-# $\mathrm{KL}(\pi^*\|q) = \kappa$. You may call your answer to exercise 1, and `divergence(pi, q)`.
-#
-# <details><summary>Hint 1</summary>The divergence falls as β grows. So start with an interval of log β, and halve it
-# again and again.</details>
-# <details><summary>Hint 2</summary>Start with −4 ≤ log β ≤ 12; sixty halvings are enough.</details>
-
-
-# %%
-def price(q, reward, kappa):
-    raise NotImplementedError("exercise 3: write price, then run this cell and the next.")
-
-
-# %% tags=["check"]
-check(price, STRENGTH)
-
-
-# %% tags=["solution", "hide-input"]
-def price_solution(q, reward, kappa):
-    low, high = -4.0, 12.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        too_far = divergence(tilted_policy_solution(q, reward, math.exp(middle)), q) > kappa
-        low, high = (middle, high) if too_far else (low, middle)
-    return math.exp(high)
-
-
-check(price_solution, STRENGTH)
-
-# %% [markdown]
 # ## Check yourself
 #
 # **1. Your run has a rollout KL loss with k1, on tokens of the engine. The logged value falls below 0. What is
@@ -562,8 +652,8 @@ check(price_solution, STRENGTH)
 #
 # ## Pitfalls
 #
-# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **penalty in the reward** it is right: see
-#   lesson 08.
+# - **k1 as a loss on the engine's tokens** pushes the trainer away. As a **penalty in the reward** it is right
+#   (above).
 # - **Half or whole.** δ² is two times k2. So a coefficient that is copied from one system to another may be wrong by
 #   this factor.
 # - **The mean.** In SkyRL's pull request the term is averaged per answer and then over answers, in prime-rl over the
@@ -583,6 +673,39 @@ check(price_solution, STRENGTH)
 # 2. Liu et al., [Rethinking KL Regularization in RLHF](https://arxiv.org/abs/2510.01555), 2025: k2 as a loss has the
 #    gradient of the KL on own tokens.
 # 3. Kimi Team, [Kimi K2.5](https://arxiv.org/abs/2602.02276), 2026: the squared log-ratio to the engine, in use.
+
+# %% [markdown] jp-MarkdownHeadingCollapsed=true
+# ## More practice
+#
+# Optional, and not counted in the minutes of this lesson.
+
+# %% [markdown]
+# ### Exercise 3: tokens of an older policy
+#
+# *5 minutes.* The engine has sampled the tokens, with $q$. By which number must the score of each token be multiplied,
+# so that the average over these tokens is $\nabla\mathrm{KL}(\pi\|\mathrm{ref})$? The log-probs of each token in the
+# policy, the reference and the engine are given. Return one number per token.
+#
+# <details><summary>Hint 1</summary>For tokens that π has sampled, it is δ.</details>
+# <details><summary>Hint 2</summary>Lesson 01: weight each token by the policy that is wanted over the policy that
+# sampled.</details>
+
+
+# %%
+def off_policy_coefficient(log_probs, ref_log_probs, rollout_log_probs):
+    raise NotImplementedError("exercise 3: write off_policy_coefficient, then run this cell and the next.")
+
+
+# %% tags=["check"]
+check(off_policy_coefficient, OFF_POLICY)
+
+
+# %% tags=["solution", "hide-input"]
+def off_policy_coefficient_solution(log_probs, ref_log_probs, rollout_log_probs):
+    return torch.exp(log_probs - rollout_log_probs) * (log_probs - ref_log_probs)
+
+
+check(off_policy_coefficient_solution, OFF_POLICY)
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## Appendix
@@ -675,10 +798,21 @@ assert ((prices < strengths[:-1]) & (prices > strengths[1:])).all()  # lies betw
 reached = {"tilted": drawn(earned), "mixed with Z": drawn(of_mixture)}
 picture(curves(drawn(bounds), reached, x_name="hard bound κ, nats", y_name="mean reward"))
 
+
+def price(q, reward, kappa):
+    """Return the β whose tilted policy has KL(π*‖q) = κ: halve the interval of log β sixty times."""
+    low, high = -4.0, 12.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_far = divergence(tilt(q, reward, math.exp(middle)), q) > kappa
+        low, high = (middle, high) if too_far else (low, middle)
+    return math.exp(high)
+
+
 standard = R / float((q * (R - (q * R).sum()).square()).sum()) ** 0.5  # of variance 1
 fences = [0.001, 0.02, 0.1, 0.3]
 show("κ", fences, digits=3)
-show("price β, rewards of variance 1", [STRENGTH.expected(q, standard, kappa) for kappa in fences], digits=2)
+show("price β, rewards of variance 1", [price(q, standard, kappa) for kappa in fences], digits=2)
 show("the rule 1/√(2κ)", [(2 * kappa) ** -0.5 for kappa in fences], digits=2)
 
 # %% [markdown]
@@ -791,3 +925,47 @@ both with capped token weights. In all three exploratory pairs the run with cent
 interval includes 0, and also the gain of the exploratory pairs: **the confirmation shows no effect, and three pairs are
 too few to exclude one.**
 """)
+
+# %% [markdown]
+# ### Values on sampled tokens
+#
+# An unbiased estimate need not be reliable. In the run `control_fp32` the engine computes exactly like the trainer, so
+# the policy itself has sampled the tokens. Then k1 and k3 have the same expectation. Do their means over one batch
+# agree?
+
+
+# %% tags=["hide-input"]
+def sampled_tokens(run_name):
+    """Return log π and log ref of the last step, (B, T), its mask, and how often each answer counts.
+
+    Row 0 of the counts is the sample itself, the others resample prompts.
+    """
+    run = runs.find_run(run_name)
+    batch = runs.read_step(run, sketch_files.last_sketch(run)).batch
+    log_pi, log_ref, prompts = (batch.tensors()[key] for key in ("old_log_probs", "ref_log_probs", "prompt_ids"))
+    _, index = prompts.unique(dim=0, return_inverse=True)
+    counts = resampled(int(index.max()) + 1, 400, 0).double()[:, index]
+    return log_pi.double(), log_ref.double(), batch.response_mask, counts
+
+
+def mean_over_tokens(value, mask, counts):
+    sums = (counts * value.where(mask, 0).sum(-1)).sum(-1) / (counts * mask.sum(-1)).sum(-1)
+    return interval_of(sums, signed=True)
+
+
+log_pi, log_ref, mask, counts = sampled_tokens("control_fp32")
+k1, k3 = (kl_penalty(log_pi.where(mask, 0), log_ref.where(mask, 0), name) for name in ("k1", "k3"))
+exact = positions("control_fp32")
+assert exact.ref_log_probs is not None
+square = exact.log_probs.exp() * kl_penalty(exact.log_probs, exact.ref_log_probs, "k3").square()
+rare = float(square[exact.log_probs.exp() < 1e-4].sum() / square.sum())
+say(f"""
+    On its {int(mask.sum())} sampled tokens the mean of k1 is {bracketed(mean_over_tokens(k1, mask, counts))}. The
+    difference of the two means, k1 minus k3, is {above(mean_over_tokens(k1 - k3, mask, counts))}: the 95 % interval
+    excludes the true difference, which is 0. How can that be?
+
+    Look at the positions where all next tokens are known. There {100 * rare:.0f} % of the mean square of k3 comes from
+    tokens to which π gives a probability of less than 1 in 10,000, while the reference gives them a much larger one.
+    Almost none of these tokens is in the sample, so both the mean and its interval miss them. This is the blind spot of
+    lesson 03 once more. Far from the reference k3 is **usually too small**, until such a token is sampled and it jumps.
+    """)

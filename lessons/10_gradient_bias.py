@@ -5,15 +5,16 @@
 # can be computed over all likely answers. The error of a gradient is small for a short step, whether or not the step is
 # good. Compare the progress of steps of the best length instead.
 #
-# *75 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 05), rejection (lesson 07)
-# and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
+# *85 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 03), budgets (lesson 04),
+# rejection (lesson 08) and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
 # [Notation](NOTATION.md).
 #
 # At the end you can
 #
 # - write any correction as coefficients of scores, and compute bias and noise of its gradient;
 # - say why a small error does not make a good step, and compute the progress that does;
-# - read an interval of a bias, a noise and a progress, and say what it covers.
+# - read an interval of a bias, a noise and a progress, and say what it covers;
+# - find the cap that makes the most progress for your batch size, and test it on data that did not choose it.
 #
 # In this lesson two numbers differ **significantly** if the 95 % interval of their difference excludes 0.
 #
@@ -21,7 +22,7 @@
 #
 # Two questions on older lessons.
 #
-# **1. The effective sample size of a batch is one tenth. Do you know it well (lesson 02)?**
+# **1. The effective sample size of a batch is one tenth. Do you know it well (lesson 01)?**
 #
 # <details><summary>Yes, it is computed from all weights.</summary>From all weights of this sample. It may lack rare
 # answers with large weights.</details>
@@ -30,7 +31,7 @@
 # <details><summary>No: it may be too low.</summary>A missing rare answer makes the estimate too high.</details>
 #
 # **2. A rule rejects half of the tokens; the loss divides by all tokens. Does the expected gradient become that of all
-# tokens, half as long (lesson 07)?**
+# tokens, half as long (lesson 08)?**
 #
 # <details><summary>Yes, because of the division.</summary>Only if the rejected tokens are like the kept ones.</details>
 # <details><summary>No. It belongs to the distribution of the kept tokens.</summary>Yes. Its direction changes, not only
@@ -40,27 +41,49 @@
 # %% tags=["hide-input"]
 import itertools
 import math
+from dataclasses import replace
 
+import numpy
 import sympy
 import torch
 from curves import curves
-from exercises.lesson_10 import COEFFICIENTS, PROGRESS, SKETCH
+from exercises.gradient_bias import COEFFICIENTS, PROGRESS
+from scipy import stats
 from sentences import above, below, bracketed, say, untold
-from show import picture, show
+from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
+from rlcorr.bounds import BAND, at_threshold, tight_thresholds, usual_thresholds
 from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, bars_with_errors, figure
-from rlcorr.figures.gradients import parts_of_bias
-from rlcorr.gradients.bootstrap import EXACT_WEIGHTS
-from rlcorr.gradients.report import compare, compare_gradients, decompose, report
+from rlcorr.figures.gradients import exact_curves, parts_of_bias, progress_curves
+from rlcorr.gradients.bootstrap import EXACT_WEIGHTS, Interval, bootstrap, interval_of, mean_gradients
+from rlcorr.gradients.contributions import contributions
+from rlcorr.gradients.report import compare, compare_gradients, decompose, report, samples_of
+from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import gradient_truth, small_world
 from rlcorr.losses.objective import score_coefficients
 from rlcorr.records import runs
 from rlcorr.records.sketch_files import ExactSketch, last_sketch, read_gradients
+from rlcorr.records.study import end_rewards, read_study
+from rlcorr.records.study_comparisons import (
+    against_nothing,
+    progress_correlation,
+    rank_correlation,
+)
 from rlcorr.teaching.check import check
 
 torch.set_num_threads(1)
+
+generator = torch.Generator().manual_seed(11)
+
+
+def mean_interval(values):
+    """Return the mean with its 95 % interval of Student's t."""
+    x = torch.tensor(values, dtype=torch.float64)
+    half = stats.t.ppf(0.975, len(x) - 1) * float(x.std()) / len(x) ** 0.5
+    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half)
+
 
 # %% [markdown]
 # ## Four tokens, by hand
@@ -275,9 +298,9 @@ probability. With the {directions} directions of this sketch a squared length is
 # %% [markdown]
 # ## Predict, then reveal
 #
-# We compare six presets from lessons 05 to 07: `disabled` does nothing; `token_is` caps the token ratios, and `seq_is`
-# their product; `token_icepop` sets token weights outside a band to 0; `k3_rs` rejects answers by their k3, and
-# `geo_rs` by a strict band on the geometric mean. **Write down:**
+# We compare six presets from lessons 03, 07 and 08: `disabled` does nothing; `token_is` caps the token ratios, and
+# `seq_is` their product; `token_icepop` sets token weights outside a band to 0; `k3_rs` rejects answers by their k3,
+# and `geo_rs` by a strict band on the geometric mean. **Write down:**
 #
 # 1. Which one has the smallest error, and which one the most progress?
 # 2. `disabled` and `geo_rs` have about the same bias. Do their steps get equally far?
@@ -372,7 +395,7 @@ product {few[1]:.2f}. With {LARGE:,} answers they are {many[0]:.2f} and {many[1]
 
 **η is about one step** of the best length, without Adam and without the clipping of long gradients. Over many steps the
 noise averages out and the bias adds up. So to judge a whole run, evaluate η at a larger B. And η is no promise about
-the reward: lesson 11 compares both.
+the reward: a section below compares both.
 
 **What an interval covers.** In `stale_head` all prompts and nearly all answers are known; only the directions are
 random. In `bf16` the prompts are a random sample as well. Long answers must be sampled, and then a sample may tell next
@@ -380,6 +403,237 @@ to nothing. In `kv_fp8_e5m2`, from {len(long[0].response_mask):,} sampled answer
 {of_sample.relative_bias.high:.0f} times the length of $g^*$, and η({LARGE:,}) is between
 {of_sample.progress[0].low:.2f} and {of_sample.progress[0].high:.2f}: anything is possible. (The lower end of such a
 bias is 0: its square is estimated, and where the estimate is negative the report has 0. So read the upper end.)
+""")
+
+# %% [markdown]
+# ## The cap that makes the most progress
+#
+# Lesson 04 chose thresholds by a budget. A budget says what you can afford, not what is best. To find the best
+# threshold we need bias and noise. These are known precisely only if every likely answer can be enumerated. So this
+# part is about a tiny model. `async` has an engine that runs up to two updates behind the trainer. We move a cap on the
+# product from nearly 1 to above the largest weight, and compute the progress $\eta$ at each of them.
+#
+# Move the slider to your batch size. **Look for**
+#
+# - the green line, $\eta$, with its 95 % interval as a green band; the grey line is $\eta$ without a correction;
+# - the dashed line, at the cap with the largest $\eta$;
+# - the grey area: in 95 % of the bootstrap samples the best cap is inside it.
+#
+# The horizontal axis is logarithmic twice: equal distances multiply $\log C$ by the same factor. So caps close to 1 are
+# far apart, and large caps are close together. If the green line rises and falls by less than the height of its band,
+# the best cap is hardly known.
+
+# %% tags=["hide-input"]
+product = preset("decoupled_seq_is")
+mean_band = CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.5, upper=2.0),))
+BATCHES = [256, 1024, 4096, 16384, 65536]
+CAP_AXIS = "cap C on the product of the ratios (the axis is logarithmic in log C)"
+
+
+def swept_over(run, config, sizes=BATCHES, tight=0):
+    """Move one bound over thirty thresholds, on the run's last sketch; `tight`: add so many tighter ones."""
+    update, sketch = read_gradients(run, last_sketch(run))
+    points = tight_thresholds(update, config, BAND, tight) if tight else []
+    points += usual_thresholds(update, config, count=30)
+    return gradient_sweep(update, sketch, config, thresholds=points, batch_sizes=sizes)
+
+
+def growth(sweep, small, large, band=False):
+    """Divide the best cap at one batch size by that at another, on the same bootstrap samples. For a band: the best
+    width, log u. If the progress of several differs by less than a ten-thousandth, the tightest counts as the best."""
+    sizes = sweep.ranking.reports[0].batch_sizes
+    progress = sweep.ranking.progress.nan_to_num(-1)  # (thresholds, batch sizes, 1 + samples)
+    best_places = (progress >= (1 - 1e-4) * progress.max(0).values).int().argmax(0)  # the first of them
+    logs = torch.tensor(sweep.thresholds, dtype=torch.float64).log()
+    of_best = (logs.log() if band else logs)[best_places]
+    factor = interval_of(of_best[sizes.index(large)] - of_best[sizes.index(small)], signed=True)
+    return Interval(*map(math.exp, (factor.value, factor.low, factor.high)))
+
+
+behind = runs.find_run("async")
+by_cap = swept_over(behind, product)
+drawn_at = {
+    f"{size:,}": progress_curves(by_cap, size).update_layout(
+        xaxis_title_text=CAP_AXIS, yaxis_title_text="progress η(B)"
+    )
+    for size in BATCHES
+}
+moving_picture("answers in a batch, B:", drawn_at, "256")
+
+small, large, tried = by_cap.best[0], by_cap.best[-1], by_cap.thresholds
+assert all(tried[0] < best.value < tried[-1] for best in by_cap.best)
+assert small.low == tried[0]
+by_band = swept_over(behind, mean_band, (256, 65536), tight=8)
+same_band = growth(by_band, 256, 65536, band=True)
+assert same_band.low == same_band.high == 1
+say(f"""
+With {BATCHES[0]} answers a cap of {small.value:.0f} has the most progress, and adds
+{above(by_cap.ranking.choices[0].over_nothing)} to the η of no correction. How well is this best cap known? The grey
+area begins at the tightest cap that was tried, and ends at {small.high:.0f}. So at this batch size **a cap is better
+than none, but which cap is best is hardly known.** We have no lower limit for it.
+
+With {BATCHES[-1]:,} answers a cap of {large.value:.0f} is best: {above(growth(by_cap, BATCHES[0], BATCHES[-1]), 1, 0)}
+times as large, with an interval from the same bootstrap samples. A loose cap leaves nearly exact weights: they have
+little bias, and more answers remove their noise.
+
+A band on the geometric mean behaves differently here. Of the bands that were tried, the same one was best with
+{BATCHES[0]} and with 65,536 answers, in all bootstrap samples. Only few bands were tried, so a small shift would not be
+seen. A band that is wide open is the same as no correction, and more answers do not remove the bias of no correction.
+The appendix repeats both searches for seven runs. In some of them the best cap or band grows significantly with the
+batch, in none it shrinks significantly, and in most it is not known.
+""")
+
+# %% [markdown]
+# So choose a cap for your own batch size.
+#
+# ## Does η predict which run goes well?
+#
+# Two studies of a tiny model trained with fifteen corrections each, on six seeds: one with weights that are eight
+# updates old, one with a coarse KV cache. $\eta$ was measured **once**: at step 10 of a run without a correction, for
+# the batch size of the study.
+#
+# A predictor must be compared with simple ones. Here are four that need no gradient:
+#
+# - the **budget** in the arm's name: `geometric_80` was made to keep that percentage of the tokens; an arm without a
+#   rule keeps all;
+# - the **kept share** and the **effective sample size** of the first ten steps;
+# - "**a cap, always**": 1 for the two arms with a cap, 0 for the others.
+#
+# Each predictor orders the fifteen arms. The **rank correlation** compares this order with that of the rewards at the
+# end. It is 1 if both orders are the same, −1 if one is the reverse of the other, and 0 if they are unrelated. **Look
+# for** a predictor that does well in both studies.
+
+
+# %%
+def early(rows, arm, column):
+    """Return the mean of a column over the first ten steps and all seeds."""
+    values = [row[column] for row in rows if row["preset"] == arm and row["step"] <= 10 and row[column] is not None]
+    return sum(values) / len(values)
+
+
+def predictors(rows, eta):
+    return {
+        "η": {arm: one.value for arm, one in eta.items()},
+        "budget": {arm: float(end) if (end := arm.rsplit("_")[-1]).isdigit() else 100.0 for arm in eta},
+        "kept share": {arm: early(rows, arm, "kept_fraction") for arm in eta},
+        "ESS": {arm: early(rows, arm, "ess") for arm in eta},
+        "a cap, always": {arm: float(arm.endswith("_cap")) for arm in eta},
+    }
+
+
+# %% tags=["hide-input"]
+def correlation_gap(one, other, rows):
+    """Return how much better one predictor orders the arms than another, on the same resampled arms and seeds."""
+    ends, random = end_rewards(rows), numpy.random.default_rng(0)
+    reward = numpy.array([list(ends[arm].values()) for arm in one])  # (arms, seeds)
+    first, second = (numpy.array([predictor[arm] for arm in one]) for predictor in (one, other))
+    samples = [(numpy.arange(len(first)), numpy.arange(reward.shape[1]))]
+    samples += [tuple(random.integers(n, size=n) for n in reward.shape) for _ in range(2000)]
+    gaps = []
+    for arms, seeds in samples:
+        mean = reward[arms][:, seeds].mean(1)
+        gaps.append(rank_correlation(first[arms], mean) - rank_correlation(second[arms], mean))
+    return Interval(gaps[0], *map(float, numpy.quantile(gaps[1:], [0.025, 0.975])))
+
+
+correlations, picked, gaps = {}, {}, {}
+for name, label in (("decide_stale", "old weights"), ("decide_cache", "coarse cache")):
+    rows, about = read_study(name)
+    eta = {arm: Interval(*numbers) for arm, numbers in about["progress"]["none_0"]["10"].items()}
+    by_name = predictors(rows, eta)
+    correlations[label] = {key: progress_correlation(one, rows) for key, one in by_name.items()}
+    gaps[label] = correlation_gap(by_name["budget"], by_name["η"], rows)
+    first = max(eta, key=lambda arm: eta[arm].value)
+    picked[label] = first, next(pair.difference for pair in against_nothing(rows) if pair.arm == first)
+both_studies = [
+    bars_with_errors(label, one, colour)
+    for (label, one), colour in zip(correlations.items(), (WARM, COOL), strict=True)
+]
+y = {"title_text": "rank correlation with the reward", "range": [-1, 1]}
+picture(
+    figure(both_studies, height=300, x={"type": "category"}, y=y, legend=True).update_layout(
+        barmode="group", bargap=0.3
+    )
+)
+
+old, cache = correlations["old weights"], correlations["coarse cache"]
+(stale_arm, stale_gain), (cache_arm, cache_gain) = picked.values()
+assert all(old[key].low < 0 < old[key].high for key in ("budget", "kept share", "ESS"))
+half_of_bad = next(one.difference for one in against_nothing(rows) if one.arm == "geometric_negative_50")
+assert eta["geometric_negative_50"].value > eta["none"].value  # of the study that was read last, that of the cache
+say(f"""
+(The lines on the bars are 95 % intervals, from resampled corrections and seeds.)
+
+- **With old weights** η has a rank correlation of {above(old["η"])}, "a cap, always" one of
+  {above(old["a cap, always"])}. For the budget, the kept share and the ESS it is not significantly different from 0.
+- **With the coarse cache** the budget in the arm's name has {above(cache["budget"])}, and η {above(cache["η"])}. On the
+  same resampled arms and seeds, the correlation of the budget minus that of η is {above(gaps["coarse cache"])}. The
+  interval just excludes 0, so the budget orders the arms better: the more tokens an arm keeps, the higher its reward
+  tends to be. And η ranks `geometric_negative_50` above no correction, although the reward of that arm minus that of no
+  correction is {below(half_of_bad)}.
+- **The arm with the largest η**: with old weights it is `{stale_arm}`; its reward minus that of no correction is
+  {above(stale_gain)}. With the coarse cache it is `{cache_arm}`, which cannot be distinguished from no correction:
+  {untold(cache_gain)}.
+
+So η orders fifteen arms better than chance in both studies. But in one of them a rule that costs nothing, "keep more
+tokens", orders them better, and "a cap, always" is better than chance in both, too. **On long answers η is not known**:
+from 64 sampled answers its interval reaches from about 0 to 0.9 for every arm (`runs/README.md`). Nor was it measured
+on the real model, whose recorded steps have no sketch of the scores. So read η together with the kept share and the
+ESS, never alone.
+""")
+
+# %% [markdown]
+# ## Chosen on one half, judged on the other
+#
+# By hand: two thresholds are equally good, with a true progress of 0.5. Each measurement is off by +0.1 or −0.1, with
+# equal probability. The larger of the two measurements is 0.6 three times out of four and 0.4 once, so on average it is
+# 0.55. We promise 0.55 and get 0.5. The difference is called **optimism**.
+#
+# How large is it in the recorded runs? We split the prompts of a step at random into two halves. On one half we choose
+# the threshold with the most progress. Then we look at the progress of this threshold on the other half. This is done
+# for seven runs, and twelve splits of each.
+
+# %% tags=["hide-input"]
+MISMATCHED = ("bf16", "kv_fp8", "stale_4", "async", "stale_head", "moe_bf16", "moe_replay")
+SPLITS = 12
+
+
+def progress_on(half, parts, replicas):
+    """Return η(256) of each correction on these prompts alone."""
+    units = half[None]  # 1 for a prompt of the half, 0 for another
+    of_half = replace(replicas, units=units, reference=mean_gradients(replicas.target, units))
+    return [float(samples_of(of_one, of_half, [256]).progress[0, 0]) for of_one in parts]
+
+
+def promises(name, config):
+    """Return (promised, got) of the best threshold, averaged over the splits and both ways."""
+    run = runs.find_run(name)
+    update, sketch = read_gradients(run, last_sketch(run))
+    assert isinstance(sketch, ExactSketch)
+    moved = [at_threshold(config, t) for t in usual_thresholds(update, config, count=15)]
+    parts, replicas = contributions(update, sketch, moved), bootstrap(update, sketch, LossConfig(), 0, 0)
+    prompts, pairs = sketch.answers.prompt_count, []
+    for _ in range(SPLITS):
+        half = (torch.randperm(prompts, generator=generator) < prompts // 2).float()
+        shares = [progress_on(rows, parts, replicas) for rows in (half, 1 - half)]
+        for one, other in (shares, shares[::-1]):
+            place = max(range(len(one)), key=one.__getitem__)
+            pairs.append((one[place], other[place]))
+    return torch.tensor(pairs, dtype=torch.float64).mean(0).tolist()
+
+
+optimism = {}
+for label, config in (("band on the geometric mean", mean_band), ("cap on the product", product)):
+    both = [promises(name, config) for name in MISMATCHED]
+    show(f"{label}: promised, got", *torch.tensor(both, dtype=torch.float64).mean(0).tolist(), digits=2)
+    optimism[label] = [promised - got for promised, got in both]
+of_band, of_cap = optimism.values()
+less = mean_interval([one - other for one, other in zip(of_band, of_cap, strict=True)])
+say(f"""
+On average over {len(MISMATCHED)} runs, η of the best band is higher on the half that chose it than on the other half,
+by {above(mean_interval(of_band))}. For the best cap this optimism is {above(mean_interval(of_cap), digits=3)}, so that
+of the band is larger by {above(less)}. **A search always returns a number. Measure it again on data that the search has
+not seen.**
 """)
 
 # %% [markdown]
@@ -411,35 +665,7 @@ def token_coefficients_solution(r, advantages, keep, cap, kept_only):
 check(token_coefficients_solution, COEFFICIENTS)
 
 # %% [markdown]
-# ## Exercise 2: a sketch
-#
-# *3 minutes.* `scores` is `(N, D)`, and `directions` is `(K, D)` with standard normal entries. Return the sketch
-# `(N, K)`. Inner products of its rows must be those of the scores on average.
-#
-# <details><summary>Hint 1</summary>An inner product of two sketches is a sum over K directions. It should be an average
-# over them.</details>
-# <details><summary>Hint 2</summary>So a factor 1/K is needed. Both sketches contribute to the product, so each gets its
-# root.</details>
-
-
-# %%
-def sketch_of(scores, directions):
-    raise NotImplementedError("exercise 2: write sketch_of, then run this cell and the next.")
-
-
-# %% tags=["check"]
-check(sketch_of, SKETCH)
-
-
-# %% tags=["solution", "hide-input"]
-def sketch_of_solution(scores, directions):
-    return scores @ directions.T / len(directions) ** 0.5
-
-
-check(sketch_of_solution, SKETCH)
-
-# %% [markdown]
-# ## Exercise 3: progress
+# ## Exercise 2: progress
 #
 # *6 minutes.* Every answer is known. `q` has the engine's probability of each of them, `parts` has one row for each:
 # its contribution $g(y)$ to the gradient. `exact` is $g^*$. Return $\eta$ for batches of `B` answers.
@@ -451,7 +677,7 @@ check(sketch_of_solution, SKETCH)
 
 # %%
 def progress_of(q, parts, exact, B):
-    raise NotImplementedError("exercise 3: write progress_of, then run this cell and the next.")
+    raise NotImplementedError("exercise 2: write progress_of, then run this cell and the next.")
 
 
 # %% tags=["check"]
@@ -509,6 +735,8 @@ check(progress_of_solution, PROGRESS)
 # - **Ranking without intervals.** If several presets cannot be distinguished, it is chance which one comes first.
 # - **ESS is not noise.** With a fixed denominator, rejected tokens lower the effective sample size and add no noise.
 # - **Rare answers.** A sample that lacks them shows too little noise, and too short an interval.
+# - **The edge of the search.** If the best threshold is the tightest or the loosest that was tried, or if its interval
+#   reaches from one end to the other, the search has not located it.
 # - **One step.** η compares single steps. It does not predict the reward at the end of a run.
 #
 # ## References
@@ -603,7 +831,7 @@ show("mean inner product of different ones", by_pairs, digits=2)
 #
 # Unbounded sequence weights have no bias, whatever the mismatch is, if the tokens were drawn with the recorded $q$. In
 # two runs they were not: `top_p` draws from the likeliest tokens only, and `temperature_raw` records $q$ before its
-# temperature (lesson 03). There the weights must have a bias.
+# temperature (lesson 06). There the weights must have a bias.
 
 # %% tags=["hide-input"]
 VALID = (*RUNS, "control_fp32", "moe_bf16", "moe_replay")
@@ -639,10 +867,9 @@ run.
 # Do training steps agree with η? `make bench ARGS=progress` measures $\eta$ of ten presets on one step of the study
 # `stale_8`. Then each preset makes its own step, with the length that was best on other batches, and the expected
 # reward is computed exactly on other prompts. The two orders agree better than by chance, but not perfectly. The rank
-# correlation and its interval are among the measurements of the project's README files. Lesson 11 compares η with the
+# correlation and its interval are among the measurements of the project's README files. The lesson compares η with the
 # rewards of whole runs.
-
-# %% [markdown]
+#
 # ### Where a bias comes from
 #
 # Unbounded weights on the product have no bias. A correction may differ from them in four ways. We switch on one after
@@ -665,4 +892,62 @@ say(f"""
 Rejection causes the largest part, {above(parts.rejection, max(parts.level.high, parts.truncation.high))} of the length
 of $g^*$. The cap causes {above(parts.truncation, parts.level.high)}, and weights per token in place of the product
 {above(parts.level)}. The preset divides by all tokens, so the last part is 0.
+""")
+
+# %% [markdown]
+# ### In the toy, where everything is known
+#
+# This is the small world from above, with a cap on the product, and with the smallest batch of the slider above. Bias
+# and noise are in units of the exact gradient's length; the axis is logarithmic in $\log C$, as above. **Look for** the
+# dashed line, the cap with the most progress at this batch size: to its right the bias still falls, but the noise
+# rises. The lines below the picture have the best cap for four batch sizes.
+
+# %%
+toy = small_world(0.5)
+caps = [1 + 0.02 * 1.3**n for n in range(24)]
+exact = {size: toy_sweep(toy, product, caps, size) for size in (16, 256, 4096, 65536)}
+best = {size: caps[max(range(len(caps)), key=curve.progress.__getitem__)] for size, curve in exact.items()}
+y_name = "η; bias, noise (units of ‖g*‖)"
+picture(exact_curves(exact[256], of_ratio=True).update_layout(xaxis_title_text=CAP_AXIS, yaxis_title_text=y_name))
+show("answers in the batch", list(best))
+show("best cap", list(best.values()), digits=2)
+show("its progress", [max(curve.progress) for curve in exact.values()], digits=3)
+assert sorted(best.values()) == list(best.values())
+assert all(caps[0] < cap < caps[-1] for cap in best.values())
+
+# %% [markdown]
+# ### Seven recorded runs
+#
+# How many times as large is the best cap with many answers as with few? For the band, the factor is that of its width,
+# $\log u$. A factor of 1 with the interval [1, 1] means that the same point of the grid was best in all bootstrap
+# samples; it does not mean that the best value is known so exactly. If several points are equally good to a
+# ten-thousandth, we take the tightest.
+
+# %%
+grown = {"cap": [], "band": []}
+show("best for 65,536 answers over 256", "cap", "from", "to", "band", "from", "to")
+for name in MISMATCHED:
+    run = runs.find_run(name)
+    swept = swept_over(run, product, (256, 65536)), swept_over(run, mean_band, (256, 65536), tight=8)
+    both = growth(swept[0], 256, 65536), growth(swept[1], 256, 65536, band=True)
+    show("  " + name, *[f"{end:.2g}" for one in both for end in (one.value, one.low, one.high)])
+    for label, one in zip(grown, both, strict=True):
+        grown[label].append(one.low > 1)
+    assert all(one.high >= 1 for one in both)
+assert 0 < sum(grown["cap"]) < len(MISMATCHED) / 2
+
+long_band = swept_over(runs.find_run("kv_fp8_e5m2"), mean_band, (256, 4096))
+tried, of_long = long_band.thresholds, long_band.best[0]
+
+# %% tags=["hide-input"]
+assert of_long.low == tried[0]
+assert of_long.high > tried[-3]
+say(f"""
+The best cap grows significantly in {sum(grown["cap"])} of {len(MISMATCHED)} runs, and the best band in
+{sum(grown["band"])}. In the other runs the interval includes 1, so it is not known whether they grow.
+
+`kv_fp8_e5m2` has answers that are too long to write down all of them, so its sketch contains a sample only. Its best
+band at 256 answers is {bracketed(of_long)}, where bands from {tried[0]:.3f} to {tried[-1]:.2f} were tried. The interval
+reaches from one end of the search to the other: the best band is not known. Nor is it known whether it is better than
+no correction: the difference in η is {untold(long_band.ranking.choices[0].over_nothing)}.
 """)

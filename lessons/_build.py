@@ -1,4 +1,4 @@
-"""Build the notebooks, their lists in the READMEs and the decision card: `python lessons/_build.py [00_start_here …]`.
+"""Build the notebooks, their lists in the READMEs and the decision card: `python lessons/_build.py [00_start …]`.
 
 Without names it builds all. A lesson is written in NN_slug.py (jupytext percent format). Here it is executed and
 stored, with its outputs, in NN_slug.ipynb. Whatever would differ between two builds is left out or constant: ids,
@@ -98,24 +98,21 @@ def titles() -> str:
 
 
 def five_lessons() -> str:
-    """Return the table of the path of five lessons."""
-    rows = ["| the path | what you can decide after it | minutes | skip in it |", "|---|---|---|---|"]
-    for title, entry in index("five_lessons.toml").items():
-        first = [f"first *{'* and *'.join(parts)}* of [lesson {slug[:2]}]({slug}.ipynb)"
-                 for slug, parts in entry["first"].items()]  # fmt: skip
-        needed = f"; {'; '.join(first)}" if first else ""
-        link = f"[{title}]({entry['lesson']}.ipynb){needed}"
-        rows.append(f"| {link} | {entry['decides']} | {entry['minutes']} | {', '.join(entry['skip'])} |")
+    """Return the table of the path: the lessons after which one can decide something."""
+    rows = ["| lesson | what you can decide after it | minutes |", "|---|---|---|"]
+    for slug, entry in index().items():
+        if "decides" in entry:
+            rows.append(f"| [{slug[:2]} · {entry['title']}]({slug}.ipynb) | {entry['decides']} | {entry['minutes']} |")
     return "\n".join(rows)
 
 
-def index(name: str = "index.toml") -> dict[str, dict]:
-    return tomllib.loads((LESSONS / name).read_text(encoding="utf-8"))
+def index() -> dict[str, dict]:
+    return tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
 
 
 def decision_card() -> str:
     """Return the table that the lesson on thresholds has printed."""
-    notebook = nbformat.read(LESSONS / "11_choosing_thresholds.ipynb", as_version=4)
+    notebook = nbformat.read(LESSONS / "04_threshold.ipynb", as_version=4)
     (cell,) = (cell for cell in notebook.cells if "decision-card" in cell.metadata.get("tags", []))
     return cell.outputs[0].data["text/markdown"]
 

@@ -1,10 +1,11 @@
 """Measure a lesson's path: its length, its minutes, and the numbers in its prose that were typed by hand.
 
-`python lessons/_path.py [02_importance_sampling …]` prints all three.
+`python lessons/_path.py [01_importance_weights …]` prints all three.
 
-The path ends where the appendix begins, which is folded. A learner reads the prose, the equations and the tables, runs
-the visible cells, looks at the pictures, writes down the predictions, answers the questions and writes the exercises.
-Cells tagged `check` or `solution` belong to the exercise before them. A cell tagged `hide-input` shows only its output.
+The path ends where *More practice* begins, which is folded like the appendix after it. A learner reads the prose, the
+equations and the tables, runs the visible cells, looks at the pictures, writes down the predictions, answers the
+questions and writes the exercises. Cells tagged `check` or `solution` belong to the exercise before them. A cell tagged
+`hide-input` shows only its output.
 """
 
 import math
@@ -18,7 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 
 LESSONS = Path(__file__).resolve().parent
-APPENDIX = "## Appendix"
+PRACTICE, APPENDIX = "## More practice", "## Appendix"
 MARKDOWN, PLOTLY = "text/markdown", "application/vnd.plotly.v1+json"
 
 WORDS_A_MINUTE = 100  # text with mathematics is read at 80 to 120
@@ -83,14 +84,19 @@ def length(notebook: NotebookNode) -> Length:
 
 def sections(notebook: NotebookNode) -> dict[str, list[NotebookNode]]:
     """Return heading → cells of the path. A Markdown cell is divided at its headings; the title is the first."""
+    return divided(path(notebook), "##?")
+
+
+def divided(cells: list[NotebookNode], signs: str) -> dict[str, list[NotebookNode]]:
+    """Return heading → cells, divided at headings whose number signs match this expression."""
     parts: dict[str, list[NotebookNode]] = {}
     heading = ""
-    for cell in path(notebook):
+    for cell in cells:
         if cell.cell_type == "code":
             parts[heading].append(cell)
             continue
-        for text in filter(str.strip, re.split(r"^(?=##? )", cell.source, flags=re.MULTILINE)):
-            heading = next(iter(re.findall(r"\A##? (.*)", text)), heading)
+        for text in filter(str.strip, re.split(rf"^(?={signs} )", cell.source, flags=re.MULTILINE)):
+            heading = next(iter(re.findall(rf"\A{signs} (.*)", text)), heading)
             parts.setdefault(heading, []).append(nbformat.v4.new_markdown_cell(text))
     return parts
 
@@ -128,9 +134,19 @@ def stated(minutes: float) -> int:
 
 
 def path(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return the cells before the appendix."""
-    starts = (n for n, cell in enumerate(notebook.cells) if cell.source.startswith(APPENDIX))
-    return notebook.cells[: next(starts, len(notebook.cells))]
+    """Return the cells before the first part that is folded."""
+    return notebook.cells[: _start(notebook, (PRACTICE, APPENDIX))]
+
+
+def practice(notebook: NotebookNode) -> float:
+    """Return the minutes of *More practice*, which a lesson does not count."""
+    cells = notebook.cells[_start(notebook, (PRACTICE, APPENDIX)) : _start(notebook, (APPENDIX,))]
+    return sum(map(minutes, divided(cells, "###?").items()))
+
+
+def _start(notebook: NotebookNode, headings: tuple[str, ...]) -> int:
+    starts = (n for n, cell in enumerate(notebook.cells) if cell.source.startswith(headings))
+    return next(starts, len(notebook.cells))
 
 
 def typed_numbers(notebook: NotebookNode) -> Iterator[str]:
@@ -174,15 +190,18 @@ def _tags(cell: NotebookNode) -> set[str]:
 
 
 def main(names: list[str]) -> None:
+    total, more = 0.0, 0.0
     for source in sorted(LESSONS.glob("[0-9][0-9]_*.ipynb")):
         if names and source.stem not in names:
             continue
         notebook = nbformat.read(source, as_version=4)
         long = length(notebook)
         print(f"{source.stem:32} {long.words:5} words {long.cells:3} cells  longest {long.longest:3}  "
-              f"{long.minutes:4.1f} minutes: {stated(long.minutes)}")  # fmt: skip
+              f"{long.minutes:4.1f} minutes: {stated(long.minutes)}, practice {practice(notebook):.1f}")  # fmt: skip
+        total, more = total + long.minutes, more + practice(notebook)
         for paragraph in typed_numbers(notebook) if names else ():
             print(f"    typed: … {paragraph}")
+    print(f"together {total / 60:.1f} hours, and {more / 60:.1f} of practice")
 
 
 if __name__ == "__main__":

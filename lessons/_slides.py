@@ -6,11 +6,11 @@ words, and pictures. What came out is folded, so that the class can guess first.
 
 import re
 import shutil
-import tomllib
 from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
+import _build
 import _path
 import nbformat
 from _pages import MARKDOWN, MODULES, PNG
@@ -54,10 +54,10 @@ addEventListener("load", () => renderMathInElement(document.body, {{ delimiters:
 """
 
 
-def slides(notebook: NotebookNode, skip: list[str]) -> Iterator[str]:
-    """Yield the slides of a lesson as HTML, without its title, the sections of `skip`, Pitfalls and References."""
+def slides(notebook: NotebookNode) -> Iterator[str]:
+    """Yield the slides of a lesson as HTML, without its title, its questions, Pitfalls and References."""
     for heading, cells in list(_path.sections(notebook).items())[1:]:
-        if heading.startswith((*skip, "Pitfalls", "References", "In the app")):
+        if heading.startswith(("Check yourself", "Pitfalls", "References", "In the app")):
             continue
         for parts in grouped(part for cell in cells for part in parts_of(cell)):
             yield slide(heading, parts)
@@ -135,12 +135,14 @@ def write(target: Path) -> None:
     shutil.copytree(MODULES / "katex/dist", target / "katex", ignore=shutil.ignore_patterns("*.mjs", "*.ttf", "*.woff"))
     shutil.copy(MODULES / "katex/dist/contrib/auto-render.min.js", target / "katex")
     rows = {number: rest for number, *rest in TABLE_ROW.findall((LESSONS / "TEACHING.md").read_text(encoding="utf-8"))}
-    for title, entry in tomllib.loads((LESSONS / "five_lessons.toml").read_text(encoding="utf-8")).items():
-        notebook = nbformat.read(LESSONS / f"{entry['lesson']}.ipynb", as_version=4)
+    for slug, entry in _build.index().items():
+        if "decides" not in entry:
+            continue
+        title, notebook = f"{slug[:2]} · {entry['title']}", nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4)
         said, question = rows[title[:2]]
         first = f"<section><h1>{escape(title)}</h1><p>{escape(entry['decides'])}</p></section>"
         begins, ends = slide("Show of hands", [rendered(question)]), slide("To take home", [rendered(said)])
-        made = [first, begins, *slides(notebook, entry["skip"]), ends]
+        made = [first, begins, *slides(notebook), ends]
         path = target / f"{title[:2]}.html"
         path.write_text(PAGE.format(title=escape(title), slides="\n".join(made)), encoding="utf-8")
         print(f"{path}: {len(made)} slides")

@@ -39,7 +39,6 @@ SINGLE = (
     "lessons/NOTATION.md",
     "lessons/README.md",
     "lessons/index.toml",
-    "lessons/five_lessons.toml",
     "lessons/TEACHING.md",
     "lessons/DECISION_CARD.md",
     "lessons/PAPERS.md",

@@ -1,4 +1,4 @@
-"""A tiny transformer whose sums have an order that we choose, for lesson 17.
+"""A tiny transformer whose sums have an order that we choose, for lesson 15.
 
 A fast kernel chooses the order of its additions by the shape of its input. Here the order is an argument: `parts` says
 into how many runs of neighbouring terms a sum is split. Every addition is written out. Exponentials, logarithms and

@@ -14,17 +14,15 @@ from count_on import END, LONGEST, PROMPTS, START, reward
 
 from rlcorr.ratios import log_ratio, over_sequence
 
-# Lesson 01: sample, log_probs, advantages
+# Lesson 01: ratios
 
-# Lesson 02: ratios
+# Lesson 03: capped
 
-# Lesson 04: clipped
+# Lesson 05: sample, log_probs, advantages, clipped
 
-# Lesson 05: capped
+# Lesson 08: kept, loss
 
-# Lesson 07: kept, loss
-
-# Lesson 13: update, train
+# Lesson 12: update, train
 
 if __name__ == "__main__":
     from mini_curve import main

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 PIECES = (
-    "sample", "log_probs", "advantages", "ratios", "clipped", "capped", "kept", "loss", "update", "train",
+    "ratios", "capped", "sample", "log_probs", "advantages", "clipped", "kept", "loss", "update", "train",
 )  # fmt: skip
 """In the order in which the lessons ask for them."""
 LESSONS = Path(__file__).parent

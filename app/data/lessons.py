@@ -22,6 +22,7 @@ class Lesson:
     level: str
     prerequisites: tuple[str, ...]
     hardware: str
+    decides: str = ""
 
 
 def lessons() -> list[Lesson]:
@@ -32,9 +33,9 @@ def lessons() -> list[Lesson]:
     ]
 
 
-def five_lessons() -> dict[str, dict]:
-    """Return the path of five lessons: title → lesson, what it decides, minutes, parts to skip and to read first."""
-    return tomllib.loads((LESSONS / "five_lessons.toml").read_text(encoding="utf-8"))
+def five_lessons() -> list[Lesson]:
+    """Return the path of five lessons: after each one can decide something about a run of one's own."""
+    return [lesson for lesson in lessons() if lesson.decides]
 
 
 def text_of(name: str) -> str:

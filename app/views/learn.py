@@ -71,13 +71,8 @@ def _lessons() -> None:
             st.iframe(address, height=800, alt="The lessons as pages, with their own list and search")
         return
     st.markdown(f"{LESSONS_ARE}\n\n## Five lessons, four hours\n{PATH_IS}")
-    rows = []
-    for title, entry in five_lessons().items():
-        before = [f", after parts of lesson {number(slug)}" for slug in entry["first"]]
-        read = f"lesson {number(entry['lesson'])}{''.join(before)}"
-        rows.append([title, entry["decides"], str(entry["minutes"]), read])
-    after = ["What you can decide after it", "Minutes", "Read, and leave out what its first lines say"]
-    st.html(table(["Of the five", *after], rows))
+    rows = [[f"{number(one.slug)} · {one.title}", one.decides, str(one.minutes)] for one in five_lessons()]
+    st.html(table(["Lesson", "What you can decide after it", "Minutes"], rows))
     st.markdown("## All lessons")
     for lesson in lessons():
         before = ", ".join(map(number, lesson.prerequisites))

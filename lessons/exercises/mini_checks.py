@@ -7,7 +7,7 @@ import torch
 from count_on import END, LONGEST, START, VOCABULARY, Policy
 from torch import Tensor
 
-from rlcorr.teaching.check import Exercise, Mistake
+from rlcorr.teaching.check import Exercise
 
 Sample = Callable[[Policy, Tensor, torch.Generator], tuple[Tensor, Tensor, Tensor]]
 DRAWS = 3000
@@ -23,7 +23,7 @@ def make_policy(seed: int) -> Policy:
     return policy
 
 
-# --- lesson 01: sample ---
+# --- sample ---
 
 
 @torch.no_grad()
@@ -93,32 +93,22 @@ SAMPLE = Exercise(
     expected=_exactly,
     cases=((0, 3), (1, 6)),
     mistakes=(
-        Mistake(
-            described(lambda *given: draw(*given, greedy=True)),
-            "Every answer is the same: you took the likeliest token. Draw one, with `multinomial`.",
-        ),
-        Mistake(
-            described(lambda *given: draw(*given, follows=False)),
-            "Every token was drawn after START. From the second on, the token before is the one just drawn.",
-        ),
-        Mistake(
-            described(lambda *given: draw(*given, normalised=False)),
-            "You recorded logits. A log-prob is the logit minus the logarithm of the sum of all exponentials: "
-            "`log_softmax`.",
-        ),
-        Mistake(
-            described(lambda *given: draw(*given, with_end=False)),
-            "END was drawn like every other token, so the gradient needs it: the mask is True on it, False after it.",
-        ),
-        Mistake(
-            described(lambda *given: draw(*given, stops=False)),
-            "The mask goes on after END. What is drawn there is padding and earns nothing.",
-        ),
+        (described(lambda *given: draw(*given, greedy=True)),
+         "Every answer is the same: you took the likeliest token. Draw one, with `multinomial`."),
+        (described(lambda *given: draw(*given, follows=False)),
+         "Every token was drawn after START. From the second on, the token before is the one just drawn."),
+        (described(lambda *given: draw(*given, normalised=False)),
+         "You recorded logits. A log-prob is the logit minus the logarithm of the sum of all exponentials: "
+         "`log_softmax`."),
+        (described(lambda *given: draw(*given, with_end=False)),
+         "END was drawn like every other token, so the gradient needs it: the mask is True on it, False after it."),
+        (described(lambda *given: draw(*given, stops=False)),
+         "The mask goes on after END. What is drawn there is padding and earns nothing."),
     ),
     tolerance=0.04,
-)
+)  # fmt: skip
 
-# --- lesson 01: log_probs ---
+# --- log_probs ---
 
 
 def score(policy: Policy, prompts: Tensor, tokens: Tensor) -> Tensor:
@@ -153,30 +143,20 @@ LOG_PROBS = Exercise(
         (1, torch.arange(8), torch.arange(96).view(8, 12) % 9),
     ),
     mistakes=(
-        Mistake(
-            scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, tokens)),
-            "The network saw the token that it was asked for. Shift: the token before token t is token t − 1.",
-        ),
-        Mistake(
-            scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, tokens.roll(1, 1))),
-            "The token before the first one is START. With `roll`, the last token of the answer came to the front.",
-        ),
-        Mistake(
-            scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, _shifted(tokens, 0))),
-            "The token before the first one is START, which is 9, not 0.",
-        ),
-        Mistake(
-            scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, _shifted(tokens), False)),
-            "Those are logits: `log_softmax` first, then pick the token.",
-        ),
-        Mistake(
-            scored(lambda *given: score(*given).exp()),
-            "Those are probabilities. The ratio will need their logarithms.",
-        ),
+        (scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, tokens)),
+         "The network saw the token that it was asked for. Shift: the token before token t is token t − 1."),
+        (scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, tokens.roll(1, 1))),
+         "The token before the first one is START. With `roll`, the last token of the answer came to the front."),
+        (scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, _shifted(tokens, 0))),
+         "The token before the first one is START, which is 9, not 0."),
+        (scored(lambda policy, prompts, tokens: _at_once(policy, prompts, tokens, _shifted(tokens), False)),
+         "Those are logits: `log_softmax` first, then pick the token."),
+        (scored(lambda *given: score(*given).exp()),
+         "Those are probabilities. The ratio will need their logarithms."),
     ),
-)
+)  # fmt: skip
 
-# --- lesson 04: clipped ---
+# --- clipped ---
 
 
 def _ppo(new_logp: Tensor, trainer_logp: Tensor, advantage: Tensor) -> Tensor:
@@ -204,23 +184,17 @@ CLIPPED = Exercise(
         (*_moved(0.79, 0.81, 1.19, 1.21), torch.tensor([-0.25, 3.0], dtype=torch.float64)),
     ),
     mistakes=(
-        Mistake(
-            lambda new, old, a: _rho(new, old).clamp(0.8, 1.2),
-            "Clamping moves ρ to the bound. The clip makes min(ρA, clip(ρ)A) flat there, so its gradient is 0.",
-        ),
-        Mistake(
-            lambda new, old, a: _rho(new, old).where((_rho(new, old) - 1).abs() <= 0.2, 0),
-            "The clip stops a token on one side only: above 1 + ε if its advantage is positive, below 1 − ε if not.",
-        ),
-        Mistake(
-            lambda new, old, a: _ppo(new, old, -a),
-            "The sides are exchanged: you stop tokens that come back, and let those go on that have gone too far.",
-        ),
-        Mistake(lambda new, old, a: _ppo(new, old, a) * a[:, None], "That is times A. `loss` multiplies by A later."),
-        Mistake(lambda new, old, a: _ppo(old, new, a), "Inverted: ρ is the new probability over that of the trainer."),
-        Mistake(
-            lambda new, old, a: (_ppo(new, old, a) > 0).double(),
-            "This is the mask of the clip. The derivative of ρ by log π is ρ, so a token that is left counts ρ times.",
-        ),
+        (lambda new, old, a: _rho(new, old).clamp(0.8, 1.2),
+         "Clamping moves ρ to the bound. The clip makes min(ρA, clip(ρ)A) flat there, so its gradient is 0."),
+        (lambda new, old, a: _rho(new, old).where((_rho(new, old) - 1).abs() <= 0.2, 0),
+         "The clip stops a token on one side only: above 1 + ε if its advantage is positive, below 1 − ε if not."),
+        (lambda new, old, a: _ppo(new, old, -a),
+         "The sides are exchanged: you stop tokens that come back, and let those go on that have gone too far."),
+        (lambda new, old, a: _ppo(new, old, a) * a[:, None],
+         "That is times A. `loss` multiplies by A later."),
+        (lambda new, old, a: _ppo(old, new, a),
+         "Inverted: ρ is the new probability over that of the trainer."),
+        (lambda new, old, a: (_ppo(new, old, a) > 0).double(),
+         "This is the mask of the clip. The derivative of ρ by log π is ρ, so a token that is left counts ρ times."),
     ),
-)
+)  # fmt: skip

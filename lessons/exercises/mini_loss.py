@@ -1,13 +1,13 @@
-"""Check the weighted and masked loss of lesson 07, a piece of mini.py."""
+"""Check the weighted and masked loss, a piece of mini.py."""
 
 import math
 from collections.abc import Callable
 
 import torch
-from exercises.lesson_07 import logs, padded_cases, probabilities
+from exercises.rejection import logs, padded_cases, probabilities
 from torch import Tensor
 
-from rlcorr.teaching.check import Exercise, Mistake
+from rlcorr.teaching.check import Exercise
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -70,57 +70,36 @@ LOSS = Exercise(
         (*_RANDOM[:3], _ADVANTAGE, 1.2, 1.4),
     ),
     mistakes=(
-        Mistake(
-            slope(lambda log_p, w, mask, a: -(w * a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
-            "The weights were computed from the same log-probs, so they were differentiated too: detach them.",
-        ),
-        Mistake(
-            slope(lambda log_p, w, mask, a: -_summed(log_p, w, mask, a) / mask.sum()),
-            "The sign is wrong. An optimizer makes the loss smaller, and the reward must become larger.",
-        ),
-        Mistake(
-            slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / mask.numel()),
-            "You divided by all positions, padding included. Divide by the number of real tokens.",
-        ),
-        Mistake(
-            slope(_summed),
-            "This is a sum. Divide by the number of real tokens.",
-        ),
-        Mistake(
-            slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / (w > 0).sum()),
-            "You divided by the tokens with a weight above 0. N counts the mask: rejected tokens are in it, too.",
-        ),
-        Mistake(
-            slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / w.detach().sum()),
-            "You divided by the sum of the weights. N is the number of real tokens: count the mask.",
-        ),
-        Mistake(
-            slope(
-                lambda log_p, w, mask, a: (
-                    -((w.detach() * a[:, None] * log_p.where(mask, 0)).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
-                )
-            ),
-            "You averaged each answer first, so tokens of short answers count more. Sum over all tokens, then divide.",
-        ),
-        Mistake(
-            slope(
-                lambda log_p, w, mask, a: (
-                    -(w.detach() * (a if len(a) == w.shape[1] else a[:, None]) * log_p.where(mask, 0)).sum()
-                    / mask.sum()
-                )
-            ),
-            "`advantage` has one number per answer. In a square batch torch takes it for one number per position: "
-            "write advantage[:, None].",
-        ),
-        Mistake(
-            slope(lambda log_p, w, mask, a: -(a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
-            "The weights are missing: this trains on the engine's tokens as if the trainer had drawn them.",
-        ),
-        Mistake(
-            slope(
-                lambda log_p, w, mask, a: -(w.detach() * a[:, None]).sum() / mask.sum() - 0 * log_p.where(mask, 0).sum()
-            ),
-            "The slope is 0: multiply weight and advantage by the log-prob of the trainer.",
-        ),
+        (slope(lambda log_p, w, mask, a: -(w * a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
+         "The weights were computed from the same log-probs, so they were differentiated too: detach them."),
+        (slope(lambda log_p, w, mask, a: -_summed(log_p, w, mask, a) / mask.sum()),
+         "The sign is wrong. An optimizer makes the loss smaller, and the reward must become larger."),
+        (slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / mask.numel()),
+         "You divided by all positions, padding included. Divide by the number of real tokens."),
+        (slope(_summed), "This is a sum. Divide by the number of real tokens."),
+        (slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / (w > 0).sum()),
+         "You divided by the tokens with a weight above 0. N counts the mask: rejected tokens are in it, too."),
+        (slope(lambda log_p, w, mask, a: _summed(log_p, w, mask, a) / w.detach().sum()),
+         "You divided by the sum of the weights. N is the number of real tokens: count the mask."),
+        (slope(
+             lambda log_p, w, mask, a: (
+                 -((w.detach() * a[:, None] * log_p.where(mask, 0)).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
+             )
+         ),
+         "You averaged each answer first, so tokens of short answers count more. Sum over all tokens, then divide."),
+        (slope(
+             lambda log_p, w, mask, a: (
+                 -(w.detach() * (a if len(a) == w.shape[1] else a[:, None]) * log_p.where(mask, 0)).sum()
+                 / mask.sum()
+             )
+         ),
+         "`advantage` has one number per answer. In a square batch torch takes it for one number per position: "
+         "write advantage[:, None]."),
+        (slope(lambda log_p, w, mask, a: -(a[:, None] * log_p.where(mask, 0)).sum() / mask.sum()),
+         "The weights are missing: this trains on the engine's tokens as if the trainer had drawn them."),
+        (slope(
+             lambda log_p, w, mask, a: -(w.detach() * a[:, None]).sum() / mask.sum() - 0 * log_p.where(mask, 0).sum()
+         ),
+         "The slope is 0: multiply weight and advantage by the log-prob of the trainer."),
     ),
-)
+)  # fmt: skip

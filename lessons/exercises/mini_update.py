@@ -19,9 +19,9 @@ from rlcorr import CorrectionConfig, TokenBatch, correct
 from rlcorr.config import LossConfig
 from rlcorr.losses.advantages import leave_one_out
 from rlcorr.losses.objective import policy_loss
-from rlcorr.teaching.check import Exercise, Mistake
+from rlcorr.teaching.check import Exercise
 
-# --- lesson 13: update ---
+# --- update ---
 
 Update = Callable[..., float]
 TOKEN = CorrectionConfig(rollout_is="token")
@@ -61,8 +61,8 @@ def update_exercise(sample: Sample = draw) -> Exercise:
     return Exercise(
         expected=changed(),
         cases=((2.0, 0, 0), (2.0, 2, 1), (1.1, 2, 2)),
-        mistakes=tuple(Mistake(changed(**faults), message) for faults, message in MISTAKES),
-    )
+        mistakes=tuple((changed(**faults), message) for faults, message in MISTAKES),
+    )  # fmt: skip
 
 
 MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
@@ -140,7 +140,7 @@ def _advantage(rewards: Tensor, prompts: Tensor, baseline: str) -> Tensor:
 
 UPDATE = update_exercise()
 
-# --- lesson 13: train ---
+# --- train ---
 
 
 class CountingPolicy:
@@ -181,22 +181,14 @@ TRAIN = Exercise(
     expected=lambda lag, steps: [float(max(step - lag, 0)) for step in range(steps)],
     cases=((2, 6), (0, 3), (5, 4)),
     mistakes=(
-        Mistake(
-            versions_used(_queue(lambda lag: max(lag, 1))),
-            "The queue is one too short: for a lag of 2 it has three versions, the newest and two older ones.",
-        ),
-        Mistake(
-            versions_used(_queue(lambda lag: lag + 1, index=-1)),
-            "The engine always has the newest weights. Either you took the newest version (the oldest of a deque is at "
-            "index 0), or all versions are one object that is trained on: put a `copy.deepcopy` into the queue.",
-        ),
-        Mistake(
-            versions_used(_queue(lambda lag: lag + 2)),
-            "The queue is one too long: with `maxlen=lag + 1` the oldest version is `lag` steps old.",
-        ),
-        Mistake(
-            versions_used(_queue(lambda lag: 1000)),
-            "The engine never gets new weights. `deque(maxlen=lag + 1)` forgets the oldest version by itself.",
-        ),
+        (versions_used(_queue(lambda lag: max(lag, 1))),
+         "The queue is one too short: for a lag of 2 it has three versions, the newest and two older ones."),
+        (versions_used(_queue(lambda lag: lag + 1, index=-1)),
+         "The engine always has the newest weights. Either you took the newest version (the oldest of a deque is at "
+         "index 0), or all versions are one object that is trained on: put a `copy.deepcopy` into the queue."),
+        (versions_used(_queue(lambda lag: lag + 2)),
+         "The queue is one too long: with `maxlen=lag + 1` the oldest version is `lag` steps old."),
+        (versions_used(_queue(lambda lag: 1000)),
+         "The engine never gets new weights. `deque(maxlen=lag + 1)` forgets the oldest version by itself."),
     ),
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The patients of lesson 15: recorded steps, healthy or with one of fourteen bugs planted."""
+"""The patients of the lesson on silent bugs: recorded steps, healthy or with one of fourteen bugs planted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

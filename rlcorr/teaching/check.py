@@ -24,14 +24,6 @@ NOTHING = "Nothing came back: is there a return?"
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """A common wrong answer, and the message about it."""
-
-    answer: Answer
-    message: str
-
-
-@dataclass(frozen=True)
 class Exercise:
     """An exercise: a reference answer, and how other answers are checked against it.
 
@@ -42,7 +34,8 @@ class Exercise:
     """The reference: slow and simple, and on purpose not the library's code."""
     cases: tuple[tuple[Any, ...], ...]
     """The arguments of each call. Those of the first call are small numbers for mental arithmetic."""
-    mistakes: tuple[Mistake, ...]
+    mistakes: tuple[tuple[Answer, str], ...]
+    """A row per common wrong answer: a function that gives it, and the message about it."""
     tolerance: float = 1e-6
     part: Callable[[Any], Any] = lambda result: result
     """Returns the part of a result that is compared."""
@@ -100,15 +93,15 @@ def _named_mistake(answer: Answer, exercise: Exercise, failed: int) -> str:
     truths: dict[int, Any] = {}
     mine: dict[int, Any] = {failed: _tried(answer, exercise, exercise.cases[failed])}
     best, most = "", 0
-    for mistake in exercise.mistakes:
-        if not _same(mine[failed], _part(mistake.answer, exercise, exercise.cases[failed]), exercise):
+    for mistake, message in exercise.mistakes:
+        if not _same(mine[failed], _part(mistake, exercise, exercise.cases[failed]), exercise):
             continue
         truths = truths or {n: _part(exercise.expected, exercise, case) for n, case in enumerate(exercise.cases)}
-        results = [_part(mistake.answer, exercise, arguments) for arguments in exercise.cases]
+        results = [_part(mistake, exercise, arguments) for arguments in exercise.cases]
         wrong = [n for n, result in enumerate(results) if not _same(result, truths[n], exercise)]
         mine |= {n: _tried(answer, exercise, exercise.cases[n]) for n in wrong if n not in mine}
         if len(wrong) > most and all(_same(mine[n], results[n], exercise) for n in wrong):
-            best, most = f"{mistake.message}\n", len(wrong)
+            best, most = f"{message}\n", len(wrong)
     return best
 
 

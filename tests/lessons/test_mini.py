@@ -24,25 +24,25 @@ import count_on  # noqa: E402 — files of the lessons, not of a package
 import mini_curve  # noqa: E402
 import mini_pieces  # noqa: E402
 from exercises import (  # noqa: E402
-    lesson_01,
-    lesson_02,
-    lesson_05,
-    lesson_07,
+    importance_weights,
     mini_checks,
     mini_loss,
     mini_update,
+    policy_gradient,
+    rejection,
+    truncation,
 )
 
 SOLUTION = mini_pieces.load_mini()
 """Nobody has written anything in the committed mini.py."""
 PIECES: dict[str, tuple[Callable[..., Any], Exercise]] = {
+    "ratios": (SOLUTION.ratios, importance_weights.RATIOS),
+    "capped": (SOLUTION.capped, truncation.WEIGHTS),
     "sample": (mini_checks.described(SOLUTION.sample), mini_checks.SAMPLE),
     "log_probs": (mini_checks.scored(SOLUTION.log_probs), mini_checks.LOG_PROBS),
-    "advantages": (SOLUTION.advantages, lesson_01.ADVANTAGES),
-    "ratios": (SOLUTION.ratios, lesson_02.RATIOS),
+    "advantages": (SOLUTION.advantages, policy_gradient.ADVANTAGES),
     "clipped": (SOLUTION.clipped, mini_checks.CLIPPED),
-    "capped": (SOLUTION.capped, lesson_05.WEIGHTS),
-    "kept": (SOLUTION.kept, lesson_07.GEOMETRIC_RULE),
+    "kept": (SOLUTION.kept, rejection.GEOMETRIC_RULE),
     "loss": (mini_loss.slope(SOLUTION.loss), mini_loss.LOSS),
     "update": (mini_update.course(SOLUTION.update, SOLUTION), mini_update.update_exercise(SOLUTION.sample)),
     "train": (mini_update.versions_used(SOLUTION.train), mini_update.TRAIN),
@@ -169,7 +169,7 @@ def test_a_file_that_is_saved_again_is_read_again(
         assert mini_pieces.load_mini().ratios() == answer
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "Yours, in mini.py: ratios."
-    assert printed[1].startswith("From the solution: sample, log_probs, advantages, clipped,")
+    assert printed[1].startswith("From the solution: capped, sample, log_probs, advantages,")
 
 
 def test_without_a_solution_a_missing_piece_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

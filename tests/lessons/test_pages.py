@@ -34,7 +34,7 @@ LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 ADDRESS = "https://github.com/someone/somewhere"
 PLOTLY = Path(sys.prefix) / "npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.min.js"
 SITE_RUN, SITE_PRESET = "kv_fp8_e5m2", "decoupled_token_is"
-"""Of the live part of lesson 05."""
+"""Of the live part of lesson 03."""
 WIDE = """() => [...document.querySelectorAll("article *")]
   .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .filter((e) => !e.closest(".math, pre, .table-wrapper"))  // these scroll by themselves
@@ -111,14 +111,15 @@ def watched(chromium: Browser, host: str) -> Iterator[Watched]:
 @pytest.mark.slow
 def test_a_lesson_is_drawn_whole_from_its_own_host(watched: Watched, host: str) -> None:
     """Counted in the notebook: its figures, and at least one formula per pair of double dollars."""
-    notebook = nbformat.read(LESSONS / "05_truncation.ipynb", as_version=4)
+    notebook = nbformat.read(LESSONS / "03_cap.ipynb", as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     figures = sum("image/png" in output.get("data", {}) for output in outputs)
     formulas = sum(cell.source.count("$$") // 2 for cell in notebook.cells if cell.cell_type == "markdown")
     page = watched.page
-    page.goto(f"{host}/05_truncation.html")
+    page.goto(f"{host}/03_cap.html")
     assert page.locator(".figure").count() == figures > 0
-    page.locator("#appendix summary").first.click()
+    for folded in ("#more-practice", "#appendix"):
+        page.locator(f"{folded} summary").first.click()
     for number in range(figures):
         figure = page.locator(".figure").nth(number)
         figure.scroll_into_view_if_needed()
@@ -161,7 +162,7 @@ def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str
     """By pointer and by key. The numbers are those of the library for the bound that the text shows, on a phone."""
     batch = runs.read_step(runs.ROOT / "kv_fp8_e5m2", 48).batch
     config, page = PRESETS["decoupled_token_is"].config, watched.page
-    page.goto(f"{host}/05_truncation.html")
+    page.goto(f"{host}/03_cap.html")
     page.locator(".live").scroll_into_view_if_needed()
     page.locator(".live .main-svg").nth(1).wait_for()
     number = page.get_by_role("slider", name="Largest weight").and_(page.locator(".pull"))
@@ -217,7 +218,7 @@ def test_a_live_picture_is_dragged_inside_the_apps_frame(chromium: Browser, app:
     ]
     background = f"rgb{tuple(bytes.fromhex(theme['backgroundColor'].removeprefix('#')))}"
     with app_runs.tab(chromium, viewport={"width": 1440, "height": 900}, color_scheme="dark") as page:
-        page.goto(f"{app}/learn?lesson=05_truncation")
+        page.goto(f"{app}/learn?lesson=03_cap")
         lesson = page.frame_locator("[title='The lessons as pages, with their own list and search']")
         expect(lesson.locator("body")).to_have_css("background-color", background)
         lesson.locator(".live").scroll_into_view_if_needed()

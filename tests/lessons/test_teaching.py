@@ -10,9 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LESSONS = REPOSITORY / "lessons"
-INDEX, FIVE = (
-    tomllib.loads((LESSONS / name).read_text(encoding="utf-8")) for name in ("index.toml", "five_lessons.toml")
-)
+INDEX = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
 PLANS = dict(
     part.split("\n", 1)
     for part in re.split(r"^## ", (LESSONS / "TEACHING.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
@@ -29,9 +27,7 @@ TUNE, GRADIENT, OPERATE = (f"Half a day: {name}" for name in ("tune a run", "und
 MINUTES = {"90 minutes": 90, TUNE: 240, GRADIENT: 240, OPERATE: 240}
 BEFORE = {GRADIENT: [TUNE], OPERATE: [TUNE, GRADIENT]}
 """Plan → the plans that its class has already done."""
-SHORTENED = {"13": 45}
-"""Lesson without its pieces of mini.py, as the row of its plan says → minutes that they take."""
-PLANNED = r"^\| (\d+) \| (Five lessons, |Lesson )(\d\d)"
+PLANNED = r"^\| (\d+) \| Lesson (\d\d)"
 
 
 @pytest.mark.parametrize(("plan", "minutes"), MINUTES.items())
@@ -43,29 +39,23 @@ def test_a_plan_takes_as_long_as_it_says(plan: str, minutes: int) -> None:
 def test_a_plan_gives_a_lesson_the_time_that_it_takes(plan: str) -> None:
     planned = re.findall(PLANNED, PLANS[plan], flags=re.MULTILINE)
     assert planned
-    for minutes, kind, number in planned:
-        entries = FIVE if kind.startswith("Five") else INDEX
-        lesson = next(entry for name, entry in entries.items() if name.startswith(number))
-        assert int(minutes) >= lesson["minutes"] - SHORTENED.get(number, 0), number
+    for minutes, number in planned:
+        lesson = next(entry for slug, entry in INDEX.items() if slug.startswith(number))
+        assert int(minutes) >= lesson["minutes"], number
 
 
 @pytest.mark.parametrize("plan", MINUTES)
 def test_a_plan_has_what_a_lesson_needs_before_it(plan: str) -> None:
-    """A lesson of the five brings its own needs; what it reads, in whole or in part, has then been met."""
     met: set[str] = set()
     days = "\n".join(PLANS[name] for name in [*BEFORE.get(plan, []), plan])
-    for _, kind, number in re.findall(PLANNED, days, flags=re.MULTILINE):
-        if kind.startswith("Five"):
-            entry = next(entry for title, entry in FIVE.items() if title.startswith(number))
-            met |= {entry["lesson"], *entry["first"]}
-            continue
+    for _, number in re.findall(PLANNED, days, flags=re.MULTILINE):
         slug = next(slug for slug in INDEX if slug.startswith(number))
         assert {*INDEX[slug]["prerequisites"]} <= met, number
         met.add(slug)
 
 
 def test_every_list_is_that_of_today_and_the_readmes_have_all_lessons(build: ModuleType) -> None:
-    """Among them the decision card, whose numbers lesson 11 computes from the studies."""
+    """Among them the decision card, whose numbers lesson 04 computes from the studies."""
     for path, name in build.LISTS:
         assert build.with_list(path, name) == path.read_text(encoding="utf-8")
     for made, link in ((build.titles(), r"\(lessons/\w+\.ipynb\)"), (build.table(), r"\(\w+\.ipynb\)")):

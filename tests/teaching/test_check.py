@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcorr.teaching.check import Exercise, Mistake, check, difference, problem
+from rlcorr.teaching.check import Exercise, check, difference, problem
 
 NAN = float("nan")
 A = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
@@ -19,7 +19,7 @@ def doubled(x: Tensor) -> Tensor:
 DOUBLE = Exercise(
     expected=doubled,
     cases=((A,), (torch.tensor([3.0], dtype=torch.float64),)),
-    mistakes=(Mistake(lambda x: x**2, "That is the square."), Mistake(lambda x: x + 1, "That adds one.")),
+    mistakes=((lambda x: x**2, "That is the square."), (lambda x: x + 1, "That adds one.")),
 )
 
 
@@ -63,8 +63,8 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
         expected=lambda x, cap: min(x, cap),
         cases=((1.0, 2.0), (3.0, 2.0), (5.0, 4.0)),
         mistakes=(
-            Mistake(lambda x, cap: cap, "That is the cap."),
-            Mistake(lambda x, cap: x, "The cap is missing."),
+            (lambda x, cap: cap, "That is the cap."),
+            (lambda x, cap: x, "The cap is missing."),
         ),
     )
     wrong = "In call 2 of 3, with\n  x   = 3.0\n  cap = 2.0\nyours is 3, expected 2."
@@ -73,7 +73,7 @@ def test_a_mistake_is_named_on_the_call_that_fails() -> None:
 
 
 def test_an_error_in_another_call_does_not_hide_what_is_wrong_in_this_one() -> None:
-    exercise = Exercise(lambda x: 2.0, ((1.0,), (0.0,)), (Mistake(lambda x: 3.0, "That is three."),))
+    exercise = Exercise(lambda x: 2.0, ((1.0,), (0.0,)), ((lambda x: 3.0, "That is three."),))
     assert problem(lambda x: 3 / x, exercise) == "In call 1 of 2, with\n  x = 1.0\nyours is 3, expected 2."
 
 

@@ -79,15 +79,14 @@ async function drawPart(host) {
   }
 }
 
-// An appendix is folded, unless the address points into it.
-const appendix = document.getElementById("appendix")
-if (appendix) {
+// More practice and the appendix are folded, unless the address points into them.
+for (const part of document.querySelectorAll("#more-practice, #appendix")) {
   const folded = document.createElement("details"), summary = document.createElement("summary")
-  const [heading, ...rest] = appendix.children
+  const [heading, ...rest] = part.children
   summary.append(heading)
   folded.append(summary, ...rest)
-  appendix.append(folded)
-  const unfold = () => { folded.open ||= appendix.contains(document.getElementById(location.hash.slice(1))) }
+  part.append(folded)
+  const unfold = () => { folded.open ||= part.contains(document.getElementById(location.hash.slice(1))) }
   window.addEventListener("hashchange", unfold)
   unfold()
 }
