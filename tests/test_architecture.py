@@ -73,7 +73,7 @@ FRONT_DOORS = {
 }
 # The lesson on experts asks the real router what rounding does to it; the last step of mini.py trains on a real engine.
 LESSONS_IN_THE_TRAINER = {
-    "lessons/14_mixture_of_experts.py": {"rlcorr.train.learner", "rlcorr.train"},
+    "lessons/15_kernels_and_experts.py": {"rlcorr.train.learner", "rlcorr.train"},
     "lessons/mini_vllm.py": {
         "rlcorr.train.config", "rlcorr.train.inputs", "rlcorr.train.learner", "rlcorr.train.rollout",
     },
