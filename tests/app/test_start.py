@@ -113,4 +113,3 @@ def test_own_runs_are_found_and_open(stories: Path) -> None:
     at = open_app(VIEW)
     at = follow(at, "mine")
     assert line_and_state(at).startswith("mine · step 0 | 1 step recorded · running")
-    assert "Open step 0 in" in said(at)
