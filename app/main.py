@@ -8,9 +8,8 @@ import streamlit as st
 import torch
 from components.picture import load_plotly
 from controls import pickers, sharing, tours, upload_box
-from data import recorded, turns
+from data import options, recorded, turns
 from text import pages, phrases
-from text import training as training_text
 from text.formatting import plain
 from views import bench, compare, gradient, kl, lab, learn, mismatch, start, tokens, training, yours
 
@@ -40,12 +39,12 @@ OF_A_STEP = {*OF_A_RUN, "compare"} - {"training"}
 forget_imports()
 state.begin()
 view = state.get("view")
-st.set_page_config(page_title=pages.TAB.format(title=pages.PAGES[view].title), layout="wide")
+st.set_page_config(page_title=f"{pages.PAGES[view].title} · rlcorr", layout="wide")
 if view == "yours":
     upload_box.read_new_files()
 load_plotly()
 sharing.navigation()
-studies = view == "training" and state.get("part") != training_text.PARTS[0]  # a study has its own runs
+studies = view == "training" and state.get("part") != options.TRAINING[0]  # a study has its own runs
 sharing.apply(without_pickers=view in ("start", "lab", "learn") or studies)
 tours.show()
 all_runs = recorded.all_runs()

@@ -7,21 +7,20 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import streamlit.logger
 from components.sources import script, style
 from data import lessons, names, recorded, studies
 from data.bounds import bounds_of
-from data.configuration import DEFAULT_PRESET, SECOND_PRESET, choices_of
+from data.configuration import DEFAULT_PRESET, choices_of
 from data.kl_example import LOSS, LOSSES
+from data.options import FIXES, LAB
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from static_site import view_files
 from static_site.parts import share
-from text import lab as lab_text
-from text import pages, phrases, start
-from text import published as published_text
-from views.lab import carried, lab_data
-from views.start import gained, said
+from text import pages, phrases
+from views import lab, start
 
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.errors import UsageError
@@ -65,9 +64,11 @@ def write_site(folder: Path, plotly: Path, slugs: Iterable[str] | None, presets:
     for name, bench in view_files.shared_names(preset_names, on_batch=True).items():
         _write(folder / "preset" / f"{name}.bin", pack(view_files.preset_package(name, bench), SMALLEST))
     run = corrected[recorded.default_run(corrected, "kl")]
-    for name, package in view_files.kl_packages(run, last_sketch(run) if runs.list_sketches(run) else None).items():
-        _write(folder / "kl" / f"{name}.bin", pack(package, SMALLEST))
-    _write(folder / "lab.json", json.dumps(lab_data(lab_text.FIELDS)).encode())
+    step = last_sketch(run) if runs.list_sketches(run) else None
+    for loss in LOSSES:
+        for key, package in view_files.kl_packages(run, step, loss).items():
+            _write(folder / "kl" / f"{_file(loss, key)}.bin", pack(package, SMALLEST))
+    _write(folder / "lab.json", json.dumps(lab.lab_data(LAB)).encode())
     facts = _facts(shown, corrected, preset_names, [name for name in studies.all_studies() if _study(folder, name)])
     _write(folder / "index.html", _index(facts, _write_scripts(folder, plotly)))
     if not (folder / "lessons" / "index.html").exists():
@@ -81,8 +82,8 @@ def _facts(
     first = start.PLAYED if start.PLAYED in corrected else recorded.default_run(corrected)
     path = corrected[first]
     record = recorded.step(path, runs.list_steps(path)[-1])
-    title, model = said(record)
-    packages = {fix: view_files.start_package(path, record, fix) for fix in start.FIXES}
+    title, model = start.said(record)
+    packages = {fix: view_files.start_package(path, record, fix) for fix in FIXES}
     return {
         "runs": shown,
         "presets": _presets(preset_names),
@@ -90,13 +91,12 @@ def _facts(
         "run": recorded.default_run(corrected),
         "sketched": recorded.default_run(corrected, "gradient"),
         "preset": DEFAULT_PRESET if DEFAULT_PRESET in preset_names else preset_names[0],
-        "preset_b": SECOND_PRESET if SECOND_PRESET in preset_names else preset_names[0],
         "first": {
             "title": title, "model": model,
             "packed": {fix: base64.b64encode(pack(one, SMALLEST)).decode() for fix, one in packages.items()},
         },
         "systems": [*SYSTEMS], "choices": [choice.key for choice in choices_of(CorrectionConfig())],
-        "words": published_text.WORDS, "losses": LOSSES, "loss": LOSS,
+        "losses": LOSSES, "loss": LOSS,
     }  # fmt: skip
 
 
@@ -125,14 +125,11 @@ def _run(folder: Path, slug: str, run: Path, label: str, presets: list[str]) -> 
             _write(folder / "bench" / slug / f"{_file(name, key)}.bin", pack(package))
     gradients = _gradients(folder, slug, run, presets) if presets and runs.list_sketches(run) else []
     _write(folder / "mismatch" / f"{slug}.bin", pack(view_files.mismatch_package(run, step), SMALLEST))
-    if ends := view_files.ends_package(run, presets):
-        _write(folder / "ends" / f"{slug}.bin", pack(ends, SMALLEST))
-    story = recorded.manifest(run).story
-    said = published_text.RECORDED.format(label=label, step=step, story=story)
+    said = f"{label} · step {step}: {recorded.manifest(run).story}"
     sketched = last_sketch(run) if gradients else step
     return {
         "label": label, "said": said, "step": step, "sketch": sketched, "gradients": gradients,
-        "ends": ends is not None, "corrected": bool(presets),
+        "corrected": bool(presets),
     }  # fmt: skip
 
 
@@ -184,29 +181,29 @@ def _presets(presets: list[str]) -> dict[str, dict[str, Any]]:
 
 def _index(facts: dict[str, Any], drawing: str) -> bytes:
     """Return the page; `drawing` is the address of Plotly's script."""
-    stories = [story for story in published_text.STORIES if _is_there(story, facts)]
-    titles = {True: published_text.EVERY_VIEW, False: published_text.ONE_VIEW}
     run_groups = {
         title: {slug: run for slug, run in facts["runs"].items() if run["corrected"] == corrected}
-        for corrected, title in titles.items()
+        for corrected, title in {True: "In every view", False: "Only in Mismatch"}.items()
     }
     return _page(
-        "index.html", facts=facts, stories=stories, run_groups=run_groups, say=published_text, pages=pages.PAGES,
-        study=pages.STUDY, phrases=phrases, lab=lab_text, carried=carried(), start=start,
-        drawing=drawing, gained={fix: gained(fix) for fix in start.FIXES} if start.STUDY in facts["studies"] else {},
+        "index.html", facts=facts, stories=[story for story in start.STORIES if _is_there(story, facts)],
+        run_groups=run_groups, pages=pages.PAGES, study=pages.STUDY, phrases=phrases, lab=lab, carried=lab.carried(),
+        start=start, fixes=FIXES, drawing=drawing,
+        gained={fix: start.gained(fix) for fix in FIXES if start.GAINED_IN in facts["studies"]},
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},
     )  # fmt: skip
 
 
-def _is_there(story: published_text.SiteStory, facts: dict[str, Any]) -> bool:
-    if study := dict(story.query).get("study"):
-        return study in facts["studies"]
-    return story.told.run in facts["runs"] and story.told.preset in facts["presets"]
+def _is_there(story: start.Story, facts: dict[str, Any]) -> bool:
+    opened = dict(parse_qsl(story.on_site))
+    if "study" in opened:
+        return opened["study"] in facts["studies"]
+    return opened["run"] in facts["runs"] and opened["preset"] in facts["presets"]
 
 
 def _page(name: str, **values: Any) -> bytes:
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template(name).render(**values, published=published_text).encode()
+    return environment.get_template(name).render(**values).encode()
 
 
 if __name__ == "__main__":

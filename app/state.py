@@ -25,15 +25,7 @@ from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slo
 from data.kl_example import DISTANCE, DISTANCES, LOSS, LOSSES, MOST_POSITIONS, TARGETS
 from data.recorded import ANOTHER, LATEST, USUAL_RUN
 from streamlit.runtime.uploaded_file_manager import UploadedFile
-from text import lab as lab_text
-from text import learn as learn_text
-from text import mismatch as mismatch_text
-from text import pages as pages_text
 from text import phrases
-from text import start as start_text
-from text import tokens as tokens_text
-from text import training as training_text
-from text import yours as yours_text
 from text.pages import PAGES
 
 from rlcorr import PRESETS, CorrectionConfig
@@ -86,7 +78,7 @@ def _some(default: Any, read: reading.Read, *views: str) -> Field:
 
 
 def _switch(*views: str) -> Field:
-    return Field(False, reading.yes, lambda _: "true", views)
+    return Field(False, lambda text, _: text in ("true", "1"), lambda _: "true", views)
 
 
 def _choice(key: str) -> Field:
@@ -125,25 +117,25 @@ FIELDS: dict[str, Field] = {
     "turns": _switch("bench"),
     "token": Field(None, reading.token, lambda at: f"{at[0]}.{at[1]}", ("tokens",)),
     "system": Field(next(iter(SYSTEMS)), reading.system(SYSTEMS), views=("bench", "yours"), clears=("take",)),
-    "keep": _one(yours_text.KEEPS, "keep", yours_text.KEEP_DEFAULT, "yours"),
-    "methods": _some(mismatch_text.DRAWN, reading.some_of(lambda _: mismatch_text.OFFERED, "method"), "mismatch"),
-    "part": _one(training_text.PARTS, "part", training_text.PARTS[0], "training"),
+    "keep": _one(options.KEEPS, "keep", options.KEEP_DEFAULT, "yours"),
+    "methods": _some(options.DRAWN, reading.some_of(lambda _: options.OFFERED, "method"), "mismatch"),
+    "part": _one(options.TRAINING, "part", options.TRAINING[0], "training"),
     "with": _some([], reading.overlaid, "training"),
     "study": Field(reading.first_study, reading.study, views=("training",), clears=("presets",)),
     "presets": _some(reading.drawn_presets, reading.some_of(reading.arms, "preset"), "training"),
-    "learn": _one(learn_text.PARTS, "part", learn_text.LESSONS, "learn"),
+    "learn": _one(options.LEARN, "part", options.LESSONS, "learn"),
     "lesson": Field("", reading.lesson, views=("learn",)),
-    "fix": _one(start_text.FIXES, "correction", start_text.NOTHING, "start"),
-    "start_bound": Field(start_text.USUAL, reading.start_bound, "{:.12g}".format, ("start",)),
-    **{key: Field(value, reading.lab(key), _short, ("lab",)) for key, value in lab_text.FIELDS.items()},
+    "fix": _one(options.FIXES, "correction", options.NOTHING, "start"),
+    "start_bound": Field(options.START_USUAL, reading.start_bound, "{:.12g}".format, ("start",)),
+    **{key: Field(value, reading.lab(key), _short, ("lab",)) for key, value in options.LAB.items()},
     "tour": Field("", reading.tour, clears=("tour_step", "tour_done", "tour_open")),
     "tour_step": Field(1, reading.tour_step),
     "tour_open": Field(0, reading.tour_open),
     "tour_done": Field("", reading.tour_done),
-    "hide": _some([], reading.some_of(lambda _: pages_text.HIDEABLE, "control in hide=", "It hides nothing.")),
+    "hide": _some([], reading.some_of(lambda _: options.HIDEABLE, "control in hide=", "It hides nothing.")),
     "projector": Field(False, reading.projector, lambda _: "1"),
     # The rest is not in the address.
-    "tokens_order": Field(next(iter(tokens_text.ORDERS)), clears=("tokens_page",)),
+    "tokens_order": Field(next(iter(options.ORDERS)), clears=("tokens_page",)),
     "tokens_page": Field(1),
     "use_it": Field(False),
     "paste": Field(False),
@@ -153,10 +145,9 @@ FIELDS: dict[str, Field] = {
     "budget_m2": Field(0.04),
     "take": Field(None),
     "details": Field(False),
-    **{key: Field(False) for key in phrases.REPAIRS},
+    **{key: Field(False) for key in options.REPAIRS},
     "dropped": Field([], take=lambda files: [file.file_id for file in files if isinstance(file, UploadedFile)]),
     "search": Field(""),
-    "looked_up": Field(next(iter(PRESETS))),
     "link_view": Field("bench"),
     "link_hide": Field([]),
     "link_projector": Field(False),
@@ -455,7 +446,9 @@ def _read(visit: Visit, asked: Mapping[str, list[str]], view: str) -> None:
     rows |= {key: _bound(key) for key in asked if key not in rows and BOUND_KEY.fullmatch(key)}
     readable = {key: row for key, row in rows.items() if row.read is not None}
     if unknown := [f"{key[:40]}=" for key in asked if key not in readable]:
-        visit.notices["unknown"] = pages_text.UNKNOWN_KEYS.format(keys=", ".join(unknown[:5]))
+        visit.notices["unknown"] = "The address has {keys} which means nothing here.".format(
+            keys=", ".join(unknown[:5])
+        )
     for key, row in readable.items():
         try:
             value = _value(key, row, asked[key], view, visit)
@@ -472,11 +465,11 @@ def _value(key: str, row: Field, given: list[str], view: str, visit: Visit) -> A
     text = ",".join(given) if row.write is _joined else given[-1]
     if view not in row.views:
         titles = ", ".join(page.title for name, page in PAGES.items() if name in row.views)
-        raise UsageError(pages_text.OTHER_VIEW.format(key=key, titles=titles))
+        raise UsageError(f"{key}= in the address changes nothing here: it belongs to {titles}.")
     if len(text) > LONGEST:
-        raise UsageError(pages_text.TOO_LONG.format(key=key, most=LONGEST))
+        raise UsageError(f"{key}= in the address is longer than {LONGEST} characters, so it is left out.")
     if len(given) > 1 and row.write is not _joined:
-        visit.notices[f"{key} twice"] = pages_text.TWICE.format(key=key, shown=text[:80])
+        visit.notices[f"{key} twice"] = f"{key}= is twice in the address; using the last: {text[:80]}."
     if not text and row.write is not _joined:
         return row.default(visit.values) if callable(row.default) else row.default
     return row.read(text, visit.values)

@@ -148,11 +148,7 @@ def _spaced(low: Tensor, high: Tensor, correction: CorrectionConfig, bound: Boun
 def is_ratio(correction: CorrectionConfig, bound: BoundId = BAND) -> bool:
     """Check whether the bound is on a ratio, neutral at 1, and not on a divergence, neutral at 0."""
     index = resolve(correction, bound).rule_index
-    return index is None or _of_ratio(correction.rollout_rs[index])
-
-
-def _of_ratio(rule: RejectionRule) -> bool:
-    return DIVERGENCES[rule.divergence].neutral == 1
+    return index is None or DIVERGENCES[correction.rollout_rs[index].divergence].neutral == 1
 
 
 def _distances(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 
 from rlcorr import CorrectionConfig, RejectionRule, preset
 from rlcorr.config import NUMBERS, LossConfig
-from rlcorr.errors import UsageError
+from rlcorr.errors import UsageError, first_line
 from rlcorr.rules import RULE_NAMES
 
 RULE = RejectionRule.named("token_k2", upper=1.0)
@@ -29,6 +29,7 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"divergence": "prob_diff"}, "token_prob_diff: the lower bound must be < 0; got 0.5"),
         ({"divergence": "prob_diff", "lower": 0.0}, "token_prob_diff: the lower bound must be < 0; got 0.0"),
         ({"divergence": "prob_diff", "lower": -0.1, "upper": -0.1}, "the upper bound must be > 0; got -0.1"),
+        ({"divergence": "prob_diff", "lower": -0.1, "upper": 0.0}, "the upper bound must be > 0; got 0.0"),
         ({"divergence": "signed_kl", "lower": math.nan}, "the lower bound must be < 0; got nan"),
         ({"divergence": "signed_kl", "lower": "x"}, "the lower bound must be a number; got 'x'"),
         ({"divergence": "k3"}, "token_k3 is a divergence ≥ 0 and takes only an upper bound; got lower=0.5"),
@@ -179,3 +180,8 @@ def test_the_defaults_of_the_losses() -> None:
 )
 def test_a_configuration_explains_itself(config: CorrectionConfig, phrases: list[str]) -> None:
     assert [phrase for phrase in phrases if phrase not in config.explain()] == []
+
+
+def test_errors_of_other_packages_become_one_line() -> None:
+    for error, line in ((ValueError("a\nb"), "a"), (ValueError(), "ValueError"), (ValueError("x" * 300), "x" * 200)):
+        assert first_line(error) == line

@@ -16,7 +16,7 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 CODE = sorted(path for room in ("rlcorr", "app") for path in (PROJECT / room).rglob("*.py"))
-INDEXES = [PROJECT / "runs" / "index.toml", PROJECT / "runs" / "study" / "index.toml"]
+INDEXES = [PROJECT / name for name in ("runs/index.toml", "runs/study/index.toml", "app/text/tours.toml")]
 READMES = [
     path
     for path in sorted(PROJECT.glob("**/README.md"))

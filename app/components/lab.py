@@ -1,23 +1,12 @@
 """The Lab's component: handles, and pictures of training runs that the browser makes itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import state
 from streamlit.components.v2 import component
 
 from components.sources import script, style
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A list to choose from: the value of each option, and its words."""
-
-    key: str
-    label: str
-    options: Mapping[str, str]
-
 
 STYLES = ("live_part.css", "picture.css", "lab.css")
 _mount = component("rlcorr_lab", css="".join(map(style, STYLES)), js=script("lab.js"), isolate_styles=False)

@@ -5,7 +5,7 @@ slider. The page runs again when the thumb is let go, and state.py takes the val
 with the same data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,10 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from components.markdown import inline
-from components.picture import headed_data
+from components.offers import offer
+from components.picture import Picture, headed_data
 from components.sources import script, style
-from rlcorr.figures.canvas import Figure
+from rlcorr.strips.packing import Package, pack
 
 ANSWER = "answer"
 """The name of the text above the numbers, which says in a sentence what they show."""
@@ -42,6 +43,18 @@ class Slider:
     help: str = ""
 
 
+def offered(
+    key: str, label: str, values: Sequence[float], value: float, make: Callable[[], Package], version: str, **more: Any
+) -> Slider:
+    """Return a slider of a field of state.py, whose strip is made when the browser asks for it.
+
+    The key is that of the field, with `live_` before it if it is a bound. Strips with the same `version` are equal.
+    `more` has the slider's `exact`, `text` and `help`.
+    """
+    address = offer("strips", key, lambda: pack(make()), version=version)
+    return Slider(key, label, values, value, state.generation(key.removeprefix(f"{state.LIVE}_")), address, **more)
+
+
 @dataclass(frozen=True)
 class Number:
     """A headline number. `help` and `beside`, for example its interval, are plain text."""
@@ -49,16 +62,6 @@ class Number:
     text: str
     help: str
     beside: str | None = None
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown."""
-
-    figure: Figure
-    title: str
-    caption: str
-    above: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,17 +103,16 @@ def part_data(
         "sliders": [vars(slider) | {"values": list(slider.values)} for slider in sliders],
         "resets": dict(resets),
         "numbers": [{"label": label, **vars(number)} for label, number in content.numbers.items()],
-        "rows": [[_picture_data(key, shown, source) for key, shown in row.items()] for row in content.rows],
+        "rows": [
+            [headed_data(key, one, source) | {"above": inline(one.above)} for key, one in row.items()]
+            for row in content.rows
+        ],
         "refused": content.refused,
         "said": inline(content.said),
         "texts": dict(content.texts),
         "tables": dict(content.tables),
         "notes": [{"lead": inline(note.lead), "text": note.text} for note in content.notes],
     }
-
-
-def _picture_data(key: str, shown: Picture, source: str) -> dict[str, Any]:
-    return headed_data(key, shown.title, shown.figure, shown.caption, source) | {"above": inline(shown.above)}
 
 
 _mount = component(

@@ -5,7 +5,8 @@ for about 100 ms, and its zoom is lost. This component keeps its element and pas
 Plotly that Streamlit itself loads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -19,48 +20,54 @@ from rlcorr.figures.canvas import Figure, text_summary
 _mount = component("rlcorr_picture", css=style("picture.css"), js=script("picture.js"), isolate_styles=False)
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A figure with a title, a caption, and a sentence `above` them that does not move with a bound; all Markdown."""
+
+    figure: Figure
+    title: str
+    caption: str
+    above: str = ""
+
+
 def picture(
-    title: str,
-    figure: Figure,
-    *,
-    key: str,
-    caption: str,
-    source: str,
-    on_click: Callable[[], None] | None = None,
-    is_named: bool = True,
+    key: str, shown: Picture, source: str, *, on_click: Callable[[], None] | None = None, is_named: bool = True
 ) -> None:
-    """Show a heading, the figure and its caption.
+    """Show a picture.
 
     Args:
-        title: Markdown. Together with `caption` and the ranges of the lines and bars it is the text alternative.
-        figure: The figure.
         key: Streamlit's key of the component.
-        caption: Markdown.
+        shown: The picture. Title, caption, and the ranges of the lines and bars are the text alternative.
         source: Which run, step and file the figure shows, one text line each; written into the figure and into saved
             copies.
         on_click: Called after a click inside the axes; st.session_state[key]["click"] has the clicked x and y.
         is_named: Whether title and caption are shown. If not, they are only its text alternative.
     """
     if is_named:
-        st.markdown(f"**{title}**")
-    data = picture_data(figure, title, caption, source) | {"clicks": on_click is not None}
+        st.markdown(f"**{shown.title}**")
     listening: dict[str, Any] = {} if on_click is None else {"on_click_change": on_click}
-    _mount(data=data, key=key, **listening)
+    _mount(data=picture_data(shown, source) | {"clicks": on_click is not None}, key=key, **listening)
     if is_named:
-        st.caption(caption)
+        st.caption(shown.caption)
 
 
-def picture_data(figure: Figure, title: str, caption: str, source: str) -> dict[str, Any]:
+def picture_row(shown: Mapping[str, Picture], source: str, **columns: Any) -> None:
+    """Show pictures side by side, by their keys. `columns` has options of `st.columns`."""
+    for column, (key, one) in zip(st.columns(len(shown), **columns), shown.items(), strict=True):
+        with column:
+            picture(key, one, source)
+
+
+def picture_data(shown: Picture, source: str) -> dict[str, Any]:
     """Return what `pictures.js` needs of a figure, with its text alternative and its source."""
-    name, reaches = plain_text(title), text_summary(figure)
-    alt = f"{name}. {plain_text(caption)}" + (f" {reaches}." if reaches else "")
-    return {"figure": figure.to_json(), "title": name, "alt": alt, "stamp": source}
+    name, reaches = plain_text(shown.title), text_summary(shown.figure)
+    alt = f"{name}. {plain_text(shown.caption)}" + (f" {reaches}." if reaches else "")
+    return {"figure": shown.figure.to_json(), "title": name, "alt": alt, "stamp": source}
 
 
-def headed_data(key: str, title: str, figure: Figure, caption: str, source: str) -> dict[str, Any]:
+def headed_data(key: str, shown: Picture, source: str) -> dict[str, Any]:
     """Return the same with the heading and the caption, for a component that shows several pictures."""
-    said = {"key": key, "heading": inline(title), "caption": inline(caption)}
-    return said | picture_data(figure, title, caption, source)
+    return {"key": key, "heading": inline(shown.title), "caption": inline(shown.caption)} | picture_data(shown, source)
 
 
 def load_plotly() -> None:

@@ -1,8 +1,8 @@
 """Responses as text, coloured token by token. Each token can be opened with the mouse or the keyboard."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import state
 from streamlit.components.v2 import component
@@ -17,32 +17,12 @@ STRONGEST = 0.7
 TOKENS_PER_PAGE, RESPONSES_PER_PAGE = 4000, 20
 """A longer response is split over pages: a browser takes 3 s to draw 16,000 tokens."""
 
-
 HTML = """<div class="legend"></div><div class="grid" role="grid"></div>"""
-
-
 _mount = component("rlcorr_token_text", html=HTML, css=style("token_text.css"), js=script("token_text.js"))
 
 
-@dataclass(frozen=True)
-class ShownResponse:
-    """One response, or a piece of a long one, with all that is shown of it; the lists have one entry per token."""
-
-    row: int
-    start: int
-    """Column of the first token that is shown."""
-    heading: str
-    prompt: str
-    texts: list[str]
-    ratios: list[str]
-    shades: list[int]
-    """Index into the colours, `SHADES` at ratio 1."""
-    fates: list[int]
-    """Index into `rlcorr.figures.fates.FATES`."""
-
-
 def token_text(
-    responses: Sequence[ShownResponse],
+    responses: Sequence[Mapping[str, Any]],
     opened: tuple[int, int] | None,
     *,
     span: float,
@@ -54,18 +34,20 @@ def token_text(
     """Draw the responses.
 
     Args:
-        responses: The responses.
+        responses: For each response, or piece of a long one, its `row`, the column of its first token (`start`), its
+            `heading` and `prompt`, and lists with one entry per token: `texts`, `ratios`, `shades` (an index into the
+            colours, `SHADES` at ratio 1) and `fates` (an index into `rlcorr.figures.fates.FATES`).
         opened: Row and column of the opened token.
         span: The |log r| that is shown in full colour.
         words: The texts `ratio`, `rejected`, `bounded` and `grid`.
-        fates: A text for each index of `ShownResponse.fates`.
+        fates: A text for each index of `fates`.
         key: Streamlit's key of the component.
         on_open: Called when a token is opened; st.session_state[key]["open"] is then its row and column.
     """
     legend = {"words": words, "palette": palette(), "ticks": ticks(span), "fates": list(fates)}
     data = {
         "key": key,
-        "responses": [asdict(r) for r in responses],
+        "responses": list(responses),
         "legend": legend,
         "opened": opened and {"row": opened[0], "column": opened[1]},
         "run": state.run_number(),

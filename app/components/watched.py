@@ -13,9 +13,8 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from components.offers import offer
-from components.picture import headed_data
+from components.picture import Picture, headed_data
 from components.sources import script, style
-from rlcorr.figures.canvas import Figure
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,9 @@ class WatchedContent:
     html: str = ""
     buttons: Mapping[str, str] = field(default_factory=dict)
     """What a button does → its label."""
-    pictures: Mapping[str, tuple[str, Figure, str, str]] = field(default_factory=dict)
-    """Key → title, figure, caption and source."""
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
+    source: str = ""
+    """What the pictures show."""
     below: str = ""
     """HTML below the pictures."""
     ends: bool = False
@@ -34,7 +34,7 @@ class WatchedContent:
 
     def data(self) -> dict[str, Any]:
         """Return the content for JSON."""
-        pictures = [headed_data(key, *shown) for key, shown in self.pictures.items()]
+        pictures = [headed_data(key, shown, self.source) for key, shown in self.pictures.items()]
         return {**vars(self), "buttons": dict(self.buttons), "pictures": pictures}
 
 

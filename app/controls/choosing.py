@@ -5,13 +5,12 @@ from typing import Any
 
 import state
 import streamlit as st
-from components.live_part import Slider
-from components.offers import offer
+from components.live_part import Slider, offered
 from data.sketches import BATCH_SIZES
 from streamlit.delta_generator import DeltaGenerator
 from text import phrases
 
-from rlcorr.strips.packing import Package, pack
+from rlcorr.strips.packing import Package
 
 
 def buttons(key: str, label: str, options: Sequence[str], *, hide_label: bool = False) -> str:
@@ -73,9 +72,7 @@ def batch_size() -> int:
     return size
 
 
-def batch_size_slider(strip_key: str, strip: Callable[[], Package]) -> Slider:
-    """Return the same as a slider of a live part. Strips with the same `strip_key` are equal."""
-    value, generation = state.get("answers"), state.generation("answers")
-    address = offer("strips", "answers", lambda: pack(strip()), version=strip_key)
-    label, help = phrases.BATCH_SIZE, phrases.BATCH_SIZE_IS
-    return Slider("answers", label, BATCH_SIZES, value, generation, address, help=help)
+def batch_size_slider(version: str, make: Callable[[], Package]) -> Slider:
+    """Return the same as a slider of a live part. Strips with the same `version` are equal."""
+    value, help = state.get("answers"), phrases.BATCH_SIZE_IS
+    return offered("answers", phrases.BATCH_SIZE, BATCH_SIZES, value, make, version, help=help)

@@ -1,17 +1,18 @@
 """The controls of a configuration: a preset, choices, the sliders of its bounds, and its text for a system."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import state
 import streamlit as st
-from components.live_part import Slider
-from components.offers import offer
+from components.live_part import Slider, offered
 from data import uploads
 from data.bounds import Bound, bounds_of
 from data.configuration import FIRST, PRESET_KEYS, SECOND, bound_values, bounds, choices, configuration, values_of
+from data.corrections import key_without_bound
 from data.names import preset_label
 from streamlit.url_util import make_url_path
 from text import phrases
@@ -23,10 +24,16 @@ from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.command.config import ignored, lines_read, python_lines
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.strips.packing import Package, pack
+from rlcorr.strips.packing import Package
 from rlcorr.systems.export import SYSTEMS, beyond_defaults, refused
 from rlcorr.systems.overrides import overrides
 from rlcorr.systems.pasted import Pasted, read_pasted
+
+PASTE_IS = (
+    "The correction of verl, SkyRL or TRL as YAML, JSON, Python or overrides of a command line. A whole configuration "
+    "may be pasted, too."
+)
+PASTE = "Paste your configuration"
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 NOT_IN_LINK = ("hide", "projector")
@@ -47,19 +54,19 @@ def settings(slot: str = FIRST, label: str = phrases.CHOICES) -> CorrectionConfi
     try:
         return configuration(state.values(), slot)
     except UsageError as error:
-        st.error(plain(f"{error} {phrases.CONTRADICTION}"))
+        st.error(plain(f"{error} Showing the preset itself."))
         return PRESETS[state.get(PRESET_KEYS[slot][0])].config
 
 
 def paste_box() -> None:
     """Show a box for a configuration of verl, SkyRL or TRL, and what was read of it."""
-    box = folding("paste", phrases.PASTE)
+    box = folding("paste", PASTE)
     if not state.get("paste"):
         return
     with box:
         with st.form("paste_form", border=False):
-            st.text_area(phrases.PASTE, key="pasted_text", help=phrases.PASTE_IS, label_visibility="collapsed")
-            st.form_submit_button(phrases.PASTE_SHOW, on_click=_show_pasted)
+            st.text_area(PASTE, key="pasted_text", help=PASTE_IS, label_visibility="collapsed")
+            st.form_submit_button("Show it on this page", on_click=_show_pasted)
         if text := state.get("pasted"):
             try:
                 pasted = read_pasted(text)
@@ -67,9 +74,9 @@ def paste_box() -> None:
                 st.error(plain(str(error)))
                 return
             if _values_of(pasted) is None:
-                st.warning(phrases.PASTE_NO_CONTROL)
+                st.warning("This page has no controls for this correction, so it shows another one. In Python it is:")
                 st.code("\n".join(python_lines(pasted)), language=None, wrap_lines=True)
-            st.caption(phrases.PASTE_READ.format(system=pasted.system))
+            st.caption(f"Read as {pasted.system}'s:")
             st.code("\n".join(lines_read(pasted)), language=None, wrap_lines=True)
             st.caption(plain(ignored(pasted)))
 
@@ -87,8 +94,7 @@ def _values_of(pasted: Pasted) -> dict[str, Any] | None:
     return values_of(pasted.config, score_centering=pasted.loss.score_centering, system=pasted.system)
 
 
-StripOf = Callable[[CorrectionConfig, Bound, tuple[float, ...]], tuple[str, Callable[[], Package]]]
-"""(configuration, bound, slider values) → (key of the strip, function that makes it)."""
+StripOf = Callable[[CorrectionConfig, Bound, tuple[float, ...]], Package]
 
 
 def shown_bounds(slot: str = FIRST) -> list[Bound]:
@@ -100,39 +106,27 @@ def shown_bounds(slot: str = FIRST) -> list[Bound]:
 
 
 def bound_sliders(
-    config: CorrectionConfig,
-    strip: StripOf,
-    slider_values: Callable[[Bound, float], tuple[float, ...]],
-    *,
-    slot: str = FIRST,
-    text: str = "",
-) -> list[Slider]:
+    config: CorrectionConfig, identity: Hashable, strip: StripOf,
+    slider_values: Callable[[Bound, float], tuple[float, ...]], *, slot: str = FIRST, text: str = "",
+) -> list[Slider]:  # fmt: skip
     """Return a slider for each bound.
 
     Args:
         config: The configuration, with the present values of its bounds.
+        identity: What the strips depend on besides the configuration and the slider's values.
         strip: Makes the strip of a bound.
         slider_values: The values of a bound's slider, from the bound and its present value.
         slot: The slot of the configuration.
         text: The name of the moving text below the first slider.
     """
     sliders = []
-    for index, b in enumerate(shown_bounds(slot)):
-        key, value = f"{state.LIVE}_{b.key}", bound_values(state.values(), slot)[b.key]
+    for b in shown_bounds(slot):
+        value = bound_values(state.values(), slot)[b.key]
         values = slider_values(b, value)
-        strip_key, make = strip(config, b, values)
-        slider = Slider(
-            key=key,
-            label=b.label,
-            values=values,
-            value=value,
-            generation=state.generation(b.key),
-            strip=offer("strips", key, lambda make=make: pack(make()), version=strip_key),
-            exact=(b.low, b.high),
-            text="" if index else text,
-            help=b.help,
-        )
-        sliders.append(slider)
+        version = repr((identity, key_without_bound(config, b.id), values))  # whatever the bound's present value is
+        more = {"exact": (b.low, b.high), "text": "" if sliders else text, "help": b.help}
+        make = partial(strip, config, b, values)
+        sliders.append(offered(f"{state.LIVE}_{b.key}", b.label, values, value, make, version, **more))
     return sliders
 
 
@@ -170,17 +164,13 @@ def export_text(system: str, config: CorrectionConfig, loss: LossConfig | None, 
         st.code(refused(error), language=None, wrap_lines=True)
         return
     address = _address(link)
-    comment = phrases.EXPORT_LINK.format(address=address) if address else phrases.EXPORT_MADE
+    comment = f"# made with rlcorr; this state of the playground: {address}" if address else "# made with rlcorr"
     st.code(f"{text.rstrip()}\n{comment}\n", language=None, wrap_lines=True)  # the colours of a language are too pale
     if system != "Python":
         changed = "; ".join(f"`{line}`" for line in lines if not line.startswith("#"))
-        st.caption(
-            phrases.BEYOND_DEFAULTS.format(system=system, lines=changed)
-            if changed
-            else phrases.DEFAULTS.format(system=system)
-        )
+        st.caption(f"Not {system}'s own defaults: {changed}." if changed else f"These are {system}'s own defaults.")
     if line := overrides(config, system, loss):
-        st.expander(phrases.COMMAND_LINE).code(line, language=None, wrap_lines=True)
+        st.expander("Or on the command line, without a change of the file").code(line, language=None, wrap_lines=True)
 
 
 def _address(link: Mapping[str, str]) -> str:

@@ -22,9 +22,21 @@ from rlcorr import PRESETS
 from rlcorr.command import launch
 from rlcorr.records import runs
 
+STATUS = {
+    "running": "running",
+    "complete": "complete",
+    "interrupted": "interrupted before its last step",
+    "stopped": "stopped without finishing: its manifest says running, but no file has changed for over a minute",
+    "unknown": "status unknown: its manifest cannot be read",
+}
+CENTERED = (
+    "Score centering changes the loss, neither weights nor kept tokens. This page shows the correction without it."
+)
+COLOURS = (
+    "Orange: ratio above 1, or a weight cut at the upper threshold. Blue: ratio below 1, or a weight cut at the lower "
+    "one. Green: kept, and your setting. Grey: rejected. Blank: padding."
+)
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
-# While the line is unfolded, it has the whole width, and the state of the run is below it.
-# A list closes when something around it scrolls. What is hidden scrolls while it unfolds; what is clipped does not.
 
 
 def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
@@ -53,8 +65,9 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
     is_pair = view == "compare" and second is None
     presets = [state.get("preset")] * (view in WITH_PRESET) + [state.get("preset_b")] * is_pair
     titles = [shown_title(state.values(), slot) for slot in (FIRST, SECOND)[: len(presets)]]
+    shown = [_run_and_step(one) for one in (first, second) if one is not None]
     line, at_right = st.columns([2, 1], vertical_alignment="center", gap="small")
-    with line.expander(_words(first, second, titles), key="open"):
+    with line.expander(plain(BETWEEN.join(_lettered(shown) + _lettered(titles))), key="open"):
         columns = st.columns([3, 2, 3])
         with columns[0]:
             _run_box("run", "Run", [USUAL_RUN, *all_runs])
@@ -68,15 +81,9 @@ def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | No
     for problem in (*first.problems, *(second.problems if second else ())):
         st.warning(plain(problem))
     if any(PRESETS[name].loss.score_centering for name in presets):
-        st.info(phrases.CENTERED)
+        st.info(CENTERED)
     with at_right, st.container(key="run_state"):
         _state_of(first)
-
-
-def _words(first: Selection, second: Selection | None, titles: list[str]) -> str:
-    """Return what is open, for the line that unfolds the pickers."""
-    shown = [_run_and_step(first), *([_run_and_step(second)] if second else [])]
-    return plain(BETWEEN.join(_lettered(shown) + _lettered(titles)))
 
 
 def _lettered(words: list[str]) -> list[str]:
@@ -120,7 +127,7 @@ def explain(explanation: str) -> None:
     """Show a box that explains the view."""
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.write(explanation)
-        st.caption(phrases.COLOURS)
+        st.caption(COLOURS)
 
 
 def picked_record(shown: Selection) -> runs.StepRecord | None:
@@ -146,13 +153,13 @@ def _state_of(shown: Selection) -> None:
         status, age = recorded.run_status(shown.run)
         # A complete run does not change any more, and its files may be as new as the clone that they came with.
         changed = "" if status == "complete" else f"last change {duration(age)} ago"
-        parts = (slug, phrases.recorded_steps(count), phrases.STATUS.get(status, status), changed)
+        parts = (slug, _recorded_steps(count), STATUS.get(status, status), changed)
         return BETWEEN.join(filter(None, parts))
 
     def content() -> WatchedContent:
         steps = runs.list_steps(shown.run)
         is_new = offers and steps and (shown.step is None or steps[-1] > shown.step)
-        buttons = {"latest": phrases.SHOW_STEP.format(step=steps[-1])} if is_new else {}
+        buttons = {"latest": f"Show step {steps[-1]}"} if is_new else {}
         return WatchedContent(paragraph(said(len(steps))), buttons)
 
     if recorded.run_status(shown.run)[0] == "running":
@@ -167,9 +174,9 @@ def announce_new_runs(all_runs: Mapping[str, Path], shown: str) -> None:
     if training is not None and training.run != shown and launch.in_progress():
         count = max((row["step"] for row in metric_rows(runs.LOCAL / training.run)), default=0)
         text, link = st.columns([4, 1], vertical_alignment="center")
-        text.markdown(plain(phrases.TRAINING_HERE.format(run=training.run, step=count)))
+        text.markdown(plain(f"A run is training here: {training.run}, step {count}."))
         with link:
-            links(Link(phrases.OPEN_RUN, {"view": "training", "run": training.run}), key="open_training")
+            links(Link("Open it", {"view": "training", "run": training.run}), key="open_training")
     seen = st.session_state.setdefault("seen_runs", set(all_runs))
     seen.add(shown)
     for slug in [slug for slug, path in all_runs.items() if slug not in seen and recorded.has_steps(path)]:
@@ -179,3 +186,12 @@ def announce_new_runs(all_runs: Mapping[str, Path], shown: str) -> None:
         button.button("Show it", key=f"show_{slug}", on_click=state.change, kwargs=changes)
     for sentence in runs.unlisted_runs():
         st.caption(plain(sentence))
+
+
+def _recorded_steps(count: int) -> str:
+    """Return how many steps of a run are recorded.
+
+    >>> _recorded_steps(0), _recorded_steps(1), _recorded_steps(4)
+    ('no step recorded yet', '1 step recorded', '4 steps recorded')
+    """
+    return "no step recorded yet" if count == 0 else f"{count} step{'' if count == 1 else 's'} recorded"

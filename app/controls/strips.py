@@ -1,13 +1,13 @@
 """Live parts of the views, and their strips: what the library computes, the texts, and what each picture draws."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import streamlit as st
 from components.live_part import LiveContent, Number, live_part
 from data import corrections
-from data.bounds import Bound, useful_slider_values
+from data.bounds import useful_slider_values
 from data.configuration import FIRST
 from text.formatting import plain
 
@@ -29,19 +29,11 @@ def content_of(make: Callable[[CorrectionConfig], LiveContent], config: Correcti
         return LiveContent({}, []), str(error)
 
 
-def of_bounds(identity: Hashable, make: Callable[[CorrectionConfig, Bound, Values], Package]) -> StripOf:
-    """Return the strips of all bounds. The key of a strip does not depend on the bound's present value."""
-    return lambda config, b, slider_values: (
-        repr((identity, corrections.key_without_bound(config, b.id), slider_values)),
-        partial(make, config, b, slider_values),
-    )
-
-
 def show_live(
     page: str,
     config: CorrectionConfig,
     make: Callable[[CorrectionConfig], LiveContent],
-    strip: Callable[[CorrectionConfig, Bound, Values], Package],
+    strip: StripOf,
     batches: Sequence[tuple[corrections.Identity, TokenBatch]],
     source: str,
     text: str = "",
@@ -50,8 +42,9 @@ def show_live(
 
     `text` is the name of the moving text below the first slider.
     """
-    key, slider_values = (page, [identity for identity, _ in batches]), partial(useful_slider_values, batches, config)
-    sliders = bound_sliders(config, of_bounds(key, strip), slider_values, text=text)
+    key = page, [identity for identity, _ in batches]
+    slider_values = partial(useful_slider_values, batches, config)
+    sliders = bound_sliders(config, key, strip, slider_values, text=text)
     content, refused = content_of(make, config)
     live_part(sliders, content, source=source, resets=resets(FIRST))
     if refused:

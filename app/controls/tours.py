@@ -5,7 +5,6 @@ import html
 import state
 import streamlit as st
 from components.links import Link, links, show_me
-from text import tours as say
 from text.tours import TOURS, Step, Tour
 
 # The strip stays in sight at the top. On a phone a slider has the top, and the strip the lower edge.
@@ -34,30 +33,27 @@ def show() -> None:
 
 def _strip(tour: Tour, index: int, done: set[int], view: str) -> None:
     step = tour.steps[index]
-    where = say.WHERE.format(title=tour.title, number=index + 1, all=len(tour.steps))
-    marks = "".join(_mark(number, number == index, number in done) for number in range(len(tour.steps)))
+    where = f"{tour.title} · step {index + 1} of {len(tour.steps)}"
+    marks = ""
+    for number in range(len(tour.steps)):
+        current, mark = " aria-current='step'" * (number == index), "✓" if number in done else number + 1
+        marks += f"<li{current} aria-label='{number + 1}, {'done' if number in done else 'to do'}'>{mark}</li>"
     st.html(f"<div class='rl-tour'><strong>{html.escape(where)}</strong><ol>{marks}</ol></div>")
     is_open = state.get("tour_open") == index + 1
     st.markdown(f"{step.do} **{step.seen}**" if is_open else step.do)
     with st.container(horizontal=True, vertical_alignment="center"):
         if not is_open:  # a class is asked first
-            st.button(say.REVEAL, key="tour_reveal", on_click=state.change, kwargs={"tour_open": index + 1})
+            st.button("Reveal", key="tour_reveal", on_click=state.change, kwargs={"tour_open": index + 1})
         if step.view != view:
-            _go(say.GO, step, index, view)
+            _go("Go to this step", step, index, view)
         elif step.control:
-            show_me(say.SHOW_ME, step.control, key="tour_show_me")
+            show_me("Show me", step.control, key="tour_show_me")
         if index > 0:
-            _go(say.BACK, tour.steps[index - 1], index - 1, view)
+            _go("Back", tour.steps[index - 1], index - 1, view)
         if index + 1 < len(tour.steps):
-            _go(say.NEXT, tour.steps[index + 1], index + 1, view, is_main=index in done)
-        label, kind = (say.FINISH, "primary") if len(done) == len(tour.steps) else (say.LEAVE, "tertiary")
+            _go("Next", tour.steps[index + 1], index + 1, view, is_main=index in done)
+        label, kind = ("Finish", "primary") if len(done) == len(tour.steps) else ("Leave the tour", "tertiary")
         st.button(label, key="tour_leave", type=kind, on_click=state.change, kwargs={"tour": ""})
-
-
-def _mark(number: int, is_current: bool, is_done: bool) -> str:
-    label = f"{number + 1}, {say.DONE if is_done else say.TO_DO}"
-    current = " aria-current='step'" if is_current else ""
-    return f"<li{current} aria-label='{label}'>{'✓' if is_done else number + 1}</li>"
 
 
 def _go(label: str, step: Step, index: int, view: str, *, is_main: bool = False) -> None:
@@ -67,7 +63,7 @@ def _go(label: str, step: Step, index: int, view: str, *, is_main: bool = False)
         st.button(label, key=f"tour_to_{index}", type=kind, on_click=state.change, kwargs=changes)
         return
     now = state.texts()  # what is open already stays as the reader has left it, with its thresholds
-    opens = {name: value for name, value in step.query if now.get(name) != value}
+    opens = {name: value for name, value in step.query.items() if now.get(name) != value}
     to = {**opens, "view": step.view, "tour_step": str(index + 1)}
     with st.container(key=f"tour_link_{index}", width="content"):
         links(Link(label, to), key=f"tour_link_to_{index}")

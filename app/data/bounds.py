@@ -4,14 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from text.phrases import LARGEST, SMALLEST, rule_label
-
 from data.corrections import Identity, useful_ends
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch
-from rlcorr.bounds import BoundId
+from rlcorr.analysis.in_words import statistic
+from rlcorr.bounds import BoundId, Side
 from rlcorr.divergences import DIVERGENCES
 from rlcorr.strips.slider_scale import COUNT, slider_scale
 
+LARGEST, SMALLEST = "Largest weight", "Smallest weight"
+
+_SIDES: Mapping[Side, str] = {"upper": "Largest", "lower": "Smallest", "band": "Allowed"}
 CLOSEST = 1e-6
 """The distance of a ratio's tightest bound from 1, as a share of that of its loosest."""
 
@@ -63,10 +65,10 @@ def is_first(b: Bound, config: CorrectionConfig) -> bool:
 def _of_rule(rule: RejectionRule, bound: BoundId, value: float) -> Bound:
     if rule.divergence == "k1":
         reach = {None: 99.0, "max": 99.0, "min": 99999.0, "sum": 9999.0, "mean": 1.0}[rule.reduce]
-        return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, max(reach, abs(value), 1 / value))
+        return _of_ratio(rule.name, _rule_label(rule, bound.side), bound, value, max(reach, abs(value), 1 / value))
     if rule.divergence == "mult_error":
-        return _of_ratio(rule.name, rule_label(rule, bound.side), bound, value, 99.0)
-    key, label = f"{rule.name}_{bound.side}", rule_label(rule, bound.side)
+        return _of_ratio(rule.name, _rule_label(rule, bound.side), bound, value, 99.0)
+    key, label = f"{rule.name}_{bound.side}", _rule_label(rule, bound.side)
     high = DIVERGENCES[rule.divergence].most
     if bound.side == "lower":
         return Bound(key, bound, label, value, -high, -1e-7, 0.0, "The smallest value that is kept.")
@@ -129,3 +131,13 @@ def with_bounds(config: CorrectionConfig, values: Mapping[BoundId, float]) -> Co
         rollout_is_threshold=values.get(BoundId(None, "upper"), config.rollout_is_threshold),
         rollout_is_threshold_lower=values.get(BoundId(None, "lower"), config.rollout_is_threshold_lower),
     )
+
+
+def _rule_label(rule: RejectionRule, side: Side) -> str:
+    """Return the label of the slider of one threshold of a rule.
+
+    >>> rule = RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001)
+    >>> _rule_label(rule, "lower"), _rule_label(rule, "upper")
+    ('Smallest mean ratio (seq_mean_k1)', 'Largest mean ratio (seq_mean_k1)')
+    """
+    return f"{_SIDES[side]} {statistic(rule)} ({rule.name})"

@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
 
-from text import phrases
-
 from data.bounds import Bound, bounds_of, with_bounds
 from rlcorr import PRESETS, CorrectionConfig, RejectionRule
 from rlcorr.config import Denominator
 from rlcorr.divergences import DIVERGENCES
 from rlcorr.errors import UsageError
 from rlcorr.rules import RULE_NAMES
+from rlcorr.teaching.glossary import define
 from rlcorr.weights import LEVELS, WeightMode
 
+LEVEL = (
+    "The weight of a token is its own ratio, the product of the ratios of its sequence, their geometric mean, or the "
+    "product of the ratios up to this token (prefix). With none, every token has weight 1."
+)
 NONE = "none"
 Values = Mapping[str, Any]
 FIRST, SECOND = "", "b."
@@ -51,11 +54,29 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
     """Return the choices, with the configuration's own values."""
     mean = "one" if config.rollout_is_batch_normalize else "as it is"
     return [
-        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *LEVELS), phrases.LEVEL),
-        Choice("mode", "Outside the thresholds", config.rollout_is_mode, get_args(WeightMode), phrases.MODE),
-        Choice("rules", "Rejection rules", [rule.name for rule in config.rollout_rs], tuple(RULE_NAMES), phrases.RULES),
-        Choice("denominator", "Divide by", config.denominator, get_args(Denominator), phrases.DENOMINATOR),
-        Choice("normalise", "Mean weight", mean, ("as it is", "one"), phrases.NORMALISE),
+        Choice("level", "Weights", config.rollout_is or NONE, (NONE, *LEVELS), LEVEL),
+        Choice(
+            "mode",
+            "Outside the thresholds",
+            config.rollout_is_mode,
+            get_args(WeightMode),
+            "A weight outside its thresholds becomes the threshold (truncate), or 0 (mask).",
+        ),
+        Choice(
+            "rules",
+            "Rejection rules",
+            [rule.name for rule in config.rollout_rs],
+            tuple(RULE_NAMES),
+            "Rules that reject tokens or whole sequences if their divergence is outside the thresholds.",
+        ),
+        Choice("denominator", "Divide by", config.denominator, get_args(Denominator), define("denominator")),
+        Choice(
+            "normalise",
+            "Mean weight",
+            mean,
+            ("as it is", "one"),
+            "Divide the weights by their mean over the kept tokens, or leave them as they are.",
+        ),
     ]
 
 

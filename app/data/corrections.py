@@ -77,54 +77,45 @@ def useful_ends(identity: Identity, batch: TokenBatch, config: CorrectionConfig,
 
 
 @dataclass(frozen=True)
-class Affordable:
-    """A threshold that meets a budget, and the shares that the whole correction then has."""
-
-    bound: BoundId
-    threshold: float
-    kept: float
-    """Share of the tokens that is kept."""
-    ess: float
-    """Effective sample size of the kept tokens, as a share of all tokens."""
-
-
-@dataclass(frozen=True)
-class Missed:
-    """A bound that alone does not meet a budget: the best threshold, and the share that it reaches; or a refusal."""
+class Tried:
+    """What one bound can do for a budget: its best threshold, and the shares that the whole correction then has."""
 
     bound: BoundId
     threshold: float = math.nan
-    reached: float = math.nan
+    kept: float = math.nan
+    """Share of the tokens that is kept."""
+    ess: float = math.nan
+    """Effective sample size of the kept tokens, as a share of all tokens."""
+    is_enough: bool = False
     refusal: str = ""
     """Why the library has no threshold for it."""
 
 
-def affordable(
+def try_bounds(
     identity: Identity,
     batch: TokenBatch,
     config: CorrectionConfig,
     bounds: Iterable[BoundId],
     kind: Budget,
     share: float,
-) -> Affordable | list[Missed]:
-    """Try each of these bounds in turn; return the first that alone meets the budget, or what each of them reaches.
+) -> list[Tried]:
+    """Try each of these bounds in turn, until one alone meets the budget.
 
     The present value of a bound that is tried does not matter.
     """
-    missed = []
+    tried = []
     for bound in bounds:
         try:
             threshold = _affordable(identity, batch, config, bound, kind, share)
         except UsageError as error:
-            missed.append(Missed(bound, refusal=str(error)))
+            tried.append(Tried(bound, refusal=str(error)))
             continue
         metrics_then = corrected(batch, at_threshold(config, threshold, bound))[1]
         kept, ess = metrics_then["kept_fraction"], metrics_then["trained_eff_sample_size"]
-        reached = kept if kind == "keep" else ess
-        if reached >= share - ROUNDING:
-            return Affordable(bound, threshold, kept, ess)
-        missed.append(Missed(bound, threshold, reached))
-    return missed
+        tried.append(Tried(bound, threshold, kept, ess, (kept if kind == "keep" else ess) >= share - ROUNDING))
+        if tried[-1].is_enough:
+            break
+    return tried
 
 
 @cached(256, _over_bound)

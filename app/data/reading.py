@@ -8,13 +8,11 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from text import lab as lab_text
-from text import pages, phrases, start, tours
-from text import tokens as tokens_text
-from text import training as training_text
+from text import tours
 
 from data import lessons, recorded, studies
 from data.configuration import FIRST, Values, bounds, choices, slot_of
+from data.options import LAB, START_HIGH, START_LOW, START_USUAL
 from data.sketches import BATCH_SIZES
 from rlcorr.errors import UsageError, unknown
 from rlcorr.figures.canvas import MOST_LINES
@@ -24,6 +22,7 @@ from rlcorr.records.runs import DamagedFile
 from rlcorr.records.token_texts import pieces
 
 Read = Callable[[str, Values], Any]
+FURTHEST = "Showing the one whose ratio is furthest from 1."
 USUAL_BATCH = report.BATCH_SIZES[0]
 
 
@@ -59,13 +58,9 @@ def some_of(options: Callable[[Values], Collection[str]], noun: str, without: st
     return read
 
 
-def yes(text: str, _: Values) -> bool:
-    return text in ("true", "1")
-
-
 def projector(text: str, _: Values) -> bool:
     if text not in ("0", "1"):
-        raise UsageError(pages.WRONG_PROJECTOR.format(got=text))
+        raise UsageError(f"projector={text!r} is not known; using 0. Known: 0, 1.")
     return text == "1"
 
 
@@ -116,7 +111,7 @@ def token(text: str, values: Values) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", text)
     if match is None:
-        raise UsageError(tokens_text.NO_TOKEN.format(raw=text))
+        raise UsageError(f"token={text} is not a token: it must be ROW.COLUMN, such as 3.0. {FURTHEST}")
     try:
         lengths = [len(row) for row in pieces(recorded.step(chosen.run, chosen.step))]
     except DamagedFile:  # the page says so
@@ -124,8 +119,9 @@ def token(text: str, values: Values) -> tuple[int, int] | None:
     row, column = int(match[1]), int(match[2])
     if row < len(lengths) and column < lengths[row]:
         return row, column
-    of_row = tokens_text.OF_ROW.format(row=row, tokens=lengths[row]) if row < len(lengths) else ""
-    raise UsageError(tokens_text.NO_SUCH_TOKEN.format(raw=text, responses=len(lengths), of_row=of_row))
+    of_row = f"; response {row} has {lengths[row]} tokens" if row < len(lengths) else ""
+    step = f"it has {len(lengths)} responses{of_row}, all counted from 0"
+    raise UsageError(f"token={text} is not in this step: {step}. {FURTHEST}")
 
 
 def answers(text: str, _: Values) -> int:
@@ -138,7 +134,7 @@ def answers(text: str, _: Values) -> int:
 def system(options: Collection[str]) -> Read:
     def read(text: str, _: Values) -> str:
         if text not in options:
-            raise UsageError(phrases.WRONG_SYSTEM.format(raw=text, allowed=", ".join(options)))
+            raise UsageError(f"system={text!r} is not known. Known: {', '.join(options)}.")
         return text
 
     return read
@@ -154,7 +150,7 @@ def overlaid(text: str, values: Values) -> list[str]:
     except PartlyWrong as error:
         right, wrong = error.value, [str(error)]
     if len(right) > MOST_LINES - 1:
-        wrong.append(training_text.TOO_MANY.format(most=MOST_LINES))
+        wrong.append(f"Only {MOST_LINES} runs fit into one picture. The others are left out.")
     if wrong:
         raise PartlyWrong(" ".join(wrong), right[: MOST_LINES - 1])
     return right
@@ -199,7 +195,7 @@ tour = one_of(tours.TOURS, "tour", "no tour")
 def tour_step(text: str, values: Values) -> int:
     count = _steps_of_tour(values)
     if not text.isdecimal() or not 1 <= int(text[:4]) <= count:
-        raise UsageError(tours.WRONG_STEP.format(raw=text, all=count))
+        raise UsageError(f"tour_step={text} is not a step of this tour; showing step 1. Allowed: 1 to {count}.")
     return int(text)
 
 
@@ -212,7 +208,8 @@ def tour_done(text: str, values: Values) -> str:
     """Read the digits of the steps that are done, in order, each once."""
     count = _steps_of_tour(values)
     if not all(digit in "123456789"[:count] for digit in text):
-        raise UsageError(tours.WRONG_DONE.format(raw=text, all=count))
+        allowed = f"Allowed: digits from 1 to {count}."
+        raise UsageError(f"tour_done={text} does not name steps of this tour; no step is ticked. {allowed}")
     return "".join(sorted(set(text)))
 
 
@@ -267,7 +264,7 @@ def bound(key: str) -> Read:
 
 def lab(key: str) -> Read:
     """Read a setting of the Lab. `Experiment` says what it may be."""
-    usual = lab_text.FIELDS[key]
+    usual = LAB[key]
 
     def read(text: str, values: Values) -> Any:
         try:
@@ -286,7 +283,7 @@ def lab(key: str) -> Read:
 
 
 def start_bound(text: str, _: Values) -> float:
-    return number("start_bound", text, start.USUAL, start.LOW, start.HIGH)
+    return number("start_bound", text, START_USUAL, START_LOW, START_HIGH)
 
 
 def listed(key: str, allowed: Collection[float], usual: float) -> Read:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from text.yours import NO_GRADIENT
 from torch import Tensor
 
 from data import corrections, recorded, uploads
@@ -41,10 +40,6 @@ def _identity(run: Path, step: int) -> Identity:
     return corrections.identity(run, step), recorded.stamp(runs.sketch_path(run, step))
 
 
-def _of_config(measured: Sketched, config: CorrectionConfig) -> Any:
-    return measured.identity, repr(config)
-
-
 def _over_bound(measured: Sketched, config: CorrectionConfig, bound: BoundId, *more: Any) -> Any:
     return measured.identity, corrections.key_without_bound(config, bound), more
 
@@ -56,7 +51,11 @@ def sketched(run: Path, step: int) -> Sketched:
     Raises `UsageError` if there is none, as for every upload, or if it is damaged.
     """
     if run.name.startswith(uploads.PREFIX):
-        raise UsageError(NO_GRADIENT.format(name=uploads.shown_name(run.name)))
+        raise UsageError(
+            f"{uploads.shown_name(run.name)} has log-probs, and log-probs alone do not give one a gradient. What a "
+            "threshold costs your tokens is on the bench. What it does to a gradient step is shown for a recorded run "
+            "with a gap like yours."
+        )
     batch, sketch = read_gradients(run, step)
     return Sketched(_identity(run, step), batch, sketch)
 
@@ -90,14 +89,8 @@ def compared(
 @cached(64, _over_bound, "Measuring the gradient at every threshold …")
 def swept(measured: Sketched, config: CorrectionConfig, bound: BoundId) -> GradientSweep:
     """Sweep a bound. Its present value does not change the curve. Raises `UsageError` if every ratio is 1."""
-    points = _thresholds(measured, config, bound)
+    points = thresholds(measured, config, bound)
     return gradient_sweep(measured.batch, measured.sketch, config, bound, thresholds=points, batch_sizes=BATCH_SIZES)
-
-
-def moving_range(measured: Sketched, config: CorrectionConfig, bound: BoundId) -> tuple[float, float]:
-    """Return the range in which moving this bound changes something. Raises `UsageError` if every ratio is 1."""
-    thresholds = _thresholds(measured, config, bound)
-    return min(thresholds), max(thresholds)
 
 
 @cached(16, lambda measured: measured.identity, "Measuring the gradient of every preset …")
@@ -135,7 +128,7 @@ def _contribution_anew(measured: Sketched, config: CorrectionConfig) -> contribu
     return contribution
 
 
-_contribution = cached(32, _of_config)(_contribution_anew)
+_contribution = cached(32, lambda measured, config: (measured.identity, repr(config)))(_contribution_anew)
 
 
 @cached(8, lambda measured: measured.identity)
@@ -144,5 +137,6 @@ def _samples(measured: Sketched) -> BootstrapSamples:
 
 
 @cached(64, _over_bound)
-def _thresholds(measured: Sketched, config: CorrectionConfig, bound: BoundId) -> list[float]:
+def thresholds(measured: Sketched, config: CorrectionConfig, bound: BoundId) -> list[float]:
+    """Return thresholds that change something, in order. Raises `UsageError` if every ratio is 1."""
     return usual_thresholds(measured.batch, config, bound, count=40)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import streamlit as st
-from text.yours import SUGGESTED
 
 from data import corrections, recorded
 from rlcorr import PRESETS, CorrectionConfig
@@ -14,11 +13,15 @@ from rlcorr.analysis.verdicts import Look, look, verdict_lines
 from rlcorr.bounds import BAND
 from rlcorr.errors import UsageError
 
+SUGGESTED = {
+    "decoupled_token_icepop": "band of each token's weight",
+    "decoupled_geo_rs": "mean ratio of an answer",
+    "decoupled_k3_rs": "mean k3 of an answer",
+}
+"""Preset whose bounds a budget moves, one for each kind of bound that rejects tokens or gives them weight 0 → what its
+threshold limits. A product over an answer is not among them, because its threshold depends on the length."""
+
 Stamps = tuple[corrections.Identity, ...]
-
-
-def stamps_of(run: Path, steps: tuple[int, ...]) -> Stamps:
-    return tuple(corrections.identity(run, step) for step in steps)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import streamlit as st
-from text import phrases
 
 from rlcorr.records.step_files import StepRecord
 
@@ -24,7 +23,9 @@ def turn(positions: int) -> Iterator[None]:
         return
     seconds = 0
     while not _one.acquire(timeout=seconds):
-        st.toast(phrases.TURN, duration=SECONDS)  # ends this run of the page if the visitor has gone or clicks on
+        st.toast(
+            "The server is working on another visitor's large file. Yours is next.", duration=SECONDS
+        )  # ends this run of the page if the visitor has gone or clicks on
         seconds = SECONDS
     try:
         yield

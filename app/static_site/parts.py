@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
-from components.live_part import LiveContent, Picture, Slider, part_data
+from components.live_part import LiveContent, Slider, part_data
 from components.markdown import plain_text
+from components.picture import Picture
 from data.bounds import Bound
 from text import phrases
 
@@ -29,6 +30,8 @@ NO_LINE = {
               "yanchor": "top", "padding": 3},
 }  # fmt: skip
 """A line that is not seen, with all keys that a line of a strip can have. 3 is Plotly's usual padding."""
+WHOLE = ""
+"""Key of the file with the live part; other keys are those of sliders."""
 RESETS = {"": phrases.RESET}
 FILES = 5
 """A part is shared if at least this many files have it."""
@@ -63,19 +66,16 @@ def with_part(
     return Package(small.arrays, {**small.about, "part": data})
 
 
-def with_rows(strip: Package, content: LiveContent, source: str, bound: str) -> Package:
-    """Return a strip together with rows of pictures, which replace those of another live part.
-
-    The keys of the pictures end with the bound's key, so that a strip moves no line in curves over another bound.
-    """
-    data, small = part([], content, source, {}), small_strip(strip)
-    replaced = [picture for row in data["rows"] for picture in row]
-    keys = {picture["key"] for picture in replaced}
-    for picture in replaced:
-        picture["key"] = f"{picture['key']}.{bound}"
-    moves = {f"{key}.{bound}" if key in keys else key: move for key, move in small.about["pictures"].items()}
-    shown = {"pictures": moves, "rows": data["rows"], "refused": data["refused"]}
-    return Package(small.arrays, {**small.about, **shown})
+def part_and_strips(
+    made: Mapping[str, Package], content: LiveContent, sliders: Sequence[Slider], source: str,
+    resets: Mapping[str, str] = RESETS,
+) -> dict[str, Package]:  # fmt: skip
+    """Return the live part with the strip of its first slider, and the strips of the others by their sliders' keys."""
+    if not made:
+        return {WHOLE: Package({}, {"part": part([], content, source, {})})}
+    first, *others = made.items()
+    whole = with_part(first[1], content, sliders, source, resets)
+    return {WHOLE: whole} | {key: small_strip(strip) for key, strip in others}
 
 
 def small_strip(strip: Package) -> Package:

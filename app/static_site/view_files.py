@@ -1,53 +1,45 @@
 """The files of the views: bench, first page, Mismatch, gradient, ranking, KL losses and study, and of each preset."""
 
-import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Slider
+from components.live_part import ANSWER, LiveContent, Note, Number, Slider
 from components.markdown import inline, plain_text
+from components.picture import Picture
 from controls import strips
 from data import corrections, recorded, sketches, studies
 from data.bounds import Bound, bounds_of, slider_values_of
-from data.kl_example import DISTANCE, LOSSES
-from data.names import arm_title
+from data.kl_example import DISTANCE
+from data.options import DRAWN, START_USUAL
 from data.reading import USUAL_BATCH
-from data.studies import StudyTable
-from text import mismatch as mismatch_text
-from text import phrases, published
-from text import start as start_text
+from text import phrases
 from text import study_ends as say_study
-from text import training as training_text
 from text.formatting import number
 from views import bench as bench_page
 from views import gradient as gradient_page
 from views import kl as kl_page
+from views import mismatch as mismatch_page
 from views import start as start_page
-from views.training import endpoint_pictures
+from views import study as study_page
 
-from rlcorr import PRESETS, CorrectionConfig, TokenBatch
+from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.analysis.regions import SEQUENCE_METHODS, TOKEN_METHODS
 from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
-from rlcorr.figures import gradients, mismatch
-from rlcorr.figures.study import differences, study_curves
+from rlcorr.figures import mismatch
 from rlcorr.gradients.report import GradientReport
 from rlcorr.gradients.sweep import GradientSweep
 from rlcorr.records.step_files import StepRecord
-from rlcorr.records.study_ends import kind_of
-from rlcorr.strips.packing import Package, PictureStrip
+from rlcorr.strips.packing import Package
 from rlcorr.systems.export import SYSTEMS, exports
 from static_site import parts
 
 COUNT, COUNT_OF_OTHERS = 61, 41
 """Numbers of values of a preset's first slider and of its others. Each preset and run has a file per slider."""
-DRAWN = ("TIS", "IcePop", "KPop", "DPPO")
-WHOLE = ""
-"""Key of the file with the whole bench; other keys are those of bounds."""
 BEST, OUTCOMES = "best", "outcomes"
 DIGITS = 9
 """Digits of a measured threshold: enough for ratios that are closer to 1 than a millionth."""
@@ -85,28 +77,10 @@ def bench_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
     explained = content.notes[0]  # the second note is the preset's, and presets share this file
     content = replace(content, texts={ANSWER: content.texts[ANSWER]}, notes=[explained, Note("")])
     with_values = all_values(config)
-    if not with_values:
-        return {WHOLE: Package({}, {"part": parts.part([], content, source, {})})}
-    packages = {}
-    for b, values in with_values:
-        strip = bench_page.bench_strip(identity, batch, config, b, values, with_curves=True)
+    made = {b.key: bench_page.bench_strip(identity, batch, config, b, values) for b, values in with_values}
+    for strip in made.values():
         del strip.about["texts"][bench_page.EXPLAINED]  # the same on every run, see `preset_package`
-        if packages:
-            packages[b.key] = parts.with_rows(strip, _curves(identity, batch, config, b), source, b.key)
-        else:
-            sliders = [parts.bound_slider(*one) for one in with_values]
-            packages[WHOLE] = parts.with_part(strip, content, sliders, source)
-    return packages
-
-
-def _curves(identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound) -> LiveContent:
-    try:
-        curves = bench_page.curves_over(identity, batch, config, b)
-    except UsageError as error:
-        return LiveContent({}, [], refused=str(error))
-    caption = published.CURVES_OVER.format(label=b.label)
-    curves["shares_over"] = replace(curves["shares_over"], caption=caption)
-    return LiveContent({}, [curves])
+    return parts.part_and_strips(made, content, [parts.bound_slider(*one) for one in with_values], source)
 
 
 def preset_package(preset: str, bench: str) -> Package:
@@ -118,7 +92,7 @@ def preset_package(preset: str, bench: str) -> Package:
     entry = PRESETS[preset]
     of_bounds = {
         b.key: [at_threshold(entry.config, value, b.id) for value in values] for b, values in all_values(entry.config)
-    } or {WHOLE: [entry.config]}
+    } or {parts.WHOLE: [entry.config]}
     about = {
         "bench": bench,
         "explained": {key: [config.explain() for config in configs] for key, configs in of_bounds.items()},
@@ -141,11 +115,9 @@ def _exported(preset: str, configs: list[CorrectionConfig]) -> dict[str, list[st
 
 def start_package(run: Path, record: StepRecord, fix: str) -> Package:
     """Return the tiles of the first page under one of its corrections, with the strip of their slider."""
-    sliders, content = start_page.part(record, fix, start_text.USUAL)
-    source = recorded.source(run, record.step)
-    if not sliders:
-        return Package({}, {"part": parts.part([], content, source, {})})
-    return parts.with_part(start_page.strip(record, fix), content, sliders, source, resets={})
+    sliders, content = start_page.part(record, fix, START_USUAL)
+    made = {slider.key: start_page.strip(record, fix) for slider in sliders}
+    return parts.part_and_strips(made, content, sliders, recorded.source(run, record.step), resets={})[parts.WHOLE]
 
 
 def mismatch_package(run: Path, step: int) -> Package:
@@ -157,7 +129,7 @@ def mismatch_package(run: Path, step: int) -> Package:
     symptoms, methods = triage(batch), {name: TOKEN_METHODS[name] for name in DRAWN}
     numbers = {
         label: Number(number(symptoms[0].numbers[name]), help)
-        for label, (name, help) in mismatch_text.SIZES.items()
+        for label, (name, help) in mismatch_page.SIZES.items()
         if name in symptoms[0].numbers
     }
     rows = [
@@ -171,7 +143,7 @@ def mismatch_package(run: Path, step: int) -> Package:
             "length": mismatch.by_length(batch, SEQUENCE_METHODS),
         },
     ]
-    pictures = [{key: Picture(figure, *mismatch_text.PICTURES[key]) for key, figure in row.items()} for row in rows]
+    pictures = [{key: Picture(figure, *mismatch_page.PICTURES[key]) for key, figure in row.items()} for row in rows]
     part = parts.part([], LiveContent(numbers, pictures), recorded.source(run, step), {})
     return Package({}, {"part": part, "sentences": [symptom.sentence for symptom in symptoms]})
 
@@ -180,44 +152,34 @@ def mismatch_package(run: Path, step: int) -> Package:
 
 
 def gradient_packages(run: Path, step: int, preset: str) -> dict[str, Package]:
-    """Return the curve over each bound for one batch size, by the bound's key; the whole live part is with the first.
+    """Return a strip of each bound for one batch size, by the bound's key; the whole live part is with the first.
 
     A slider has the thresholds that were measured. A bound that changes no token has none. Raises `UsageError` if none
     has a slider, or if the gradient's view does.
     """
     config = PRESETS[preset].config
     shown = gradient_page.Shown(run, sketches.sketched(run, step), preset, USUAL_BATCH)
-    content, source = gradient_page.gradient(shown, config), recorded.source(run, step)
-    measured = [(b, sweep, _reports(shown, config, b, sweep)) for b, sweep in _sweeps(shown, config)]
-    sliders = [
-        parts.bound_slider(b, [at if at == b.value else float(f"{at:.{DIGITS}g}") for at in reports])
-        for b, _, reports in measured
-    ]
-    packages: dict[str, Package] = {}
-    for b, sweep, reports in measured:
-        cursors = gradients.progress_cursors(sweep, USUAL_BATCH, [*reports])
-        numbers = [gradient_page.numbers(report, shown.size_index) for report in reports.values()]
-        texts = {ANSWER: [gradient_page.answer(shown, config, report, sweep) for report in reports.values()]}
-        strip = strips.package({}, numbers, texts, {"gradient_curves": PictureStrip(shapes=cursors)})
-        curves = [gradient_page.curves_over(shown, sweep, b)]
-        if packages:
-            packages[b.key] = parts.with_rows(strip, LiveContent({}, curves), source, b.key)
-        else:
-            content = replace(content, rows=curves, refused="", said=gradient_page.study_said(shown, config, _on_site))
-            packages[WHOLE] = parts.with_part(strip, content, sliders, source)
-    return packages
-
-
-def _sweeps(shown: gradient_page.Shown, config: CorrectionConfig) -> list[tuple[Bound, GradientSweep]]:
-    sweeps, refused = [], UsageError(gradient_page.NO_BOUND)
+    content, source, measured, refused = gradient_page.gradient(shown, config), recorded.source(run, step), [], ""
     for b in bounds_of(config):
         try:
-            sweeps.append((b, sketches.swept(shown.measured, config, b.id)))
+            sweep = sketches.swept(shown.measured, config, b.id)
+            measured.append((b, _reports(shown, config, b, sweep)))
         except UsageError as error:
-            refused = error
-    if not sweeps:
-        raise refused
-    return sweeps
+            refused = str(error)
+    if not measured:
+        raise UsageError(refused or gradient_page.NO_BOUND)
+    curve = {key: picture for key, picture in content.rows[0].items() if key != "ranking"}
+    said = gradient_page.study_said(shown, config, _on_site)
+    content = replace(content, rows=[curve] if curve else [], said=said)
+    sliders = [
+        parts.bound_slider(b, [at if at == b.value else float(f"{at:.{DIGITS}g}") for at in reports])
+        for b, reports in measured
+    ]
+    made = {
+        b.key: gradient_page.strip_of(shown, config, b, tuple(reports), [*reports.values()], with_ranking=False)
+        for b, reports in measured
+    }
+    return parts.part_and_strips(made, content, sliders, source)
 
 
 def _reports(
@@ -248,18 +210,14 @@ def ranking_package(run: Path, step: int) -> Package:
     return package
 
 
-def kl_packages(run: Path, step: int | None) -> dict[str, Package]:
-    """Return the page KL losses: for each loss a file with its live part, and one with the strip of the position."""
-    packages = {}
-    for loss in LOSSES:
-        shown = kl_page.Shown(loss, DISTANCE, 0.0, kl_page.measured_at(run, step))
-        ranges, at = kl_page.ranges(shown), {"kl_distance": shown.distance, "kl_position": shown.position}
-        sliders = [Slider(key, *labelled, at[key], generation=0) for key, labelled in ranges.items()]
-        of_distance, *others = (kl_page.strip(shown, slider.key, tuple(slider.values)) for slider in sliders)
-        source = kl_page.source(recorded.source(run, step))
-        packages[loss] = parts.with_part(of_distance, kl_page.content(shown), sliders, source, resets={})
-        packages |= {f"{loss}.position": parts.small_strip(strip) for strip in others}
-    return packages
+def kl_packages(run: Path, step: int | None, loss: str) -> dict[str, Package]:
+    """Return the page KL losses for a loss: its live part, and a strip of the position if positions were recorded."""
+    shown = kl_page.Shown(loss, DISTANCE, 0.0, kl_page.measured_at(run, step))
+    at = {"kl_distance": shown.distance, "kl_position": shown.position}
+    sliders = [Slider(key, *words, at[key], generation=0) for key, words in kl_page.ranges(shown).items()]
+    made = {slider.key: kl_page.strip(shown, slider.key, tuple(slider.values)) for slider in sliders}
+    source = kl_page.source(recorded.source(run, step))
+    return parts.part_and_strips(made, kl_page.content(shown), sliders, source, resets={})
 
 
 # --- studies ---
@@ -268,50 +226,17 @@ def kl_packages(run: Path, step: int | None) -> dict[str, Package]:
 def study_package(name: str) -> Package:
     """Return the outcomes of a study. Raises `UsageError` if it has not been trained."""
     result, study = studies.table(name), studies.all_studies()[name]
-    title_of, compared = partial(arm_title, study), {}
-    for against, of_arms in (("nothing", result.against_nothing), ("chance", result.against_chance)):
-        title, caption = training_text.AGAINST[against]
-        if of_arms:
-            figure = differences(of_arms, {pair.arm: title_of(pair.arm) for pair in of_arms})
-            compared[against] = Picture(figure, title, caption.format(count=len(of_arms)))
-    table = training_text.outcome_table(result.outcomes, title_of)
+    table = study_page.outcome_table(study, result.outcomes)
     table = table.replace("<div class='rl-table'", "<div tabindex='0' class='rl-table'", 1)  # it scrolls on phones
-    planned = endpoint_pictures(study, result)
-    rows = [row for row in (planned, _study_curves(name, result), compared) if row]
-    content = LiveContent({}, rows, notes=[Note(training_text.OUTCOMES, OUTCOMES)], tables={OUTCOMES: table})
-    heading, sentences = say_study.study_said(
-        study, result.planned, result.against_nothing, title_of, len(result.outcomes)
-    )
+    drawn = study_page.curves(study, result, studies.few(result))
+    rows = [row for row in (study_page.endpoint(study, result), drawn, study_page.against(study, result)) if row]
+    content = LiveContent({}, rows, notes=[Note(study_page.OUTCOMES, OUTCOMES)], tables={OUTCOMES: table})
+    heading, lines = study_page.said(study, result)
     about = {"part": parts.part([], content, result.source, {}), "heading": inline(heading)}
-    return Package({}, about | {"sentences": [f"{study.story} {study.look}", *map(plain_text, sentences)]})
-
-
-def _study_curves(name: str, result: StudyTable) -> dict[str, Picture]:
-    """Return the curves of the reward with lines at the start and at the end without a mismatch, and those of k3."""
-    levels = studies.reward_levels(name, result)
-    caption = published.REWARD + (published.FRESH if len(levels) > 1 else "")
-    texts = training_text.STUDY_CURVES | {"reward": (training_text.STUDY_CURVES["reward"][0], f"{caption}.")}
-    pictures = {}
-    for metric, of_metric in texts.items():
-        drawn = {"log": metric == "k3", "levels": levels if metric == "reward" else None}
-        figure = study_curves(result.rows, studies.few(result), metric, **drawn)
-        pictures[f"study_{metric}"] = Picture(figure, *of_metric)
-    return pictures
-
-
-def ends_package(run: Path, presets: Iterable[str]) -> Package | None:
-    """Return how training runs with two kinds of corrections ended under the mismatch of this run.
-
-    `kinds` has the kind of each preset, and `pairs` a sentence for each two kinds of a study. None without a study.
-    """
-    kinds = {name: kind for name in presets if (kind := kind_of(PRESETS[name].config)) is not None}
-    pairs = {}
-    for a, b in itertools.product(dict.fromkeys(kinds.values()), repeat=2):
-        if ended := studies.ends(run, a, b):
-            pairs[f"{a}|{b}"] = inline(_on_site(say_study.of_two(ended, a, b), ended.name))
-    return Package({}, {"kinds": kinds, "pairs": pairs}) if any(pairs.values()) else None
+    return Package({}, about | {"sentences": [f"{study.story} {study.look}", *map(plain_text, lines)]})
 
 
 def _on_site(sentence: str, name: str) -> str:
     """Return a sentence about a study with a link to it instead of the name of the app's page."""
-    return sentence.replace(say_study.STUDY.format(name=name), published.STUDY_LINK.format(name=name))
+    link = f"([Study `{name}`](#view=study&study={name}).)"
+    return sentence.replace(say_study.STUDY.format(name=name), link)

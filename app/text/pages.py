@@ -38,34 +38,3 @@ PAGES = {
 """In the order of the navigation."""
 STUDY = "Which corrections keep training stable?"
 """The question of the study, which is a part of Training."""
-
-TAB = "{title} · rlcorr"
-"""The title of the browser's tab."""
-
-COPY = "Copy link"
-LINK = {"link": "Link to this view", "copied": "Copied", "press": "Press Ctrl+C to copy"}
-PROJECTOR = "Projector"
-PROJECTOR_HELP = "Larger type and pictures; no captions, and nothing at their side. In a link: projector=1."
-WRONG_PROJECTOR = "projector={got!r} is not known; using 0. Known: 0, 1."
-
-HIDEABLE = {
-    "navigation": "the links to the other views",
-    "run_picker": "the pickers of run and step",
-    "upload": "the box for your own files",
-    "preset": "the picker of the preset",
-    "bounds": "the sliders and number boxes of the thresholds",
-    "choices": "the choice of weights and rejection rules",
-    "methods": "the picker of the methods on the Mismatch page",
-    "budget": "the budget",
-    "paste": "the box for a configuration of verl, SkyRL or TRL",
-    "use_it": "the export of the configuration",
-    "second": "the pickers of B on the Compare page",
-    "training": "the form that starts a training run, and the button that stops it",
-    "explanations": "“What is this?”",
-    "links": "“Copy link” and the projector switch",
-}
-"""Name in hide= → what it hides."""
-UNKNOWN_KEYS = "The address has {keys} which means nothing here."
-OTHER_VIEW = "{key}= in the address changes nothing here: it belongs to {titles}."
-TOO_LONG = "{key}= in the address is longer than {most} characters, so it is left out."
-TWICE = "{key}= is twice in the address; using the last: {shown}."

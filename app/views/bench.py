@@ -1,11 +1,13 @@
 """The correction bench: what a correction does to one step, for bounds that can be dragged."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture
+from components.live_part import ANSWER, LiveContent, Note, Number
+from components.picture import Picture
 from controls import strips
 from controls.choosing import folding, number, switch
 from controls.configuration import export_text, paste_box, pick_system, set_threshold, settings
@@ -19,6 +21,7 @@ from text.formatting import number as written
 from text.formatting import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
+from rlcorr.analysis.in_words import statistic
 from rlcorr.bounds import BoundId, at_threshold, is_ratio, m2_at, m2po
 from rlcorr.errors import UsageError
 from rlcorr.figures import histograms, thresholds
@@ -26,9 +29,35 @@ from rlcorr.figures.fates import fate_mask, token_fates
 from rlcorr.losses.score_centering import moved_probability
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets import Preset
+from rlcorr.rules import RejectionRule
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip
 
+M2 = (
+    "The mean squared log-ratio of the tokens that the rule token_k2 keeps. This is M2PO's threshold; it moves with "
+    "the slider. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
+)
+CURVES_OVER = (
+    "The whole correction at every value of its first threshold; the others stay as they are. Dotted: the present "
+    "value. You can drag this line."
+)
+PER_TURN_EXPORT = (
+    "No system corrects each turn on its own, so there is no text for one. In Python, "
+    "`rlcorr.analysis.segments.correct_per_turn(batch, config)` does it."
+)
+PER_TURN_IS = (
+    "Products, means and rules of an answer are then those of each turn between the answers of tools, and a sequence "
+    "on this page is a turn."
+)
+MOVED_IS = (
+    "The size of what score centering subtracts, averaged over the tokens. Without weights it is the sum of |q − p| "
+    "over the next tokens, where q is the sampler's probability and p the trainer's. It is 0 if both agree."
+)
+MASK = "Rows are sequences, columns are tokens. If several tokens share a cell, it shows the most severe outcome."
+STATISTIC = (
+    "The number that the rule compares with its thresholds (dashed; you can drag them). Grey bars are outside the "
+    "thresholds: they are rejected."
+)
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
 EXPLAINED = "explained"
 
@@ -41,18 +70,19 @@ def show(shown: Selection) -> None:
         with right, st.container(key="side"):
             config = settings()
             paste_box()
-            of_turns = batch.turn_ids is not None and switch("turns", phrases.PER_TURN, help=phrases.PER_TURN_IS)
+            of_turns = batch.turn_ids is not None and switch("turns", "Correct each turn on its own", help=PER_TURN_IS)
             if of_turns:
                 identity, batch = corrections.per_turn(identity, batch)
             elif batch.turn_ids is None and state.get("turns"):  # a link asks for it
-                st.warning(plain(phrases.NO_TURNS))
+                st.warning(plain("This batch has no turns (turn_ids), so an answer can only be corrected as a whole."))
                 state.change(turns=False)
             with st.container(key="budget"):
                 _budget(identity, batch, config)
                 if (rule_index := m2po_rule_index(config)) is not None:
-                    threshold = number("budget_m2", phrases.M2_BUDGET, 1e-9, 1e3, format="%g")
+                    label = "Or set M2PO's threshold, the mean squared log-ratio of the kept tokens"
+                    threshold = number("budget_m2", label, 1e-9, 1e3, format="%g")
                     arguments = config, m2po(batch, threshold).upper, BoundId(rule_index)
-                    st.button(phrases.BUDGET_SET, key="budget_m2_set", on_click=set_threshold, args=arguments)
+                    st.button("Set it", key="budget_m2_set", on_click=set_threshold, args=arguments)
         with left:
             _live(identity, batch, config, of_turns, shown)
     explain(phrases.EXPLAIN)
@@ -70,7 +100,7 @@ def _live(
     if state.get("use_it"):  # code blocks are slow to draw, and every new bound changes them
         with box:
             if of_turns:
-                st.info(phrases.PER_TURN_EXPORT)
+                st.info(PER_TURN_EXPORT)
             else:
                 st.caption(phrases.EXPORT_IS)
                 loss = PRESETS[state.get("preset")].loss
@@ -86,28 +116,30 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
     bounds = [BoundId(index) for index in sorted(rule_indices, key=lambda index: (index is None, index))]
     if not bounds:
         return
-    st.markdown(f"**{phrases.BUDGET_TITLE}**")
-    st.caption(phrases.BUDGET)
+    st.markdown("**Budget**")
+    st.caption("Find the threshold for a target.")
     kinds = list(BUDGETS)
     kind = st.radio(
-        phrases.BUDGET, kinds, kinds.index(state.get("budget_of")), key=state.widget("budget_of"),
+        "Find the threshold for a target.", kinds, kinds.index(state.get("budget_of")), key=state.widget("budget_of"),
         label_visibility="collapsed",
     )  # fmt: skip
-    share = number("budget_share", phrases.BUDGET_SHARE, 1, 100, step=1.0) / 100
-    reached = corrections.affordable(identity, batch, config, bounds, BUDGETS[kind], share)
-    if not isinstance(reached, corrections.Affordable):
-        sentences = [phrases.BUDGET_NONE.format(share=percent(share))]
-        for one in reached:
-            said = phrases.BUDGET_REFUSED if one.refusal else phrases.BUDGET_MISSED
-            part, most = phrases.budget_part(config, one.bound), percent(one.reached)
-            sentences.append(said.format(part=part, threshold=one.threshold, reached=most, refusal=one.refusal))
+    share = number("budget_share", "At least, %", 1, 100, step=1.0) / 100
+    tried = corrections.try_bounds(identity, batch, config, bounds, BUDGETS[kind], share)
+    reached = tried[-1]
+    kept, ess = percent(reached.kept), percent(reached.ess)
+    if not reached.is_enough:
+        sentences = [f"No threshold reaches {percent(share)}."]
+        for one in tried:
+            best = f"the best threshold, {one.threshold:.4g}, reaches"
+            share_then = percent(one.kept if BUDGETS[kind] == "keep" else one.ess)
+            said = one.refusal or f"{best} {share_then} with the whole correction."
+            sentences.append(f"{_part(config, one.bound)}: {said}")
         st.info(plain(" ".join(sentences)))
         return
-    part = plain(phrases.budget_part(config, reached.bound))
-    st.markdown(phrases.BUDGET_REACHED.format(part=part, threshold=reached.threshold))
-    st.caption(plain(phrases.BUDGET_AFTER.format(kept=percent(reached.kept), ess=percent(reached.ess))))
+    st.markdown(f"{plain(_part(config, reached.bound))}: threshold **{reached.threshold:.6g}**")
+    st.caption(plain(f"The whole correction then keeps {kept} of the tokens. Their effective sample size is {ess}."))
     arguments = config, reached.threshold, reached.bound
-    st.button(phrases.BUDGET_SET, key="budget_set", on_click=set_threshold, args=arguments)
+    st.button("Set it", key="budget_set", on_click=set_threshold, args=arguments)
 
 
 # --- the live part ---
@@ -125,11 +157,11 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
     notes = [Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset))]
     if preset.loss.score_centering:
         try:
-            numbers[phrases.MOVED] = Number(written(moved_probability(batch, config)), phrases.MOVED_IS)
+            numbers["Centered"] = Number(written(moved_probability(batch, config)), MOVED_IS)
         except UsageError as error:
             notes.append(Note(plain(str(error))))
     rows = [row for row in (pictures, curves) if row]
-    texts = {ANSWER: phrases.bench_answer(report, config.rollout_is_mode), EXPLAINED: config.explain()}
+    texts = {ANSWER: _answer(report, config.rollout_is_mode), EXPLAINED: config.explain()}
     return LiveContent(numbers, rows, refused, texts=texts, notes=notes)
 
 
@@ -139,23 +171,14 @@ def when_it_hurts(preset: Preset) -> str:
 
 
 def bench_strip(
-    identity: corrections.Identity,
-    batch: TokenBatch,
-    config: CorrectionConfig,
-    b: Bound,
-    slider_values: strips.Values,
-    *,
-    with_curves: bool = False,
+    identity: corrections.Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound, slider_values: strips.Values
 ) -> Package:
-    """Return what changes in `bench`, for every value of the slider of this bound.
-
-    The first bound moves a line in the curves; with `with_curves` another bound does, in curves over itself.
-    """
+    """Return what changes in `bench`, for every value of the slider of this bound."""
     bound_strip = strip(batch, config, slider_values, b.id)
     pictures = {"weights": strips.histogram("weights", bound_strip.weights), "mask": PictureStrip(cells=True)}
     if bound_strip.statistic is not None and b.id.rule_index == 0:
         pictures["statistic"] = strips.histogram("statistic", bound_strip.statistic)
-    if with_curves or is_first(b, config):
+    if is_first(b, config):
         with suppress(UsageError):  # no item is off neutral; the page says so instead of showing the curves
             curve = corrections.curve(identity, batch, config, b.id)
             cursors = thresholds.cursors(curve.thresholds, slider_values, of_ratio=is_ratio(config, b.id))
@@ -163,7 +186,7 @@ def bench_strip(
     varied = [at_threshold(config, value, b.id) for value in slider_values]
     reports = strips.reports(batch, config, bound_strip)
     numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
-    answers = [phrases.bench_answer(one, config.rollout_is_mode) for one in reports]
+    answers = [_answer(one, config.rollout_is_mode) for one in reports]
     texts = {ANSWER: answers, EXPLAINED: [one.explain() for one in varied]}
     return strips.package(arrays_of(bound_strip), numbers, texts, pictures)
 
@@ -188,7 +211,7 @@ def _m2(batch: TokenBatch, config: CorrectionConfig, varied: list[CorrectionConf
     if rule_index is None:
         return [{} for _ in varied]
     thresholds_of_m2po = m2_at(batch, [one.rollout_rs[rule_index].upper for one in varied])
-    return [{"M2 of the kept": Number(written(m2), phrases.M2)} for m2 in thresholds_of_m2po]
+    return [{"M2 of the kept": Number(written(m2), M2)} for m2 in thresholds_of_m2po]
 
 
 def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:
@@ -199,9 +222,9 @@ def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionC
         pictures["weights"] = Picture(figure, "Importance weights", phrases.WEIGHTS)
     for rule in config.rollout_rs[:1]:
         figure = histograms.statistic_histogram(batch, result, rule)
-        pictures["statistic"] = Picture(figure, phrases.rule_title(rule), phrases.STATISTIC)
+        pictures["statistic"] = Picture(figure, _rule_title(rule), STATISTIC)
     figure = fate_mask(token_fates(batch, result, config), config)
-    return pictures | {"mask": Picture(figure, "Tokens", phrases.MASK)}
+    return pictures | {"mask": Picture(figure, "Tokens", MASK)}
 
 
 def curves_over(
@@ -212,10 +235,40 @@ def curves_over(
     of_weights = b.id.rule_index is None
     shares = thresholds.shares_over(curve.thresholds, curve.numbers, of_ratio=of_ratio, at=b.value)
     left = thresholds.mismatch_over(curve, of_weights=of_weights, of_ratio=of_ratio, at=b.value)
-    caption = phrases.LEFT_OF_WEIGHTS if of_weights else phrases.LEFT_OF_RULE
+    caption = (
+        "A tighter threshold has less noise (χ² of the weights) and more bias (1 − mean weight)."
+        if of_weights
+        else "On the tokens that this rule keeps: the distance of the two policies, and the spread of the ratios."
+    )
     if of_weights and config.rollout_rs:
-        caption += f" {phrases.REJECTED_COUNT}"
+        caption += " A rejected token has weight 0 here."
     return {
-        "shares_over": Picture(shares, phrases.COST, phrases.CURVES_OVER),
-        "mismatch_over": Picture(left, phrases.EFFECT, caption),
+        "shares_over": Picture(shares, "Cost of the threshold", CURVES_OVER),
+        "mismatch_over": Picture(left, "Effect of the threshold", caption),
     }
+
+
+def _answer(report: Mapping[str, float], mode: str) -> str:
+    """Return a sentence about what the correction keeps, and what it does to weights outside the thresholds."""
+    outside, clipped = report.get("rollout_is_oob_ratio", 0.0), ""
+    if outside:
+        clipped = " and clips the weights of " if mode == "truncate" else " and sets the weights of "
+        clipped += percent(outside) + ("" if mode == "truncate" else " to 0")
+    ess = percent(report["trained_eff_sample_size"])
+    return f"This keeps {percent(report['kept_fraction'])} of the tokens{clipped}. The effective sample size is {ess}."
+
+
+def _part(config: CorrectionConfig, bound: BoundId) -> str:
+    """Return the name of the rule, or of the weights, whose thresholds a budget moves."""
+    index = bound.rule_index
+    return "Weights" if index is None else _rule_title(config.rollout_rs[index])
+
+
+def _rule_title(rule: RejectionRule) -> str:
+    """Return the name of what a rule compares, and the slug of the rule.
+
+    >>> _rule_title(RejectionRule.named("seq_mean_k3", upper=0.01))
+    'Mean k3 (seq_mean_k3)'
+    """
+    text = statistic(rule)
+    return f"{text[0].upper()}{text[1:]} ({rule.name})"

@@ -6,8 +6,8 @@ from functools import partial
 
 import state
 import streamlit as st
-from components.live_part import LiveContent, Note, Number, Picture, live_part
-from components.picture import picture
+from components.live_part import LiveContent, Note, Number, live_part
+from components.picture import Picture, picture
 from controls import strips
 from controls.choosing import batch_size, buttons
 from controls.configuration import bound_sliders, resets, settings
@@ -60,7 +60,6 @@ SHORT_NAMES = {
     "k3_kl": "k3", "abs_log_ratio": "Mean |Δ|", "tokens": "Tokens",
 }  # fmt: skip
 """Metric → its name on the page. The others are named as the trainer logs them."""
-
 GRADIENT = (
     "Compared with the on-policy gradient. Brackets: 95 % of the bootstrap samples. B − A is paired: A and B are "
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
@@ -78,7 +77,6 @@ MAGNIFIED = (
     "The difference, magnified. Horizontal: probability in the sampler. Vertical: the ratio. A and B have the same "
     "axes. The outermost rows contain everything outside the axes."
 )
-
 HEADER = ["metric", "A", "B", "B − A"]
 EXPLAINED = {"A": "explained_a", "B": "explained_b"}
 HEADLINES = "headlines"
@@ -135,10 +133,9 @@ def _live(
     for name, slot, varied, fixed in (("A", FIRST, a, b), ("B", SECOND, b, a)):
         of_slot = bound_sliders(
             varied,
-            strip=strips.of_bounds(
-                ("compare", name, identity, repr(fixed)), partial(two_corrections_strip, batch, fixed, name)
-            ),
-            slider_values=partial(useful_slider_values, [(identity, batch)], varied),
+            ("compare", name, identity, repr(fixed)),
+            partial(two_corrections_strip, batch, fixed, name),
+            partial(useful_slider_values, [(identity, batch)], varied),
             slot=slot,
         )
         sliders += [replace(slider, label=f"A: {slider.label}") for slider in of_slot] if name == "A" else of_slot
@@ -306,8 +303,8 @@ def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
             with column:
                 st.markdown(f"## {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
                 density = cells.probability_density(batch)
-                picture("Both probabilities", density, key=f"density_{name}", caption=DENSITY, source=source)
-                picture("The difference", figure, key=f"magnified_{name}", caption=MAGNIFIED, source=source)
+                picture(f"density_{name}", Picture(density, "Both probabilities", DENSITY), source)
+                picture(f"magnified_{name}", Picture(figure, "The difference", MAGNIFIED), source)
         identities = corrections.identity(first.run, record.step), corrections.identity(second.run, other.step)
         with_identities, source = [*zip(identities, batches, strict=True)], f"{first.source}\n{second.source}"
         live = st.container()

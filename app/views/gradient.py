@@ -10,7 +10,8 @@ from pathlib import Path
 import state
 import streamlit as st
 from components.links import Link, links
-from components.live_part import ANSWER, LiveContent, Number, Picture, live_part
+from components.live_part import ANSWER, LiveContent, Number, live_part
+from components.picture import Picture
 from controls import strips
 from controls.choosing import batch_size_slider
 from controls.configuration import bound_sliders, resets, settings
@@ -102,7 +103,7 @@ def show(selection: Selection) -> None:
     if isinstance(measured.sketch, ExactSketch) and (little := little_covered(measured.sketch.answers.coverage)):
         st.warning(plain(little))
     if PRESETS[state.get("preset")].loss.score_centering:
-        st.caption(phrases.CENTERED_GRADIENT)
+        st.caption("`python -m rlcorr gradients RUN --score-centering` measures it on steps with every likely answer.")
     above = st.container()
     config = settings()
     with above:
@@ -118,15 +119,12 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
     def of_size(size: int) -> LiveContent:
         return gradient(replace(shown, batch_size=size), config)
 
-    sliders = bound_sliders(
-        config,
-        strip=strips.of_bounds((measured.identity, name, size), partial(bound_strip, shown)),
-        slider_values=partial(_slider_values, shown, config),
-    )
+    values = partial(_slider_values, shown, config)
+    sliders = bound_sliders(config, (measured.identity, name, size), partial(bound_strip, shown), values)
     sliders.append(
         batch_size_slider(
-            strip_key=repr((measured.identity, name, config)),
-            strip=lambda: strips.package_contents([of_size(size) for size in sketches.BATCH_SIZES]),
+            repr((measured.identity, name, config)),
+            lambda: strips.package_contents([of_size(size) for size in sketches.BATCH_SIZES]),
         )
     )
     content, refused = strips.content_of(partial(gradient, shown), config)
@@ -404,21 +402,32 @@ def study_said(shown: Shown, config: CorrectionConfig, link: Callable[[str, str]
 def _slider_values(shown: Shown, config: CorrectionConfig, b: Bound, value: float) -> strips.Values:
     """Return the values of the bound's slider, over the range in which the gradient changes if that is known."""
     with suppress(UsageError):  # every token has the same ratio
-        low, high = sketches.moving_range(shown.measured, config, b.id)
+        thresholds = sketches.thresholds(shown.measured, config, b.id)
+        low, high = min(thresholds), max(thresholds)
         return slider_values_of(replace(b, low=max(low, b.low), high=min(high, b.high)), value, count=COUNT)
     return slider_values_of(b, value, count=COUNT)
 
 
 def bound_strip(shown: Shown, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:
     """Return what changes in `gradient`, for every value of the slider of this bound."""
-    reports, size = sketches.measured_at(shown.measured, config, b.id, slider_values), shown.batch_size
-    lines = [gradients.shown_line(report.progress[shown.size_index]) for report in reports]
-    pictures = {"ranking": PictureStrip(shapes=lines)}
-    sweep = None
+    reports = sketches.measured_at(shown.measured, config, b.id, slider_values)
+    return strip_of(shown, config, b, slider_values, reports)
+
+
+def strip_of(
+    shown: Shown, config: CorrectionConfig, b: Bound, slider_values: strips.Values, reports: list[GradientReport],
+    *, with_ranking: bool = True,
+) -> Package:  # fmt: skip
+    """Return the same for the reports at these values."""
+    sweep, pictures = None, {}
+    if with_ranking:
+        lines = [gradients.shown_line(report.progress[shown.size_index]) for report in reports]
+        pictures["ranking"] = PictureStrip(shapes=lines)
     for first in bounds_of(config)[:1]:
         with suppress(UsageError):  # every ratio is 1; the page says so instead of showing the curve
             sweep = sketches.swept(shown.measured, config, first.id)
     if sweep is not None and is_first(b, config):
-        pictures["gradient_curves"] = PictureStrip(shapes=gradients.progress_cursors(sweep, size, slider_values))
+        cursors = gradients.progress_cursors(sweep, shown.batch_size, slider_values)
+        pictures["gradient_curves"] = PictureStrip(shapes=cursors)
     texts = {ANSWER: [answer(shown, config, report, sweep) for report in reports]}
     return strips.package({}, [numbers(report, shown.size_index) for report in reports], texts, pictures)

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import state
 import streamlit as st
-from components.live_part import ANSWER, LiveContent, Note, Number, Picture, Slider, live_part
-from components.offers import offer
+from components.live_part import ANSWER, LiveContent, Note, Number, Slider, live_part, offered
+from components.picture import Picture
 from controls import strips
 from controls.choosing import buttons
 from data import sketches
@@ -20,7 +21,7 @@ from rlcorr.errors import UsageError
 from rlcorr.figures import kl_losses as figures
 from rlcorr.figures.canvas import WARM, Figure
 from rlcorr.gradients.bootstrap import Interval
-from rlcorr.strips.packing import Package, PictureStrip, pack
+from rlcorr.strips.packing import Package, PictureStrip
 
 PICTURES = {
     "kl_arrows": (
@@ -101,8 +102,7 @@ def sliders(shown: Shown) -> list[Slider]:
     made = []
     for key, (label, values) in ranges(shown).items():
         version = repr((key, replace(shown, measured=None), shown.measured and shown.measured.identity))
-        address = offer("strips", key, lambda key=key, values=values: pack(strip(shown, key, values)), version=version)
-        made.append(Slider(key, label, values, state.get(key), state.generation(key), address))
+        made.append(offered(key, label, values, state.get(key), partial(strip, shown, key, values), version))
     return made
 
 

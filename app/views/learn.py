@@ -2,14 +2,14 @@
 
 import state
 import streamlit as st
-from components.links import Link, copy_link, links
+from components.links import copy_link
 from controls import lesson_pages
 from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step
+from data import options
 from data.lessons import are_built, five_lessons, lessons, number, text_of
-from data.names import preset_label, preset_title
+from data.names import preset_title
 from data.recorded import Selection
-from text import learn as learn_text
 from text import pages
 from text.formatting import Cell, plain, table
 
@@ -17,34 +17,67 @@ from rlcorr import PRESETS
 from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
-TEXTS = {learn_text.CARD: "DECISION_CARD.md", learn_text.PAPERS: "PAPERS.md"}
+LESSONS_ARE = (
+    "The lessons derive every formula, check it, and show it on the recorded runs. `make site` turns them into pages "
+    "that open here; `make learn` opens them as notebooks. They need no network and no GPU, except where stated."
+)
+PATH_IS = (
+    "They lead to a decision about your own run, and need none of the others. They end with the decision card, one "
+    "page to print and to fill in."
+)
+SYMBOLS = r"""
+| | symbol | in the code | |
+|---|---|---|---|
+| the sampler's probability | $q = \pi_{rollout}$ | `rollout_log_probs` is $\log q$ | sampled the token |
+| the trainer's | $p = \pi_{old}$ | `old_log_probs` is $\log p$ | before the update |
+| log-ratio | $d = \log p - \log q$ | `log_ratio(p, q, mask)` | 0 where they agree |
+| ratio | $r = p/q = e^d$ | `ratio(d)` | $E_q[r] = 1$ |
+| ratio of an answer | $\prod_t r_t = e^{\sum_t d_t}$ | `over_sequence(d, mask, "sum")` | spread grows with $\sqrt T$ |
+| geometric mean | $e^{\frac1T \sum_t d_t}$ | `over_sequence(d, mask, "mean")` | stays near 1 |
+"""
+ESTIMATORS = r"""
+| estimator of $KL(q\|p)$ | value | over tokens from $q$ | as a loss that keeps $\pi_\theta$ near $\pi$ |
+|---|---|---|---|
+| k1 | $-d$ | unbiased, high variance, either sign | its expected gradient is 0 |
+| k2 | $d^2/2$ | biased, low variance | follows $\nabla KL(\pi_\theta\|\pi)$ |
+| k3 | $e^d - 1 - d$ | unbiased, never negative | follows $\nabla KL(\pi\|\pi_\theta)$ |
+"""
+CORRECTIONS = r"""
+| | | costs |
+|---|---|---|
+| truncate (TIS) | $w = \min(r, C)$ | bias: all ratios above $C$ count the same |
+| mask (IcePop) | $w = r$ inside the thresholds, else 0 | bias: tokens outside never teach |
+| reject | left out if a divergence is outside its thresholds | bias, and a step that is smaller by the kept share |
+| effective sample size | $(\sum w)^2 / (n \sum w^2)$ | 1: all weights are equal; $1/n$: one token decides |
+| a threshold $C$ of a product | $C^{1/T}$ per token | for $T = 1000$, $C = 2$: 1.0007 |
+"""
+TEXTS = {options.CARD: "DECISION_CARD.md", options.PAPERS: "PAPERS.md"}
 
 
 def show(shown: Selection | None) -> None:
-    part = buttons("learn", "Part", learn_text.PARTS, hide_label=True)
-    if part == learn_text.TEACHING:
+    part = buttons("learn", "Part", options.LEARN, hide_label=True)
+    if part == options.TEACHING:
         _teaching(run_and_step(shown))
     elif part in TEXTS:
         st.markdown(text_of(TEXTS[part]))
     else:
-        {learn_text.LESSONS: _lessons, learn_text.GLOSSARY: _glossary, learn_text.SHEET: _sheet}[part]()
+        {options.LESSONS: _lessons, options.GLOSSARY: _glossary, options.SHEET: _sheet}[part]()
 
 
 def _lessons() -> None:
     if are_built():
         with st.container(key="lesson_pages"):
-            st.iframe(lesson_pages.address(state.get("lesson") or None), height=800, alt=learn_text.FRAME)
+            address = lesson_pages.address(state.get("lesson") or None)
+            st.iframe(address, height=800, alt="The lessons as pages, with their own list and search")
         return
-    st.markdown(f"{learn_text.LESSONS_ARE}\n\n{learn_text.PATH}\n{learn_text.PATH_IS}")
+    st.markdown(f"{LESSONS_ARE}\n\n## Five lessons, four hours\n{PATH_IS}")
     rows = [[f"{number(one.slug)} · {one.title}", one.decides, str(one.minutes)] for one in five_lessons()]
-    st.html(table(learn_text.PATH_HEADER, rows))
-    st.markdown(learn_text.ALL_LESSONS)
+    st.html(table(["Lesson", "What you can decide after it", "Minutes"], rows))
+    st.markdown("## All lessons")
     for lesson in lessons():
         before = ", ".join(map(number, lesson.prerequisites))
-        needs = learn_text.NEEDS.format(lessons=before) if before else learn_text.NEEDS_NOTHING
-        facts = learn_text.FACTS.format(
-            minutes=lesson.minutes, level=lesson.level, needs=needs, hardware=lesson.hardware
-        )
+        needs = f"after {before}" if before else "no other lesson before it"
+        facts = f"{lesson.minutes} minutes · {lesson.level} · {needs} · {lesson.hardware}"
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
             st.markdown(f"## {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
             st.caption(plain(facts))
@@ -52,38 +85,33 @@ def _lessons() -> None:
 
 def _glossary() -> None:
     text: str = state.get("search")
-    st.text_input(learn_text.SEARCH, value=text, key=state.widget("search"))
+    st.text_input("Search the glossary", value=text, key=state.widget("search"))
     terms, metrics = find(text), find_metrics(text)
     if not terms and not metrics:
-        st.info(plain(learn_text.NOT_FOUND.format(text=text)))
+        st.info(plain(f"No word and no metric contains {text}."))
     if terms:
         rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in terms]
-        st.html(table(learn_text.WORDS, rows))
+        st.html(table(["Word", "Symbol", "Meaning", "Also called"], rows))
     if metrics:
-        with st.expander(learn_text.METRICS, expanded=bool(text)):
-            st.html(table(learn_text.METRIC_HEADER, [list(row) for row in metrics.items()]))
+        with st.expander("Metrics, with the names that the trainer logs", expanded=bool(text)):
+            st.html(table(["Metric", "Meaning"], [list(row) for row in metrics.items()]))
 
 
 def _sheet() -> None:
     left, right = st.columns(2, gap="medium")
-    left.markdown(learn_text.SYMBOLS)
-    right.markdown(learn_text.ESTIMATORS)
-    right.markdown(learn_text.CORRECTIONS)
-    st.markdown(f"**{learn_text.MAP}**")
+    left.markdown(SYMBOLS)
+    right.markdown(ESTIMATORS)
+    right.markdown(CORRECTIONS)
+    st.markdown("**Presets by the level of their weights (rows) and the divergence of their rules (columns)**")
     names = preset_map()
     used = [rule for rule in RULES if any((level, rule) in names for level in LEVELS)]
     levels = [level for level in LEVELS if any((level, rule) in names for rule in RULES)]
     rows = [[level, *(_titled(names.get((level, rule), [])) for rule in used)] for level in levels]
     with st.container(key="preset_map"):
-        st.html(table([learn_text.MAP_CORNER, *used], rows))
-    name = pick("looked_up", learn_text.PICK, list(PRESETS), written=preset_label)
-    entry = PRESETS[name]
-    st.markdown(f"{plain(entry.config.explain())}\n\n**When it hurts:** {plain(entry.fails_when)}.")
-    st.caption(f"Source: {plain(entry.source)}.")
-    links(Link(learn_text.OPEN_PRESET, {"view": "bench", "preset": name}), key="open_preset")
-    with st.expander(learn_text.ALL):
+        st.html(table(["weights \\ rules", *used], rows))
+    with st.expander("All presets: what they do, when they hurt, and their source"):
         every = [[_titled([name]), p.system, p.config.explain(), p.fails_when, p.source] for name, p in PRESETS.items()]
-        st.html(table(learn_text.ALL_HEADER, every))
+        st.html(table(["Preset", "System", "What it does", "When it hurts", "Source"], every))
 
 
 def _titled(names: list[str]) -> Cell:
@@ -95,17 +123,17 @@ def _titled(names: list[str]) -> Cell:
 
 
 def _teaching(shown: dict[str, str]) -> None:
-    st.markdown(learn_text.BUILD)
-    st.caption(learn_text.BUILD_IS)
+    st.markdown("## Make a link")
+    st.caption("The link has the run, step, preset and thresholds that you have set in the other views.")
     left, middle, right = st.columns([1, 2, 1], vertical_alignment="bottom")
     with left:
-        view = pick("link_view", learn_text.VIEW, list(pages.PAGES), written=lambda name: pages.PAGES[name].title)
+        view = pick("link_view", "View", list(pages.PAGES), written=lambda name: pages.PAGES[name].title)
     with middle:
-        hideable = pages.HIDEABLE
-        names = pick_several("link_hide", learn_text.HIDE, list(hideable), written=hideable.__getitem__)
+        hideable = {name: what for name, (what, _) in options.HIDEABLE.items()}
+        names = pick_several("link_hide", "Hide", list(hideable), written=hideable.__getitem__)
     with right:
-        large = switch("link_projector", learn_text.LARGE)
+        large = switch("link_projector", "For the projector")
     changes = {"view": view, "tour": "", "hide": ",".join(names), "projector": "1" if large else "", **shown}
-    copy_link(learn_text.MAKE, state.address_of(changes), words=pages.LINK, key="copy_built", is_shown=True)
-    st.html(table(learn_text.HIDE_HEADER, [list(row) for row in pages.HIDEABLE.items()]))
+    copy_link("Copy this link", state.address_of(changes), key="copy_built", is_shown=True)
+    st.html(table(["In hide=", "What it hides"], [list(row) for row in hideable.items()]))
     st.markdown(text_of("TEACHING.md"))

@@ -1,10 +1,12 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
+from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import streamlit as st
 from components.links import Link, links
-from components.picture import picture
+from components.picture import Picture, picture, picture_row
 from controls import sharing
 from controls.choosing import pick_several
 from controls.pickers import picked_record
@@ -12,16 +14,18 @@ from data import recorded
 from data.caching import cached
 from data.corrections import identity
 from data.names import run_title
+from data.options import OFFERED
 from data.recorded import Selection
-from text import mismatch as say
 from text.formatting import number, percent, plain, table
 from text.phrases import in_words
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, evaluate
 from rlcorr.analysis.discarding import discarded
+from rlcorr.analysis.published import rounding
 from rlcorr.analysis.regions import SEQUENCE_METHODS
-from rlcorr.analysis.segments import age_share, answer_lags, by_lag, by_turn, token_lags
-from rlcorr.analysis.symptoms import Symptom, short
+from rlcorr.analysis.segments import AgeShare, age_share, answer_lags, by_lag, by_turn, token_lags
+from rlcorr.analysis.symptoms import Pattern, Symptom, short
+from rlcorr.analysis.symptoms import percent as round_percent
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
 from rlcorr.figures import mismatch
@@ -32,6 +36,153 @@ from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
 from rlcorr.records.step_files import StepRecord
 
+CHECKS = {
+    "Old weights?": "Sync the weights and measure. Gap gone? It was old weights.",
+    "Rounding?": "Measure with the sampler in float32, its KV cache too. Gap gone? It was the sampler's rounding.",
+}
+"""Check → how to do it, and what its result means."""
+
+
+def headline(sentence: str) -> tuple[str, str]:
+    """Split the sentences of a symptom into the first one, which is a heading, and the others.
+
+    >>> headline("Undecided: k3 is 0.01. Gaps of this size have several causes. Measure again.")
+    ('Undecided: k3 is 0.01.', 'Gaps of this size have several causes. Measure again.')
+    """
+    first, stop, others = sentence.partition(". ")
+    return first + stop.strip(), others
+
+
+_TOKENS, _THRESHOLD = ("tokens", "See the tokens"), ("bench", "Choose a threshold")
+_FIX = ("Fix this before you choose a correction. The tokens show where it is.", *_TOKENS)
+NEXT: dict[Pattern, tuple[str, str, str]] = {
+    "not finite": _FIX,
+    "identical": (
+        "If two programs computed the two sides, one was probably copied from the other. Check what was recorded.",
+        "training", "See how the run was made",
+    ),
+    "shift by one": _FIX,
+    "padding": _FIX,
+    "top-p mass": ("Sample without top-p and top-k, or take both log-probs from the same distribution.", *_TOKENS),
+    "temperature": ("Use one temperature for sampling and for both log-probs.", *_TOKENS),
+    "stale tensor": (
+        "Check first: are the rows of the output head the same on both sides? Then choose a threshold.", *_TOKENS
+    ),
+    "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
+    "precision": (
+        "The log-probs show nothing except rounding. Choose a threshold that leaves rounding alone.", *_THRESHOLD
+    ),
+    "undecided": ("Check first, then choose a threshold, and see what it costs.", *_THRESHOLD),
+    "old weights": (
+        "Sample with newer weights, or correct their age. Then choose a threshold, and see what it costs.", *_THRESHOLD
+    ),
+    "beyond rounding": (
+        "Fix this before you choose a correction. Check first: do both sides see the same prompt and the same chat "
+        "template? Are the weights very old?", *_TOKENS
+    ),
+    "outlier": (
+        "Look at the token first. If it was recorded wrongly, leave it out. If it is real, a cap or a rule limits its "
+        "effect. The next verdict is that of the other tokens.", *_TOKENS
+    ),
+}  # fmt: skip
+"""Pattern that `triage` returns → (what to do, the view that helps, the text of its link)."""
+ROUNDING: tuple[Pattern, ...] = ("clean", "precision", "undecided", "old weights")
+"""Patterns that a size alone decides. Old weights may have made any of these gaps; versions show whether they did."""
+SIZES = {
+    "Mean |Δ|": ("abs_log_ratio", "Mean absolute difference of the two log-probs."),
+    "k3": (
+        "k3",
+        f"Mean of eᵈ − 1 − d, which estimates the KL divergence. Rounding to bfloat16 alone has been measured to give "
+        f"up to {short(rounding('bfloat16')[1])}.",
+    ),
+    "Mean e^|Δ|": (
+        "mult_error",
+        "The mean factor between the two probabilities. NeMo RL suspects a bug above 1.05.",
+    ),
+    "Mean ratio": (
+        "mean_ratio",
+        "1 up to noise, if the sampler's log-probs are those of the policy that sampled, without top-p and top-k.",
+    ),
+}
+"""Label on the page → (name in the numbers of a symptom, what it means)."""
+PART_ROWS = {"whole gap": "", "sampler": "engine_", "age": "age_"}
+"""Name of a row → the beginning of its metrics."""
+PART_COLUMNS = {
+    "k3": "k3_kl",
+    "mean |d|": "abs_log_ratio",
+    "largest |d|": "abs_log_ratio_max",
+    "mean ratio": "is_ratio_mean",
+    "ESS": "ratio_eff_sample_size",
+}
+PART_MEANINGS = {
+    "sampler": "Log-prob of the sampling weights in the trainer's arithmetic, less the sampler's log-prob.",
+    "age": "Log-prob of the present weights less that of the sampling weights, both in the trainer's arithmetic.",
+    "ESS": "(Σ r)²/Σ r² of the unbounded token ratios, as a share of the tokens.",
+}
+CORRELATION = (
+    "The correlation of the two parts is {correlation}. Sizes of parts add up to that of the whole only if it is 0."
+)
+PICTURES = {
+    "acceptance": (
+        "Both probabilities, and the tokens that each method leaves alone",
+        "Tokens by their probability in the sampler (horizontal) and in the trainer (vertical). A method does not "
+        "change tokens between its two lines. Outside a solid line it rejects the token, outside a dashed line it "
+        "clips the weight.",
+    ),
+    "magnified": (
+        "The difference, magnified",
+        "The same tokens and lines. Horizontal: probability in the sampler. Vertical: the ratio. The outermost rows "
+        "contain everything outside the axis.",
+    ),
+    "parts": (
+        "The tails of the two parts",
+        "How many tokens differ by at least this much: in all, by the sampler alone, and by the age of the weights "
+        "alone.",
+    ),
+    "tail": (
+        "The tail",
+        "How many tokens differ by at least this much. A line that falls slowly is a heavy tail. If one colour is "
+        "above the other, the mismatch has a direction.",
+    ),
+    "position": (
+        "Along the response",
+        "The ratio at each position of the response. A band that widens is an error that builds up. A mean away from 1 "
+        "is more than noise. Positions that fewer than five responses reach are left out.",
+    ),
+    "tokens": (
+        "Tokens that add most",
+        "Token ids by their share of Σ|log r|. Orange: more likely in the trainer. Blue: more likely in the sampler.",
+    ),
+    "tokens_mean": (
+        "Tokens that differ most",
+        "Token ids by their mean |log r|, if they occur at least five times. If a few ids differ much more than the "
+        "rest, check their rows of the output head.",
+    ),
+    "length": (
+        "Over the length of the response",
+        "One point per response. Independent noise of this size would stay inside the dotted cone. The lines are usual "
+        "thresholds of the product and of the mean ratio.",
+    ),
+    "lag": ("By age of the weights", "Mean |log r| by the age of the weights that sampled, in updates."),
+    "turn": ("By turn", "Mean |log r| by the turn of a token, if a tool or another speaker answers in between."),
+}
+"""(title, caption) per picture."""
+DISCARDED = ("kept are answers …", "kept", "change of the mean length", "change of the mean reward")
+WITHIN = {
+    "product": "with a product of the ratios within 1/2 to 2",
+    "geometric mean": "with a geometric mean within ±0.1 %",
+}
+"""Name in SEQUENCE_METHODS → the answers that it keeps."""
+DISCARDED_MEANINGS = {
+    "kept": "Share of the answers that are kept.",
+    "change of the mean length": "Mean length of the kept answers compared with that of all answers, and the interval "
+    "of 95 % over prompts.",
+    "change of the mean reward": "Mean reward of the kept answers less that of all answers, and its interval.",
+}
+DISCARDING_IS = (
+    "Rules on whole answers reject long answers more often, and old weights may have sampled longer ones. If an "
+    "interval excludes 0, the kept answers are not like the batch that was sampled."
+)
 MOST_LAGS = 12
 """Ages of the weights for which discarding is shown, the youngest first."""
 
@@ -51,11 +202,12 @@ def show(shown: Selection) -> None:
         return
     _result(shown, record, symptoms)
     with st.container(horizontal=True, key="sizes"):
-        for label, (name, help) in say.SIZES.items():
+        for label, (name, help) in SIZES.items():
             if name in symptoms[0].numbers:
                 st.metric(label, number(symptoms[0].numbers[name]), help=help, width=112)
     if len(lags) == 1 and lags[0] > 0:
-        st.caption(say.ONE_LAG.format(age="one update" if lags[0] == 1 else f"{lags[0]} updates"))
+        age = "one update" if lags[0] == 1 else f"{lags[0]} updates"
+        st.caption(f"All responses of this step were sampled by weights {age} older than those that scored them.")
     if batch.sampled_log_probs is not None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)
@@ -65,56 +217,68 @@ def show(shown: Selection) -> None:
 def _result(shown: Selection, record: StepRecord, symptoms: list[Symptom]) -> None:
     """Show the verdict, or the cause that a committed run records, as the heading; what to do, pictures, and why."""
     part = None if "policy_versions" in missing(record) else age_share(by_lag(record.batch, record.step))
-    first, *others = map(in_words, say.verdict(symptoms, part))
-    heading, details = say.headline(first)
+    first, *others = map(in_words, verdict(symptoms, part))
+    heading, details = headline(first)
     pattern, title = symptoms[0].pattern, run_title(shown.slug)
-    advice, view, label = say.next_step(symptoms[0], part)
+    advice, view, label = NEXT["old weights" if _is_old(symptoms[0], part) else pattern]
     is_open = pattern == "undecided"
     if is_open and shown.run.parent == runs.ROOT and title != shown.slug:
-        heading, details = say.RECORDED.format(cause=title, k3=short(symptoms[0].numbers["k3"])), first
-        advice, is_open = say.RECORDED_IS, False
+        heading, details = f"{title}: k3 is {short(symptoms[0].numbers['k3'])}.", first
+        advice, is_open = "The record of this run names the cause. Choose a threshold, and see what it costs.", False
     sharing.verdict(plain(heading))
     with st.container(horizontal=True, vertical_alignment="center", key="next"):
-        for check, result in say.CHECKS.items() if is_open else ():
+        for check, result in CHECKS.items() if is_open else ():
             st.popover(check).markdown(result)
         st.markdown(advice, width="content")
         links(Link(label, {"view": view}), key="next_link")
     _regions(record.batch, shown.source)
-    with st.expander(say.WHY):
+    with st.expander("What the log-probs alone say"):
         st.markdown(plain("\n\n".join([details, *others])))
+
+
+def _is_old(symptom: Symptom, part: AgeShare | None) -> bool:
+    """Check for a gap that mostly comes with the age of the weights: it is no rounding, whatever its size is."""
+    return part is not None and part.is_most and symptom.pattern in ROUNDING
+
+
+def verdict(symptoms: Sequence[Symptom], part: AgeShare | None) -> list[str]:
+    """Return the sentences about a step in the order in which they are read; the first one becomes the heading."""
+    first, *others = [symptom.sentence for symptom in symptoms]
+    if part is None or symptoms[0].pattern not in ROUNDING:
+        return [first, *(f"Also: {sentence}" for sentence in others)]
+    if not _is_old(symptoms[0], part):
+        return [first, *(f"Also: {sentence}" for sentence in (*others, part.sentence))]
+    old = f"Looks like old weights: about {round_percent(part.share)} of k3 comes with their age. {part.sentence}"
+    return [old, f"By its size alone: {first}", *(f"Also: {sentence}" for sentence in others)]
 
 
 def _parts(batch: TokenBatch, source: str) -> None:
     """Show how much of the gap is the engine's and how much the age of the weights."""
-    st.markdown(f"## {say.PARTS}")
+    st.markdown("## Where the gap comes from")
     left, right = st.columns(2, gap="medium")
     with left:
-        title, caption = say.PICTURES["parts"]
-        picture(title, mismatch.tail_of_parts(batch), key="mismatch_parts", caption=caption, source=source)
+        picture("mismatch_parts", Picture(mismatch.tail_of_parts(batch), *PICTURES["parts"]), source)
     numbers = part_metrics(batch) | evaluate(batch, CorrectionConfig())[1]
     with right:
         rows = [
-            [name, *(number(numbers[f"{PREFIX}{key}{metric}"]) for metric in say.PART_COLUMNS.values())]
-            for name, key in say.PART_ROWS.items()
+            [name, *(number(numbers[f"{PREFIX}{key}{metric}"]) for metric in PART_COLUMNS.values())]
+            for name, key in PART_ROWS.items()
         ]
-        st.html(table(["", *say.PART_COLUMNS], rows, say.PART_MEANINGS))
-        st.caption(say.CORRELATION.format(correlation=number(numbers[f"{PREFIX}parts_correlation"])))
+        st.html(table(["", *PART_COLUMNS], rows, PART_MEANINGS))
+        st.caption(CORRELATION.format(correlation=number(numbers[f"{PREFIX}parts_correlation"])))
 
 
 def _regions(batch: TokenBatch, source: str) -> None:
-    """Show the choice of methods and their pictures."""
-    left, right = st.columns(2)
-    names = pick_several("methods", say.METHODS, list(say.OFFERED))
-    methods = {name: say.OFFERED[name] for name in names}
-    with left:
-        title, caption = say.PICTURES["acceptance"]
-        picture(title, mismatch.acceptance(batch, methods), key="acceptance", caption=caption, source=source)
-    with right:
-        title, caption = say.PICTURES["magnified"]
-        figure = mismatch.acceptance(batch, methods, magnified=True)
-        picture(title, figure, key="magnified", caption=caption, source=source)
+    """Show the choice of methods, and above it their pictures."""
+    above = st.container()
+    methods = {name: OFFERED[name] for name in pick_several("methods", "Methods to draw", list(OFFERED))}
+    with above:
+        _row(
+            source, "", acceptance=mismatch.acceptance(batch, methods),
+            magnified=mismatch.acceptance(batch, methods, magnified=True),
+        )  # fmt: skip
     if methods:
-        with st.expander(say.EXPLAINED):
+        with st.expander("What these methods do"):
             st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
 
 
@@ -123,7 +287,7 @@ def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
     length = mismatch.by_length(batch, SEQUENCE_METHODS)
     _row(source, tail=mismatch.tail(batch), position=mismatch.by_position(batch), length=length)
     if "response_ids" in missing(record):
-        st.caption(say.NO_IDS)
+        st.caption("The step has no token ids, so the page cannot show which tokens differ.")
     else:
         labels = mismatch.token_labels(record)
         second["tokens"] = mismatch.by_token(batch, labels)
@@ -138,10 +302,10 @@ def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
 
 def _discarding(shown: Selection, lags: list[int]) -> None:
     """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
-    st.markdown(f"## {say.DISCARDING}")
+    st.markdown("## What discarding answers does to the batch")
     rows = _discarded_rows(shown.run, shown.step or 0, tuple(lags[:-1][:MOST_LAGS]))
-    st.html(table(list(say.DISCARDED), rows, say.DISCARDED_MEANINGS))
-    st.caption(say.DISCARDING_IS)
+    st.html(table(list(DISCARDED), rows, DISCARDED_MEANINGS))
+    st.caption(DISCARDING_IS)
 
 
 @cached(16, lambda run, step, lags: (identity(run, step), lags))
@@ -149,22 +313,19 @@ def _discarded_rows(run: Path, step: int, lags: tuple[int, ...]) -> list[list[st
     """Return a row for each way of discarding. Each takes a thousand bootstrap samples."""
     record = recorded.step(run, step)
     batch = record.batch
-    ways = {say.WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
+    ways = {WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
     for lag in lags:
-        ways[say.OLDER.format(lag=lag)] = answer_lags(batch, record.step) <= lag
+        ways[f"of weights at most {lag} updates old"] = answer_lags(batch, record.step) <= lag
     rows = []
     for name, keep in ways.items():
         kept, length, reward = 0.0, number(None), number(None)
         if bool((keep & batch.response_mask.any(-1)).any()):
             left = discarded(batch, keep)
-            kept, length = left.kept, say.relative(left.length)
-            reward = reward if left.reward is None else say.difference(left.reward)
-        rows.append([name, percent(kept), length, reward])
+            kept, length = left.kept, "{:+.1f} % [{:+.1f}, {:+.1f}]".format(*(100 * x for x in astuple(left.length)))
+            reward = reward if left.reward is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*astuple(left.reward))
+        rows.append([name, percent(kept), *(text.replace("-", "−") for text in (length, reward))])
     return rows
 
 
-def _row(source: str, **figures: Figure) -> None:
-    for column, (key, figure) in zip(st.columns(len(figures)), figures.items(), strict=True):
-        with column:
-            title, caption = say.PICTURES[key]
-            picture(title, figure, key=f"mismatch_{key}", caption=caption, source=source)
+def _row(source: str, prefix: str = "mismatch_", **figures: Figure) -> None:
+    picture_row({prefix + key: Picture(figure, *PICTURES[key]) for key, figure in figures.items()}, source)

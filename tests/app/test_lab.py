@@ -16,17 +16,17 @@ def changed(key: str, value: Any) -> Experiment:
 
 
 def test_every_handle_list_and_scenario_is_a_setting_that_exists(committed: None) -> None:
-    from text import lab as say
+    from data.options import LAB
     from views import lab
 
-    for key, handle in say.HANDLES.items():
-        for value in handle.values:
+    for key, (_, values, _) in lab.HANDLES.items():
+        for value in values:
             changed(key, int(value) if float(value).is_integer() else value)
-    for key, (_, options) in say.CHOICES.items():
+    for key, (_, options) in lab.CHOICES.items():
         assert [changed(key, option) for option in options]
-    assert {*say.HANDLES, *say.CHOICES, "seed"} == {*say.FIELDS}
-    for scenario in say.SCENARIOS:
-        assert {*lab.query(scenario)} == {*say.FIELDS}
+    assert {*lab.HANDLES, *lab.CHOICES, "seed"} == {*LAB}
+    for _, changes in lab.SCENARIOS.values():
+        assert {*lab.query(changes)} == {*LAB}
 
 
 @pytest.mark.parametrize(

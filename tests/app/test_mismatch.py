@@ -69,11 +69,11 @@ def test_a_gap_with_a_third_policy_is_shown_in_two_parts(root: Path) -> None:
 @pytest.mark.usefixtures("committed")
 def test_the_next_step_follows_the_verdict() -> None:
     """Old weights leave a gap to bound; a forgotten output head is a fault to mend."""
-    from text import mismatch as say
     from text.pages import PAGES
+    from views.mismatch import NEXT
 
-    assert set(say.NEXT) == set(get_args(Pattern))
-    assert {view for _, view, _ in say.NEXT.values()} <= set(PAGES)
+    assert set(NEXT) == set(get_args(Pattern))
+    assert {view for _, view, _ in NEXT.values()} <= set(PAGES)
     for slug, advice, label in (
         ("stale_4", "Choose a threshold, and see what it costs", "Choose a threshold"),
         ("stale_head", "are the rows of the output head the same on both sides?", "See the tokens"),

@@ -45,17 +45,15 @@ def study_page(name: str) -> tuple[str, dict[str, str]]:
     """Return everything that the page of a study shows, and arm → its relation to no correction there."""
     from data import studies
     from data.names import arm_title
-    from text import study_ends as say
-    from text import training
-    from views.training import endpoint_pictures
+    from views import study
 
     result, entry = studies.table(name), studies.all_studies()[name]
 
     def title(arm: str) -> str:
         return arm_title(entry, arm)
 
-    heading, lines = say.study_said(entry, result.planned, result.against_nothing, title, len(result.outcomes))
-    figures: list[Any] = [shown.figure for shown in endpoint_pictures(entry, result).values()]
+    heading, lines = study.said(entry, result)
+    figures: list[Any] = [shown.figure for shown in study.endpoint(entry, result).values()]
     dots = [text for figure in figures for text in figure.data[0].text]
     compared = result.against_nothing
     if entry.endpoint is not None and entry.endpoint.steps == 0:
@@ -63,7 +61,7 @@ def study_page(name: str) -> tuple[str, dict[str, str]]:
     relations = {pair.arm: relation(pair.difference.value, pair.difference.tells) for pair in compared}
     said = "\n".join((heading, *lines)).replace("\\", "").replace("\u00a0", " ")
     assert all(title(arm) in said for arm, how in relations.items() if how != "undecided")
-    return "\n".join((said, training.outcome_table(result.outcomes, title), *dots)), relations
+    return "\n".join((said, study.outcome_table(entry, result.outcomes), *dots)), relations
 
 
 def relation(difference: float, is_significant: bool) -> str:

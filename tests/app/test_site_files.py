@@ -52,15 +52,8 @@ def test_each_bound_has_a_strip_in_which_the_others_have_the_presets_numbers(fil
             assert float(kept[place].strip("%<> ")) / 100 == pytest.approx(
                 report["rollout_corr/kept_fraction"], abs=1e-4
             ), (b.key, place)
-        (shares, _) = (package.about["rows"] if "rows" in package.about else package.about["part"]["rows"][1:])[0]
-        key = f"shares_over.{b.key}" if "rows" in package.about else "shares_over"
-        assert shares["key"] == key  # each slider has the curves over its own bound, and moves a line only there
-        assert {name for name in package.about["pictures"] if name.startswith("shares_over")} == {key}
-    assert (
-        packages["seq_mean_k1_lower"]
-        .about["rows"][0][0]["caption"]
-        .startswith("The whole correction at every value of “Smallest mean ratio (seq_mean_k1)”")
-    )
+        # The curves are over the first bound, as in the app: another bound moves no line in them.
+        assert ("shares_over" in package.about["pictures"]) == (b is with_values[0][0])
 
 
 def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(files: ModuleType) -> None:
@@ -77,29 +70,29 @@ def test_a_study_is_shown_with_its_planned_comparisons_and_its_control(files: Mo
     assert [line["label"]["text"] for line in reward["figure"]["layout"]["shapes"]] == ["start", "no mismatch"]
 
 
-def test_kl_losses_have_a_file_for_each_loss_and_each_slider(files: ModuleType) -> None:
+def test_a_kl_loss_has_a_file_for_each_slider(files: ModuleType) -> None:
     run = runs.ROOT / "stale_4"
-    packages: dict[str, Package] = files.kl_packages(run, last_sketch(run))
-    assert [*packages] == [name for loss in ("k1", "k2", "k3", "k3+") for name in (loss, f"{loss}.position")]
-    part = packages["k2"].about["part"]
+    packages: dict[str, Package] = files.kl_packages(run, last_sketch(run), "k2")
+    assert [*packages] == ["", "kl_position"]
+    part = packages[""].about["part"]
     assert part["texts"]["answer"].startswith("As a loss, k2 has the true gradient. As a value it is too large")
-    assert len(packages["k3.position"].about["texts"]["answer"]) == len(part["sliders"][1]["values"]) == 17
-    assert [*files.kl_packages(runs.ROOT / "smol_stale_6", None)] == ["k1", "k2", "k3", "k3+"]  # no such positions
+    assert len(packages["kl_position"].about["texts"]["answer"]) == len(part["sliders"][1]["values"]) == 17
+    assert [*files.kl_packages(runs.ROOT / "smol_stale_6", None, "k3")] == [""]  # no such positions
 
 
 def test_every_run_that_lessons_and_stories_show_with_a_correction_is_on_the_site(files: ModuleType) -> None:
     from publish import CORRECTED
-    from text.published import STORIES
+    from views.start import STORIES
 
     lessons = PROJECT / "lessons"
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(lessons.glob("[0-9][0-9]_*.py")))
     linked = set(re.findall(r"localhost:8501/(?:bench|compare|gradient)\?run=(\w+)", text))
     live = {row["run"] for row in tomllib.loads((lessons / "_site/live.toml").read_text(encoding="utf-8")).values()}
     assert len(linked) > 5
-    assert linked | live | {story.told.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
+    assert linked | live | {story.run for story in STORIES} <= set(CORRECTED) <= set(runs.list_runs())
 
 
-def test_each_bound_has_a_curve_of_the_gradient(files: ModuleType) -> None:
+def test_each_bound_has_a_strip_of_the_gradient(files: ModuleType) -> None:
     """The numbers of a bound's strip, which have two digits, are the library's at the threshold of that bound."""
     run = runs.ROOT / "stale_4"
     step = last_sketch(run)
@@ -107,7 +100,6 @@ def test_each_bound_has_a_curve_of_the_gradient(files: ModuleType) -> None:
     whole, lower = packages.values()
     upper_slider, lower_slider = whole.about["part"]["sliders"]
     assert list(packages) == ["", lower_slider["key"]] == ["", "seq_mean_k1_lower"]
-    assert lower.about["rows"][0][0]["key"] == "gradient_curves.seq_mean_k1_lower"
     config, (batch, sketch) = PRESETS["decoupled_geo_rs"].config, read_gradients(run, step)
     for bound, slider, package in (
         (BoundId(0, "upper"), upper_slider, whole),

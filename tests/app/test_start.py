@@ -27,7 +27,7 @@ def stories(root: Path) -> Path:
 
 def the_gap() -> tuple[StepRecord, int, int]:
     """The last step of the page's run, and row and column of the largest gap."""
-    from text.start import PLAYED
+    from views.start import PLAYED
 
     run = runs.ROOT / PLAYED
     record = runs.read_step(run, runs.list_steps(run)[-1])
@@ -113,4 +113,3 @@ def test_own_runs_are_found_and_open(stories: Path) -> None:
     at = open_app(VIEW)
     at = follow(at, "mine")
     assert line_and_state(at).startswith("mine · step 0 | 1 step recorded · running")
-    assert "Open step 0 in" in said(at)

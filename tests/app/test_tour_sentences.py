@@ -80,10 +80,10 @@ def test_the_bounds_of_a_healthy_run_leave_little_of_stale_weights() -> None:
 
 
 def test_only_one_interval_of_the_study_excludes_0() -> None:
-    from text.tours import STALE
+    from text.tours import TOURS
 
     compared = against_nothing(study.read_study("stale_8")[0])
-    assert "one of the nine intervals excludes 0" in STALE.steps[3].seen
+    assert "one of the nine intervals excludes 0" in TOURS["stale"].steps[3].seen
     assert len(compared) == 9
     assert sum(c.difference.low > 0 or c.difference.high < 0 for c in compared) == 1
 
@@ -97,7 +97,7 @@ def reward(arm: str) -> np.ndarray:
 
 
 def test_six_presets_keep_the_reward_rising_and_three_do_not() -> None:
-    from text.tours import COLLAPSING
+    from text.tours import TOURS
 
     arms = {row["preset"] for row in study.read_study("stale_8")[0]}
     curves = {arm: reward(arm) for arm in arms}
@@ -107,7 +107,7 @@ def test_six_presets_keep_the_reward_rising_and_three_do_not() -> None:
         """The first step after the peak with less than half of its reward."""
         return int(next(i for i in range(int(curve.argmax()), len(curve)) if curve[i] < curve.max() / 2))
 
-    sentence = COLLAPSING.steps[0].seen
+    sentence = TOURS["collapsing"].steps[0].seen
     assert "With six of the nine presets the reward still rises" in sentence
     assert len(rising - {"disabled"}) == 6
     falling = arms - rising - {"disabled"}
@@ -117,11 +117,11 @@ def test_six_presets_keep_the_reward_rising_and_three_do_not() -> None:
 
 
 def test_fresh_weights_do_not_collapse() -> None:
-    from text.tours import COLLAPSING
+    from text.tours import TOURS
 
     rows = study.read_study("stale_0")[0]
     assert {row["preset"] for row in rows} == {"disabled"}
-    assert "the reward rises to 0.7" in COLLAPSING.steps[1].seen
+    assert "the reward rises to 0.7" in TOURS["collapsing"].steps[1].seen
     last = max(row["step"] for row in rows)
     ends = [row["reward"] for row in rows if row["step"] > last - 5]
     assert float(np.mean(ends)) == pytest.approx(0.7, abs=0.05)

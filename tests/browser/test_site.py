@@ -30,7 +30,7 @@ CHOSEN = ("decoupled_token_is", "decoupled_seq_is", "slime_tis")
 SEVERAL = "decoupled_geo_rs_token_tis"
 BOUNDS = (BoundId(None, "upper"), BoundId(0, "upper"), BoundId(0, "lower"))
 """Of SEVERAL, in the order of its sliders."""
-VIEWS = ("start", "yours", "bench", "mismatch", "gradient", "kl", "compare", "study")
+VIEWS = ("start", "yours", "bench", "mismatch", "gradient", "kl", "study")
 METRICS = {"Kept tokens": "kept_fraction", "ESS of the kept": "trained_eff_sample_size"}
 
 
@@ -223,30 +223,11 @@ def test_what_the_site_lacks_of_an_address_is_said(page: Page, url: str) -> None
     expect(page.get_by_text("The address names run=nowhere, which this page does not have")).to_be_visible()
 
 
-def test_a_link_of_a_lesson_compares_two_presets_each_with_the_librarys_numbers(page: Page, url: str) -> None:
-    """What the site lacks of Compare is one address away in the app, with the same selection."""
-    page.goto(f"{url}?view=compare&run={RUN}&step=latest&preset=decoupled_token_is&preset_b={SEVERAL}")
-    for part in ("compare", "compare_b"):
-        expect(page.locator(f"#{part} .main-svg").first).to_be_visible()
-    expect(page.locator("#told")).to_be_hidden()
-    drag(page, "compare", 0.4)
-    page.mouse.up()
-    page.wait_for_url("**&is_upper=**")
-    drag(page, "compare_b", 0.8, 1)
-    page.mouse.up()
-    page.wait_for_url("**&b.seq_mean_k1_upper=**")
-    expect_library(page, "compare", RUN, "decoupled_token_is")
-    expect_library(page, "compare_b", RUN, SEVERAL, 1, BOUNDS[1])
-    address = page.locator("#compare-address").inner_text()
-    assert address.startswith(f"http://localhost:8501/compare?run={RUN}&step=latest&preset=decoupled_token_is")
-    assert "&is_upper=" in address
-    assert "&b.seq_mean_k1_upper=" in address
-
-
 def test_a_view_that_only_the_app_has_is_one_address_to_copy(page: Page, url: str) -> None:
     for query, address in (
         (f"view=tokens&run={RUN}&token=3.1", f"http://localhost:8501/tokens?run={RUN}&token=3.1"),
         (f"view=training&run={RUN}", f"http://localhost:8501/training?run={RUN}"),
+        (f"view=compare&run={RUN}&preset_b={SEVERAL}", f"http://localhost:8501/compare?run={RUN}&preset_b={SEVERAL}"),
         (f"view=compare&preset={SEVERAL}&mode=mask", f"http://localhost:8501/compare?preset={SEVERAL}&mode=mask"),
         (f"view=compare&run={RUN}&compare=two+runs", f"http://localhost:8501/compare?run={RUN}&compare=two+runs"),
     ):

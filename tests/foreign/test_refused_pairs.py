@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_files import FILES, MASK, PAIR, arrays, jsonl, npz, read_pairs, refused
+from pair_files import FILES, PAIR, arrays, jsonl, npz, read_pairs, refused
 
 OK = [-1.0, -2.0]
 
@@ -20,7 +20,6 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (pair([OK, OK], [OK, [-1, math.nan]]), "row 1, token 1 (from 0): old_log_probs is NaN or null"),
         (pair([OK, [None, -1]]), "row 1, token 0 (from 0): rollout_log_probs is NaN or null"),
         (pair([[math.nan, -1, math.nan, math.nan]], [[-1] * 4]), "row 0, token 0 (from 0), and at 2 more"),
         (
@@ -38,7 +37,6 @@ def pair(rollout: list[Any], old: list[Any] | None = None, **more: Any) -> bytes
         (pair([-1.0, -2.0]), "rollout_log_probs has one number per row; give a list per row"),
         (pair([OK, -1.0]), "rollout_log_probs must hold the same kind of value in all rows"),
         (pair([OK], response_mask=[[1, 2]]), "row 0, token 1 (from 0): response_mask is neither 0 nor 1"),
-        (pair([OK], response_mask=[[1]]), "row 0 (from 0): response_mask has 1 values, rollout_log_probs 2"),
         (pair([OK], response_mask=[[0, 0]]), "holds no tokens"),
         (pair([[], []]), "holds no tokens"),
         (pair([OK], lengths=[3]), "row 0 (from 0): its length must be from 0 to 2, the number of its log-probs; got 3"),
@@ -64,7 +62,6 @@ FLAT = {"rollout_log_probs": np.full(4, -1.0), "old_log_probs": np.full(4, -1.0)
         (arrays() | {"old_log_probs": np.array(["a"] * 4)}, "old_log_probs must hold a list of numbers per row"),
         (arrays() | {"old_log_probs": np.zeros((3, 3))}, "old_log_probs has 3 rows, rollout_log_probs has 4"),
         (arrays() | {"old_log_probs": np.zeros((4, 2))}, "row 0 (from 0): old_log_probs has 2 values"),
-        (arrays() | {"response_mask": np.array(MASK)[:, :2]}, "response_mask has 2 values"),
         (FLAT, "an array (N,) of all tokens together with lengths (B,)"),
         (FLAT | {"lengths": np.array([1, 2])}, "lengths must be ≥ 0 and sum to the 4 tokens"),
         (FLAT | {"lengths": np.array([5, -1])}, "lengths must be ≥ 0"),

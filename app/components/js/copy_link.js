@@ -8,14 +8,14 @@ export default function ({ data, parentElement }) {
     said.timer = setTimeout(() => { said.textContent = "" }, 4000)
   }
   button.textContent = data.label
-  box.setAttribute("aria-label", data.words.link)
+  box.setAttribute("aria-label", "Link to this view")
   box.value = href
   if (data.shown) box.hidden = false
   button.onclick = async () => {
     if (window.isSecureContext && navigator.clipboard) {
       try {
         await navigator.clipboard.writeText(box.value)
-        return say(data.words.copied)
+        return say("Copied")
       } catch (error) {
         if (error.name !== "NotAllowedError") throw error
       }
@@ -23,6 +23,6 @@ export default function ({ data, parentElement }) {
     box.hidden = false
     box.focus()
     box.select()
-    say(document.execCommand("copy") ? data.words.copied : data.words.press)
+    say(document.execCommand("copy") ? "Copied" : "Press Ctrl+C to copy")
   }
 }

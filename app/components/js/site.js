@@ -9,11 +9,22 @@ import { bytesOf, placeOf, strips } from "./strips.js"
 
 const element = (id) => document.getElementById(id)
 const facts = JSON.parse(element("facts").textContent)
-const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "kl", "compare", "study", "lab"]
-const ONLY_APP = ["tokens", "training", "learn"]  // views of the app, which its links and the lessons' name
-const SECOND = "b."  // before the keys of B, as in the app's Compare
+const VIEWS = ["start", "yours", "bench", "mismatch", "gradient", "kl", "study", "lab"]
+const ONLY_APP = ["tokens", "training", "compare", "learn"]  // views of the app, which its links and the lessons' name
 const unpackedBytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
 let renewals = 0  // a part that is shown again gets a new number, so its thumb takes the value of the address
+
+// --- sentences ---
+
+const ONE_AT_A_TIME = "While you drag one threshold, the others have the preset's numbers: the site has a file for each " +
+  "threshold, not for every combination. In the app they all move independently."
+const ONLY_MISMATCH = "Of this run the site has only the Mismatch view, so that it does not become too large. Choose " +
+  "another run, or open this one in the app."
+const NO_SKETCH = "No gradients were recorded for this run. Choose another."
+const NO_CURVE = "There is no curve over the threshold. Either it changes no token of this step, or the preset has no " +
+  "gradient per token, or no threshold."
+const FROM_A_FILE = "Only the Start page works, because this page was opened as a file, and the browser lets such a page " +
+  "read no other files. Serve its folder, for example with python3 -m http.server, and open http://localhost:8000."
 
 const tell = (text) => {
   const said = element("told")
@@ -42,6 +53,8 @@ const go = (changes) => {
 
 const note = (changes) => history.replaceState(null, "", addressOf({ ...given(), ...changes }))
 
+const notHere = (name, shown) => `The address names ${name}, which this page does not have. Showing ${shown}.`
+
 // Return the selection, and sentences about what the address names and this page does not have.
 const chosen = () => {
   const state = given(), wrong = []
@@ -49,28 +62,26 @@ const chosen = () => {
   const one = (key, options, usual) => {
     if (options.includes(state[key])) return state[key]
     if (state[key] !== undefined) {
-      wrong.push(facts.words.WRONG.replace("{name}", `${key}=${state[key]}`).replace("{shown}", usual))
+      wrong.push(notHere(`${key}=${state[key]}`, usual))
     }
     return usual
   }
   const named = one("view", [...VIEWS, ...ONLY_APP], "start"), usualRun = named === "gradient" ? facts.sketched : facts.run
-  const isOnBatch = ["bench", "gradient", "compare"].includes(named)  // with a configuration
-  const isChanged = isOnBatch && facts.choices.some((key) => key in state || SECOND + key in state)
+  const isOnBatch = ["bench", "gradient"].includes(named)  // with a configuration
+  const isChanged = isOnBatch && facts.choices.some((key) => key in state)
   const names = Object.keys(facts.presets), run = one("run", Object.keys(facts.runs), usualRun)
   const lacks = isOnBatch && !facts.runs[run].corrected  // the site has only the Mismatch view of this run
-  const isOfApp = ONLY_APP.includes(named) || (named === "compare" && state.compare === "two runs") || isChanged
+  const isOfApp = ONLY_APP.includes(named) || isChanged
   const view = isOfApp || lacks ? "app" : named
-  if (lacks) wrong.push(facts.words.ONLY_MISMATCH)
+  if (lacks) wrong.push(ONLY_MISMATCH)
   const step = facts.runs[run][view === "gradient" ? "sketch" : "step"]
   const hasStep = !["start", "yours", "app", "study", "kl"].includes(view)
   if (hasStep && ![undefined, "latest", String(step)].includes(state.step)) {
-    wrong.push(facts.words.OTHER_STEP.replace("{step}", state.step).replace("{shown}", step))
+    wrong.push(`The address names step ${state.step}. This site has only the last recorded step of this run, step ${step}.`)
   }
   return {
     view, named, run, lacks, wrong, values: state,
-    preset: one("preset", names, facts.preset),
-    preset_b: one("preset_b", names, facts.preset_b),
-    fix: one("fix", Object.keys(facts.first.packed), "nothing"), loss: one("kl_loss", facts.losses, facts.loss),
+    preset: one("preset", names, facts.preset), fix: one("fix", Object.keys(facts.first.packed), "nothing"), loss: one("kl_loss", facts.losses, facts.loss),
     study: one("study", facts.studies, facts.studies[0]), system: one("system", facts.systems, facts.systems[0]),
   }
 }
@@ -84,21 +95,19 @@ const inApp = ({ named, values: { view, ...query } }) => {
 
 // Show a live part whose sliders each have a strip, at the address of `addresses`. In a strip the other bounds have the
 // preset's values, so a slider that is moved sends the others back. `moved` gets the key of the slider and its position
-// when it is let go. The strip of another slider than the first may have rows of pictures over its own bound: they are
-// shown below the first `stays` rows. Return sentences about values of the address that are not shown.
-const showStrips = (root, part, addresses, { prefix = "", moved = () => {}, stays = Infinity } = {}) => {
+// when it is let go. Return sentences about values of the address that are not shown.
+const showStrips = (root, part, addresses, moved = () => {}) => {
   const sliderOf = Object.fromEntries(part.sliders.map((slider) => [slider.key, slider]))
   const keys = Object.keys(sliderOf), generations = {}, rows = wholeRows(part, strips.get(addresses[part.sliders[0]?.key]))
-  const nothing = Object.fromEntries(keys.map((key) => [prefix + key, undefined]))
+  const nothing = Object.fromEntries(keys.map((key) => [key, undefined]))
   let active = keys[0]
   const dataOf = (key, value, held = null) => {
-    const { rows: over, refused } = strips.get(addresses[key]).about
     const sliders = part.sliders.map((slider) => {
       if (slider.key !== held) generations[slider.key] = ++renewals
       const shown = slider.key === key ? value : slider.value
       return { ...slider, value: shown, generation: generations[slider.key], strip: addresses[slider.key] }
     })
-    return over && stays < Infinity ? { ...part, sliders, refused, rows: [...rows.slice(0, stays), ...over] } : { ...part, sliders, rows }
+    return { ...part, sliders, rows }
   }
   const rest = (key, place) => {
     restAt(root, placeOf(strips.get(addresses[key]), place))
@@ -120,7 +129,7 @@ const showStrips = (root, part, addresses, { prefix = "", moved = () => {}, stay
     },
     moved: (key, { value }) => {
       const { values, value: usual } = sliderOf[key], place = nearest(values, value), shown = values[place]
-      note({ ...nothing, [prefix + key]: shown === usual ? undefined : shown })
+      note({ ...nothing, [key]: shown === usual ? undefined : shown })
       if (shown !== value) showAt(key, place, notStored(value, shown))
       else if (key !== active) showAt(key, place)
       else rest(key, place)
@@ -135,36 +144,42 @@ const showStrips = (root, part, addresses, { prefix = "", moved = () => {}, stay
     moved("", 0)
     return []
   }
-  const asked = given(), away = keys.filter((key) => Number.isFinite(Number(asked[prefix + key] ?? NaN)))
-  const [first = keys[0], ...others] = away, value = Number(asked[prefix + first] ?? sliderOf[first].value)
+  const asked = given(), away = keys.filter((key) => Number.isFinite(Number(asked[key] ?? NaN)))
+  const [first = keys[0], ...others] = away, value = Number(asked[first] ?? sliderOf[first].value)
   const place = nearest(sliderOf[first].values, value), shown = sliderOf[first].values[place]
   showAt(first, place)
-  const sentences = others.length ? [facts.words.ONE_BOUND.replace("{name}", others.join(", "))] : []
+  const sentences = others.length ? [`One threshold at a time can differ from the preset's numbers here. ${others.join(", ")} is shown at the preset's number.`] : []
   return shown === value ? sentences : [...sentences, notStored(`${first}=${value}`, shown)]
 }
 
 const notStored = (value, shown) =>
-  facts.words.NEAREST.replace("{value}", value).replace("{shown}", Number(shown.toPrecision(6)))
+  `${value} is not a value that this site has. Showing the nearest one, ${Number(shown.toPrecision(6))}.`
 
 const showSentences = (host, sentences) => {
   host.replaceChildren(...sentences.map((sentence) => Object.assign(make("p"), { textContent: sentence })))
 }
 
-// Read the bench of a preset on a run: its live part, the addresses of its sliders' strips, and the preset's texts.
-// Presets that do the same to a batch share files, but not the sentences about them.
-const benchOf = async (run, preset) => {
-  const { bench, bounds } = facts.presets[preset]
-  const files = (bounds.length ? bounds : [""]).map((key, i) => `bench/${run}/${i ? `${bench}.${key}` : bench}.bin`)
-  const [{ about }, ...read] = await Promise.all([`preset/${preset}.bin`, ...files].map((address) => stripAt(address))), { part } = read[0].about
-  const addresses = Object.fromEntries(bounds.map((key, i) => {
-    const address = `${files[i]}?${preset}`, { arrays, about: moves } = read[i]
-    strips.set(address, { arrays, about: { ...moves, texts: { ...moves.texts, explained: about.explained[key] } } })
-    return [key, address]
-  }))
+// Read a live part and the strips of its sliders. The file of the first slider has the part, too.
+const readPart = async (name) => {
+  const { part } = (await stripAt(`${name}.bin`)).about
+  const addresses = Object.fromEntries(part.sliders.map(({ key }, i) => [key, i ? `${name}.${key}.bin` : `${name}.bin`]))
+  await Promise.all(Object.values(addresses).map((address) => stripAt(address)))
+  return { part, addresses }
+}
+
+// Presets that do the same to a batch share the files of the bench, but not the sentences about them.
+const readBench = async (run, preset) => {
+  const [{ about }, { part, addresses }] = await Promise.all(
+    [stripAt(`preset/${preset}.bin`), readPart(`bench/${run}/${facts.presets[preset].bench}`)])
+  for (const [key, file] of Object.entries(addresses)) {
+    const { arrays, about: moves } = strips.get(file)
+    addresses[key] = `${file}?${preset}`
+    strips.set(addresses[key], { arrays, about: { ...moves, texts: { ...moves.texts, explained: about.explained[key] } } })
+  }
   const [slider] = part.sliders, usual = slider ? slider.values.indexOf(slider.value) : 0
-  const explained = about.explained[slider?.key ?? ""][usual]
-  const notes = [part.notes[0], { lead: about.hurts, text: "" }], said = bounds.length > 1 ? facts.words.ONE_AT_A_TIME : ""
-  return { part: { ...part, notes, said, texts: { ...part.texts, explained } }, addresses, systems: about.systems }
+  const texts = { ...part.texts, explained: about.explained[slider?.key ?? ""][usual] }
+  const notes = [part.notes[0], { lead: about.hurts, text: "" }], said = part.sliders.length > 1 ? ONE_AT_A_TIME : ""
+  return { part: { ...part, notes, said, texts }, addresses, systems: about.systems }
 }
 
 const showExported = (systems, key, place) => {
@@ -191,52 +206,36 @@ const SHOW = {
   yours: async () => {},
   app: async (now) => () => put(element("app-address"), inApp(now)),
   bench: async ({ run, preset, system }) => {
-    const { part, addresses, systems } = await benchOf(run, preset)
+    const { part, addresses, systems } = await readBench(run, preset)
     element("system").value = system
     const moved = (key, place) => {
       element("use").shown = () => showExported(systems, key, place)
       element("use").shown()
     }
-    return () => showStrips(element("bench"), part, addresses, { moved, stays: 1 })
-  },
-  compare: async (now) => {
-    const { run, preset, preset_b } = now, sides = await Promise.all([benchOf(run, preset), benchOf(run, preset_b)])
-    const { kinds, pairs } = facts.runs[run].ends ? (await stripAt(`ends/${run}.bin`)).about : { kinds: {}, pairs: {} }
-    const selection = () => ({ ...now, values: { ...given(), view: "", run, preset, preset_b } })
-    const moved = () => put(element("compare-address"), inApp(selection()))
-    return () => {
-      element("compare-said").innerHTML = pairs[`${kinds[preset]}|${kinds[preset_b]}`] ?? ""
-      return sides.flatMap(({ part, addresses }, i) => {
-        const pictures = part.rows[0], both = [pictures[0], pictures.at(-1)]  // weights or statistic, and tokens
-        const shown = { ...part, rows: [both], notes: part.notes.slice(0, 1), refused: "" }
-        return showStrips(element(i ? "compare_b" : "compare"), shown, addresses, { moved, prefix: i ? SECOND : "" })
-      })
-    }
+    return () => showStrips(element("bench"), part, addresses, moved)
   },
   gradient: async ({ run, preset }) => {
     const { gradients } = facts.runs[run], { gradient, bounds } = facts.presets[preset]
     const hasCurve = gradients.includes(gradient), hasSketch = gradients.length > 0
-    const curve = `gradient/${run}/${gradient}.bin`, ranking = `ranking/${run}.bin`, partAt = (address) => strips.get(address).about.part
-    await Promise.all([...(hasCurve ? [curve] : []), ...(hasSketch ? [ranking] : [])].map((address) => stripAt(address)))
-    const keys = hasCurve ? partAt(curve).sliders.map(({ key }) => key) : []
-    const addresses = Object.fromEntries(keys.map((key, i) => [key, i ? `gradient/${run}/${gradient}.${key}.bin` : curve]))
-    await Promise.all(Object.values(addresses).map((address) => stripAt(address)))
-    const still = bounds.filter((key) => !keys.includes(key)).map((key) => facts.words.NO_SLIDER.replace("{name}", key))
-    const sentences = [...(keys.length > 1 ? [facts.words.ONE_AT_A_TIME] : []), ...still]
+    const curve = hasCurve ? await readPart(`gradient/${run}/${gradient}`) : { part: null, addresses: {} }
+    const ranking = hasSketch ? await readPart(`ranking/${run}`) : null
+    const keys = Object.keys(curve.addresses), still = bounds.filter((key) => !keys.includes(key))
+    const sentences = [
+      ...(keys.length > 1 ? [ONE_AT_A_TIME] : []),
+      ...still.map((key) => `No value of ${key} changes a token of this step, so it has no slider here.`),
+    ]
     return () => {
-      showSentences(element("gradient-said"), hasCurve ? sentences : [facts.words[hasSketch ? "NO_CURVE" : "NO_SKETCH"]])
+      showSentences(element("gradient-said"), hasCurve ? sentences : [hasSketch ? NO_CURVE : NO_SKETCH])
       element("gradient").hidden = !hasCurve
       element("ranking").hidden = !hasSketch
       return [
-        ...(hasCurve ? showStrips(element("gradient"), partAt(curve), addresses, { stays: 0 }) : []),
-        ...(hasSketch ? showStrips(element("ranking"), partAt(ranking), { answers: ranking }) : []),
+        ...(hasCurve ? showStrips(element("gradient"), curve.part, curve.addresses) : []),
+        ...(hasSketch ? showStrips(element("ranking"), ranking.part, ranking.addresses) : []),
       ]
     }
   },
   kl: async ({ loss }) => {
-    const { part } = (await stripAt(`kl/${loss}.bin`)).about
-    const addresses = Object.fromEntries(part.sliders.map(({ key }, i) => [key, i ? `kl/${loss}.position.bin` : `kl/${loss}.bin`]))
-    await Promise.all(Object.values(addresses).map((address) => stripAt(address)))
+    const { part, addresses } = await readPart(`kl/${loss}`)
     return () => {
       for (const link of document.querySelectorAll("[data-loss]")) link.toggleAttribute("aria-current", link.dataset.loss === loss)
       return showStrips(element("kl"), part, addresses)
@@ -268,7 +267,7 @@ const labSettings = ({ settings, sliders, choices }, asked) => {
   }
   for (const key of Object.keys(settings).filter((key) => key in asked)) {
     if (isFine(key)) now[key] = typeof settings[key] === "number" ? Number(asked[key]) : asked[key]
-    else wrong.push(facts.words.WRONG.replace("{name}", `${key}=${asked[key]}`).replace("{shown}", settings[key]))
+    else wrong.push(notHere(`${key}=${asked[key]}`, settings[key]))
   }
   if (isTwoSided(now)) now.threshold = Math.max(now.threshold, 1)
   return { settings: now, wrong }
@@ -298,7 +297,7 @@ const showPart = async (view, address) => {
   }
 }
 
-const PICKERS = ["run", "preset", "preset_b", "study"]
+const PICKERS = ["run", "preset", "study"]
 let shows = 0, dropped = ""
 
 // What was chosen before cannot be moved while the file of the new choice is on its way.
@@ -313,17 +312,15 @@ const show = async () => {
     const kept = view === "app" ? { run: now.values.run, preset: now.values.preset } : now.values
     link.href = addressOf({ ...kept, view: link.dataset.view })
   }
-  const hasPreset = ["bench", "gradient", "compare"].includes(view)
+  const hasPreset = ["bench", "gradient"].includes(view)
   element("pickers").hidden = !(hasPreset || now.lacks || ["mismatch", "study"].includes(view))
   element("run-label").hidden = view === "study"
   element("preset-label").hidden = !hasPreset
-  element("preset_b-label").hidden = view !== "compare"
-  put(element("preset-name"), view === "compare" ? "Preset of A" : "Preset")
   element("study-label").hidden = view !== "study"
-  document.title = `${document.querySelector(`nav [data-view="${view}"]`)?.textContent ?? facts.words.APP} · rlcorr`
+  document.title = `${document.querySelector(`nav [data-view="${view}"]`)?.textContent ?? "In the app"} · rlcorr`
   for (const picker of PICKERS) element(`pick-${picker}`).value = now[picker]
   put(element("about"), ["study", "kl"].includes(view) ? "" : facts.runs[now.run].said)
-  const wrong = [...(dropped ? [facts.words.DROPPED.replace("{name}", dropped)] : []), ...now.wrong]
+  const wrong = [...(dropped ? [`This page cannot read ${dropped}. The command below opens a file in the app.`] : []), ...now.wrong]
   dropped = ""
   tell(wrong.join(" "))
   try {
@@ -332,7 +329,7 @@ const show = async () => {
     tell([...wrong, ...(draw?.() ?? [])].join(" "))
     section.inert = false
   } catch (error) {
-    tell(location.protocol === "file:" ? facts.words.FROM_A_FILE : `${facts.words.LATE} ${error.message}`)
+    tell(location.protocol === "file:" ? FROM_A_FILE : `This part could not be loaded. ${error.message}`)
   }
 }
 
@@ -341,9 +338,8 @@ const show = async () => {
 // Another preset has other bounds, so the address forgets those of the one before.
 for (const picker of PICKERS) {
   element(`pick-${picker}`).onchange = ({ target }) => {
-    const prefix = { preset: "", preset_b: SECOND }[picker]
-    const keys = prefix === undefined ? [] : Object.values(facts.presets).flatMap(({ bounds }) => bounds)
-    go({ ...Object.fromEntries(keys.map((key) => [prefix + key, undefined])), [picker]: target.value, step: undefined })
+    const keys = picker === "preset" ? Object.values(facts.presets).flatMap(({ bounds }) => bounds) : []
+    go({ ...Object.fromEntries(keys.map((key) => [key, undefined])), [picker]: target.value, step: undefined })
   }
 }
 element("system").onchange = ({ target }) => {
