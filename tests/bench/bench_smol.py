@@ -170,7 +170,7 @@ def smol_runs() -> None:
         rows = runs.read_metrics(path)
         rewards, k3s = [row["reward"] for row in rows], [row["rollout_corr/k3_kl"] for row in rows]
         right = [row["accuracy"] for row in rows if "accuracy" in row]
-        first, *_, last = runs.list_steps(path)
+        first, last = runs.list_steps(path)[0], runs.list_steps(path)[-1]
         early, late = (runs.read_step(path, step).batch for step in (first, last))
         cells = [
             f"`{name}`",
