@@ -7,7 +7,7 @@
 #
 # ![engine, trainer, correction, update](diagrams/loop.svg)
 #
-# *65 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
+# *60 minutes · beginner · any laptop; no GPU, no network.* You need lesson 00, and for one section the rare token of
 # lesson 01. All letters are listed in [Notation](NOTATION.md).
 #
 # At the end you can
@@ -154,7 +154,7 @@ for name, q in engines.items():
 # the probability. Its trainer computes over all tokens. Both round to bfloat16. **Look for** the cells below the
 # horizontal line at ratio 1. (A darker cell has more tokens. Blue is below 1, orange above.)
 
-# %%
+# %% tags=["hide-input"]
 axes = {"xaxis.title.text": "probability in the engine, q", "yaxis.title.text": "ratio r = p/q"}
 picture(ratio_density(load("smol_top_p", 0)).update_layout(axes))
 

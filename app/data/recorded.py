@@ -16,7 +16,7 @@ from rlcorr.records import held_out, runs
 from rlcorr.records.held_out import HeldOutAnswer
 from rlcorr.records.verify import Report, verify
 
-EXAMPLE, SKETCHED_EXAMPLE = "smol_kv_fp8_e5m2", "stale_4"
+EXAMPLE, SKETCHED_EXAMPLE, COMPARED_EXAMPLE = "smol_kv_fp8_e5m2", "smol_sketch_stale_6", "stale_4"
 """The committed runs to show first: a real language model with a mismatch that all presets act on, and a run whose
 sketch of the gradient shows which threshold is best."""
 
@@ -72,8 +72,9 @@ def default_run(paths: dict[str, Path], view: str = "start") -> str:
     """
     if view in ("gradient", "kl"):
         paths = {slug: path for slug, path in paths.items() if runs.list_sketches(path)} or paths
-    # On Compare, rules that reject answers keep nothing of the example of the other views.
-    example = SKETCHED_EXAMPLE if view in ("gradient", "kl", "compare") else EXAMPLE
+        example = SKETCHED_EXAMPLE
+    else:  # on Compare, rules that reject answers keep nothing of the example of the other views
+        example = COMPARED_EXAMPLE if view == "compare" else EXAMPLE
     return example if example in paths else next(iter(paths))
 
 

@@ -137,8 +137,11 @@ def _live(measured: sketches.Sketched, selection: Selection, config: CorrectionC
 def measured_on(batch: TokenBatch, sketch: Sketch) -> str:
     """Return a sentence about the answers and prompts that the numbers are measured on."""
     if isinstance(sketch, SampledSketch):
-        measured = f"Measured on {len(batch.response_mask):,} sampled answers."
-        return f"{measured} The 95 % are over the answers and over projections of their scores."
+        measured, of = f"Measured on {len(batch.response_mask):,} sampled answers", ""
+        if sketch.reference is not None:
+            count = int(sketch.reference.sequences.sum())
+            of = f", the on-policy gradient on {count:,} others, which the trained weights sampled"
+        return f"{measured}{of}. The 95 % are over the answers and over projections of their scores."
     what = "the prompts and over " if sketch.finite_population_factor else ""
     count, (old, rollout) = sketch.answers.prompt_count, _covered(sketch.answers.coverage)
     return (

@@ -11,21 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from rlcorr.errors import UsageError
+from rlcorr.figures import canvas
 from rlcorr.figures.axes import ratio_axis, span_of
-from rlcorr.figures.canvas import (
-    BLANK,
-    COOL,
-    KEPT,
-    REJECTED,
-    WARM,
-    Figure,
-    Part,
-    Parts,
-    fade,
-    figure,
-    legend_keys,
-    line,
-)
+from rlcorr.figures.canvas import BLANK, COOL, KEPT, REJECTED, WARM, Figure, Part, Parts
 from rlcorr.types import TokenBatch
 
 CELLS = 96  # on each side of a density
@@ -42,13 +30,13 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
     p_old, p_rollout = np.exp(old).clip(max=1), np.exp(rollout).clip(max=1)
     counts, edges, _ = np.histogram2d(p_old, p_rollout, bins=CELLS, range=((0, 1), (0, 1)))
     rows, columns = np.indices(counts.shape)
-    diagonal = line("ratio 1", [0, 1], [0, 1], REJECTED, width=1, hoverinfo="skip")
+    diagonal = canvas.line("ratio 1", [0, 1], [0, 1], REJECTED, width=1, hoverinfo="skip")
     x = {"title_text": "probability in the sampler, π_rollout", "range": [0, 1], "constrain": "domain"}
     y = {"title_text": "probability in the trainer, π_old", "range": [0, 1], "constrain": "domain", "scaleanchor": "x"}
     if not over:
-        return figure([density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
+        return canvas.figure([density(edges, edges, counts, np.sign(rows - columns)), diagonal], height=340, x=x, y=y)
     cells = density(edges, edges, counts, np.sign(rows - columns), faintest=0.3)
-    return figure([cells, diagonal | {"showlegend": False}, *over], height=440, x=x, y=y, legend=True)
+    return canvas.figure([cells, diagonal | {"showlegend": False}, *over], height=440, x=x, y=y, legend=True)
 
 
 def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, span: float | None = None) -> Figure:
@@ -67,9 +55,9 @@ def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, spa
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0, "y1": 0, "line": {"color": REJECTED}}]
     if not over:
-        return figure([density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
+        return canvas.figure([density(x_edges, y_edges, counts, side)], height=340, x=x, y=y, shapes=shapes)
     traces = [density(x_edges, y_edges, counts, side, faintest=0.3), *over]
-    return figure(traces, height=440, x=x, y=y, shapes=shapes, notes=notes, legend=True)
+    return canvas.figure(traces, height=440, x=x, y=y, shapes=shapes, notes=notes, legend=True)
 
 
 def density(
@@ -82,7 +70,7 @@ def density(
     strength = np.log1p(counts)
     strength /= max(float(strength.max()), 1.0)
     z = np.where(side == 0, 2 + strength, side * strength)
-    below, above, on = ([fade(c, a) for a in (faintest, 1)] for c in (COOL, WARM, KEPT))
+    below, above, on = ([canvas.fade(c, a) for a in (faintest, 1)] for c in (COOL, WARM, KEPT))
     scale = [[0, below[1]], [0.25, below[0]], [0.2501, above[0]], [0.5, above[1]], [0.75, on[0]], [1, on[1]]]
     return {
         "type": "heatmap",
@@ -126,10 +114,10 @@ def token_map(
         "meta": {"z": ", ".join(f"{code} {meaning}" for code, meaning in enumerate(("padding", *names)))},
         "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
-    keys = legend_keys({n: c for n, c in zip(names, colours, strict=True) if n in possible})
+    keys = canvas.legend_keys({n: c for n, c in zip(names, colours, strict=True) if n in possible})
     x = {"title_text": "token", "showgrid": False}
     y = {"title_text": "sequence", "showgrid": False, "autorange": "reversed"}
-    return figure([cells, *keys], height=300, x=x, y=y, legend=True)
+    return canvas.figure([cells, *keys], height=300, x=x, y=y, legend=True)
 
 
 def block_of(shape: Sequence[int]) -> tuple[int, int]:

@@ -4,26 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple
 
 from rlcorr.errors import UsageError
+from rlcorr.figures import canvas
 from rlcorr.figures.axes import threshold_scale
-from rlcorr.figures.canvas import (
-    ACROSS,
-    BLANK,
-    KEPT,
-    LETTER,
-    RED,
-    REJECTED,
-    WARM,
-    Figure,
-    Part,
-    bars_with_errors,
-    fade,
-    figure,
-    line,
-    row_plot,
-    rows_with_errors,
-    vertical_band,
-    vertical_line,
-)
+from rlcorr.figures.canvas import ACROSS, BLANK, KEPT, LETTER, RED, REJECTED, WARM, Figure, Part
 from rlcorr.figures.thresholds import cursor
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport
@@ -49,11 +32,11 @@ def progress_curves(sweep: GradientSweep, batch_size: int = USUAL, *, at: float 
     without = progress[choice.best].value - choice.over_nothing.value
     position, axis = threshold_scale(sweep.thresholds, of_ratio=sweep.of_ratio)
     x = [position(threshold) for threshold in sweep.thresholds]
-    level = line("no correction", [x[0], x[-1]], [without] * 2, REJECTED)
+    level = canvas.line("no correction", [x[0], x[-1]], [without] * 2, REJECTED)
     traces = [*banded("progress", x, list(map(astuple, progress)), KEPT), level]
     shapes = _marks(sweep, size, position, at)
     y = {"title_text": PROGRESS, "rangemode": "tozero"}
-    return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
+    return canvas.figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
 def progress_cursors(sweep: GradientSweep, batch_size: int, at: Sequence[float]) -> list[list[Part]]:
@@ -68,11 +51,11 @@ def exact_curves(toy: ToySweep, *, of_ratio: bool) -> Figure:
     position, axis = threshold_scale(toy.thresholds, of_ratio=of_ratio)
     x = [position(threshold) for threshold in toy.thresholds]
     lines = (("progress", toy.progress, KEPT), ("bias", toy.bias, ACROSS[1]), ("noise", toy.noise, ACROSS[2]))
-    traces = [line(name, x, y, colour) for name, y, colour in lines]
+    traces = [canvas.line(name, x, y, colour) for name, y, colour in lines]
     best = x[max(range(len(x)), key=toy.progress.__getitem__)]
-    shapes = [vertical_line(x=best, colour=KEPT, dash="dash", width=2)]
+    shapes = [canvas.vertical_line(x=best, colour=KEPT, dash="dash", width=2)]
     y = {"title_text": "progress η; bias, noise", "rangemode": "tozero"}
-    return figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
+    return canvas.figure(traces, height=300, x=axis, y=y, shapes=shapes, legend=True)
 
 
 def ranking_bars(
@@ -90,15 +73,15 @@ def ranking_bars(
     runs with a correction ended, at the right of its bar. The corrections of `against` are red: training ended below no
     correction, although their step is better.
     """
-    colours = {name: RED if name in against else fade(ACROSS[0], 0.7) for name in progress} | {marked: WARM}
+    colours = {name: RED if name in against else canvas.fade(ACROSS[0], 0.7) for name in progress} | {marked: WARM}
     look = {"type": "bar", "orientation": "h", "marker": {"color": [colours[name] for name in progress]}}
-    bars = rows_with_errors("progress", progress, REJECTED, "η %{x:.3f}", **look)
+    bars = canvas.rows_with_errors("progress", progress, REJECTED, "η %{x:.3f}", **look)
     right = 1.05 * max(interval.high for interval in progress.values()) or 1.0
     x = {"title_text": PROGRESS, "range": [0, right]}  # fixed, so that no shape changes it
     y = {"categoryorder": "array", "categoryarray": list(progress), "autorange": "reversed"}
     y |= {"showgrid": False, "ticks": "outside", "tickcolor": BLANK}
     shapes = [] if shown is None else shown_line(shown)
-    made = row_plot(bars, titles, x=x, y=y, shapes=shapes, room=60, bargap=0.25)
+    made = canvas.row_plot(bars, titles, x=x, y=y, shapes=shapes, room=60, bargap=0.25)
     if not trained:
         return made
     at_right = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False, "font": {"size": 12}, "xshift": 4}
@@ -113,22 +96,23 @@ def ranking_bars(
 
 def shown_line(progress: Interval) -> list[Part]:
     """Return the line and the band of `ranking_bars`."""
-    band = vertical_band(progress.low, progress.high, WARM)
-    return [band, vertical_line(x=progress.value, colour=WARM, dash="solid", width=2)]
+    band = canvas.vertical_band(progress.low, progress.high, WARM)
+    return [band, canvas.vertical_line(x=progress.value, colour=WARM, dash="solid", width=2)]
 
 
 def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
     """Draw one bar per part with its 95 % interval."""
-    bars = bars_with_errors("parts", parts, ACROSS[0])
-    return figure([bars], height=320, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
+    bars = canvas.bars_with_errors("parts", parts, ACROSS[0])
+    return canvas.figure([bars], height=320, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
 
 
 def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, of: str = "95 %") -> list[Part]:
     """Draw a line over its band. The band is one closed outline, so that it stays with its line."""
     around = [*(high for _, _, high in values), *(low for _, low, _ in reversed(values))]
-    band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "fillcolor": fade(colour, 0.18)}
-    band |= {"mode": "none", "hoverinfo": "skip", "showlegend": False, "legendgroup": name, "name": f"{name}, {of}"}
-    return [band, line(name, list(x), [middle for middle, _, _ in values], colour, legendgroup=name)]
+    band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "mode": "none"}
+    band |= {"fillcolor": canvas.fade(colour, 0.18), "hoverinfo": "skip", "showlegend": False}
+    band |= {"legendgroup": name, "name": f"{name}, {of}"}
+    return [band, canvas.line(name, list(x), [middle for middle, _, _ in values], colour, legendgroup=name)]
 
 
 # --- parts ---
@@ -140,8 +124,8 @@ def _marks(sweep: GradientSweep, size: int, position: Callable[[float], float], 
     if not sweep.shows_best(size):
         return asked
     middle, low, high = (position(end) for end in astuple(sweep.best[size]))
-    best = vertical_line(x=middle, colour=KEPT, dash="dash", width=2)
-    return [vertical_band(low, high, REJECTED, layer="below"), best, *asked]
+    best = canvas.vertical_line(x=middle, colour=KEPT, dash="dash", width=2)
+    return [canvas.vertical_band(low, high, REJECTED, layer="below"), best, *asked]
 
 
 def size_index(batch_size: int, report: GradientReport) -> int:

@@ -6,20 +6,9 @@ import numpy as np
 
 from rlcorr.config import CorrectionConfig
 from rlcorr.divergences import SIGNED
+from rlcorr.figures import canvas
 from rlcorr.figures.axes import decades, ratio_axis, span_of, stretched, stretched_axis, token_axis
-from rlcorr.figures.canvas import (
-    COOL,
-    KEPT,
-    REJECTED,
-    WARM,
-    Figure,
-    Part,
-    figure,
-    legend_keys,
-    line,
-    moving_note,
-    vertical_line,
-)
+from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, Figure, Part
 from rlcorr.figures.cells import centres, select_values
 from rlcorr.rules import RejectionRule, inside, rule_statistic
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -47,10 +36,10 @@ def weight_histogram(batch: TokenBatch, result: CorrectionResult, config: Correc
         _bars("kept", np.log(weights[weights > 0]), (-span, span), colours=_SIDES),
         _bars("rejected", rejected, (-span, span), colours=REJECTED) | {"showlegend": bool(config.rollout_rs)},
         _outline("before the thresholds" if config.rollout_is else "token ratios", before, span),
-        *legend_keys({"below 1": COOL, "about 1": KEPT, "above 1": WARM}),
+        *canvas.legend_keys({"below 1": COOL, "about 1": KEPT, "above 1": WARM}),
     ]
     x = {"title_text": "importance weight", **ratio_axis(span)}
-    return figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, legend=True)
+    return canvas.figure(traces, height=300, x=x, y=token_axis(len(before)), shapes=marks, legend=True)
 
 
 def weight_marks(config: CorrectionConfig, zeros: int, span: float) -> list[Part]:
@@ -58,7 +47,7 @@ def weight_marks(config: CorrectionConfig, zeros: int, span: float) -> list[Part
     bounds = (config.rollout_is_threshold_lower, config.rollout_is_threshold)
     marks = _bounds(*bounds, (-span, span)) if config.rollout_is else []
     if zeros:
-        marks.append(moving_note(f"{zeros:,} tokens have weight 0", x=1, y=0.92, side="right", xref="paper"))
+        marks.append(canvas.moving_note(f"{zeros:,} tokens have weight 0", x=1, y=0.92, side="right", xref="paper"))
     return marks
 
 
@@ -84,9 +73,9 @@ def statistic_histogram(batch: TokenBatch, result: CorrectionResult, rule: Rejec
         y = {"title_text": "sequences", "range": [0, 1.15 * max(1, int((traces[0]["y"] + traces[1]["y"]).max()))]}
     if sides:
         neutral = "1" if rule.divergence == "k1" else "0"
-        traces += legend_keys({f"inside, below {neutral}": COOL, f"above {neutral}": WARM})
+        traces += canvas.legend_keys({f"inside, below {neutral}": COOL, f"above {neutral}": WARM})
     x = _statistic_axis(rule, values, ends)
-    return figure(traces, height=300, x=x, y=y, shapes=rule_marks(rule, ends), legend=True)
+    return canvas.figure(traces, height=300, x=x, y=y, shapes=rule_marks(rule, ends), legend=True)
 
 
 def _statistic_axis(rule: RejectionRule, values: np.ndarray, ends: tuple[float, float]) -> Part:
@@ -160,7 +149,7 @@ def _outline(name: str, values: np.ndarray, span: float) -> Part:
     counts, edges = _histogram(values, -span, span)
     # Half a token instead of none: a logarithmic axis has no 0, and a gap would break the line.
     heights = np.maximum(np.append(counts, counts[-1]), 0.5).astype(np.float32)
-    outline = line(name, edges.astype(np.float32), heights, REJECTED, width=1.2, hoverinfo="skip")
+    outline = canvas.line(name, edges.astype(np.float32), heights, REJECTED, width=1.2, hoverinfo="skip")
     outline["line"]["shape"] = "hv"
     return outline
 
@@ -195,9 +184,9 @@ def _bound(x: float, bound: float, ends: tuple[float, float], colour: str) -> Pa
     """Draw a line at the bound, or an arrow at the edge if the bound is outside the axis."""
     low, high = ends
     if x > high:
-        return moving_note(f"threshold {bound:g} →", x=high, side="right")
+        return canvas.moving_note(f"threshold {bound:g} →", x=high, side="right")
     if x < low:
-        return moving_note(f"← threshold {bound:g}", x=low, side="left")
+        return canvas.moving_note(f"← threshold {bound:g}", x=low, side="left")
     room = (high - low) / 8  # labels of two bounds near 1 point outwards, so that they do not overlap
     side = "left" if (x < high - room if x >= 0 else x < low + room) else "right"
-    return vertical_line(x=x, colour=colour, dash="dash", width=2, label=f"{bound:g}", side=side)
+    return canvas.vertical_line(x=x, colour=colour, dash="dash", width=2, label=f"{bound:g}", side=side)

@@ -17,21 +17,9 @@ from rlcorr.analysis.segments import Segment
 from rlcorr.config import CorrectionConfig
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
+from rlcorr.figures import canvas
 from rlcorr.figures.axes import ratio_axis, span_of, tail_axis
-from rlcorr.figures.canvas import (
-    ACROSS,
-    COOL,
-    KEPT,
-    REJECTED,
-    WARM,
-    Figure,
-    Part,
-    colours_of,
-    fade,
-    figure,
-    line,
-    tail_curve,
-)
+from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, Figure, Part
 from rlcorr.figures.cells import CELLS, density, log_prob_pair, probability_density, ratio_density
 from rlcorr.measuring.gap_parts import age_part, engine_part
 from rlcorr.ratios import log_ratio
@@ -78,12 +66,12 @@ def _on_grid(config: CorrectionConfig) -> Region:
 
 def _outlines(methods: Methods, sides: Mapping[str, tuple[Tensor, Tensor]]) -> list[Part]:
     """Draw one trace per method, with a gap between its lower and its upper boundary."""
-    traces, colours, x = [], colours_of(sides), _with_gap(_GRID, _GRID)
+    traces, colours, x = [], canvas.colours_of(sides), _with_gap(_GRID, _GRID)
     for name, (lower, upper) in sides.items():
         capped = bounds_weights(methods[name]) and methods[name].rollout_is_mode == "truncate"
         dash = "dash" if capped and not token_rules(methods[name]) else "solid"
         y = _with_gap(lower.numpy(), upper.numpy())
-        traces.append(line(html.escape(name), x, y, colours[name], dash=dash, hoverinfo="name"))
+        traces.append(canvas.line(html.escape(name), x, y, colours[name], dash=dash, hoverinfo="name"))
     return traces
 
 
@@ -108,11 +96,11 @@ def tail_of_parts(batch: TokenBatch) -> Figure:
 
 def _tails(groups: Mapping[str, tuple[np.ndarray, str]], tokens: int) -> Figure:
     """Draw the tails of sizes ≥ 0. The axes are those of the first group and of this number of tokens."""
-    traces = [tail_curve(name, values, colour) for name, (values, colour) in groups.items()]
+    traces = [canvas.tail_curve(name, values, colour) for name, (values, colour) in groups.items()]
     x = tail_axis(next(iter(groups.values()))[0])
     top = math.log10(max(tokens, 10)) + 0.05
     y = {"title_text": "tokens with at least that", "type": "log", "dtick": 1, "range": [math.log10(0.8), top]}
-    return figure(traces, height=300, x=x, y=y | {"exponentformat": "none"}, legend=True)
+    return canvas.figure(traces, height=300, x=x, y=y | {"exponentformat": "none"}, legend=True)
 
 
 # --- where it is ---
@@ -133,19 +121,19 @@ def by_position(batch: TokenBatch) -> Figure:
     low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in values]).reshape(-1, 3).T.tolist()
     mean = [float(v.mean()) for v in values]
     band = {"type": "scatter", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "mode": "none", "fill": "toself"}
-    band |= {"fillcolor": fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
+    band |= {"fillcolor": canvas.fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
     counts = count[bins].astype(np.int32)
     lines = [_centre("median", x, middle, ACROSS[0], counts), _centre("mean", x, mean, ACROSS[4], counts)]
     span = max(1.1 * max(map(abs, [*low, *high, *mean]), default=0.0), 1e-4)
     y = {"title_text": "ratio π_old/π_rollout", **ratio_axis(span)}
     axis = {"title_text": "position in the response", "tickformat": "d"}
-    return figure([band, *lines], height=300, x=axis, y=y, legend=True)
+    return canvas.figure([band, *lines], height=300, x=axis, y=y, legend=True)
 
 
 def _centre(name: str, x: Sequence[float], y: Sequence[float], colour: str, counts: np.ndarray) -> Part:
     mode = "lines+markers" if len(x) <= 12 else "lines"
     hover = f"log r %{{y:.2g}}, %{{customdata}} tokens<extra>{name}</extra>"
-    return line(name, x, y, colour, mode=mode, marker={"size": 5}, customdata=counts, hovertemplate=hover)
+    return canvas.line(name, x, y, colour, mode=mode, marker={"size": 5}, customdata=counts, hovertemplate=hover)
 
 
 def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False) -> Figure:
@@ -174,7 +162,7 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
     names = [html.escape(labels.get(i, f"id {i}")) for i in ids[top].tolist()]
     y = {"tickvals": np.arange(len(top)), "ticktext": names, "showgrid": False, "range": [-0.6, len(top) - 0.4]}
     x = {"title_text": "mean |log r|" if mean else "share of Σ|log r|, %", "rangemode": "tozero"}
-    return figure([bars], height=60 + 17 * max(len(top), 4), x=x, y=y)
+    return canvas.figure([bars], height=60 + 17 * max(len(top), 4), x=x, y=y)
 
 
 def token_labels(record: StepRecord) -> dict[int, str]:
@@ -201,13 +189,13 @@ def _segment_bars(name: str, title: str, segments: Sequence[Segment]) -> Figure:
     bars = {
         "type": "bar", "name": name, "x": numbers,
         "y": np.array([segment.abs_log_ratio for segment in segments], np.float32),
-        "marker": {"color": fade(ACROSS[0], 0.7)}, "width": 0.6,
+        "marker": {"color": canvas.fade(ACROSS[0], 0.7)}, "width": 0.6,
         "customdata": np.array([[segment.tokens, segment.k3] for segment in segments]),
         "hovertemplate": name + " %{x}: mean |log r| %{y:.2g}, k3 %{customdata[1]:.2g}, "
         "%{customdata[0]} tokens<extra></extra>",
     }  # fmt: skip
     x = {"title_text": title, "tickvals": numbers, "tickformat": "d"}
-    return figure([bars], height=300, x=x, y={"title_text": "mean |log r|", "rangemode": "tozero"})
+    return canvas.figure([bars], height=300, x=x, y={"title_text": "mean |log r|", "rangemode": "tozero"})
 
 
 # --- by sequence ---
@@ -227,11 +215,11 @@ def by_length(batch: TokenBatch, methods: Methods) -> Figure:
     span = max(span_of(total), 2.2 * sigma * math.sqrt(longest))
     x = np.unique(np.geomspace(1, longest, 60).round()) if longest > 1 else np.array([0.5, 1.5])
     cone = 2 * sigma * np.sqrt(x)
-    noise = line("noise, 2σ√T", _with_gap(x, x), _with_gap(-cone, cone), REJECTED, dash="dot", hoverinfo="name")
+    noise = canvas.line("noise, 2σ√T", _with_gap(x, x), _with_gap(-cone, cone), REJECTED, dash="dot", hoverinfo="name")
     traces = [_sequences(length, total, span), noise, *_bands(methods, x)]
     across = {"title_text": "length of the response, T", "range": [0, longest * 1.05 + 1], "tickformat": "d"}
     y = {"title_text": "product of the ratios", **ratio_axis(span)}
-    return figure(traces, height=300, x=across, y=y, legend=True)
+    return canvas.figure(traces, height=300, x=across, y=y, legend=True)
 
 
 def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
@@ -240,7 +228,7 @@ def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
         return {
             "type": "scatter", "mode": "markers", "name": "sequences", "x": length.astype(np.int32),
             "y": total.clip(-span, span).astype(np.float32),
-            "marker": {"color": [fade(c, 0.5) for c in colours], "size": 5}, "showlegend": False,
+            "marker": {"color": [canvas.fade(c, 0.5) for c in colours], "size": 5}, "showlegend": False,
             "hovertemplate": "%{x} tokens, Σ log r %{y:.3g}<extra></extra>",
         }  # fmt: skip
     box = ((-span, span), (0, length.max() * 1.05 + 1))
@@ -252,12 +240,12 @@ def _sequences(length: np.ndarray, total: np.ndarray, span: float) -> Part:
 
 def _bands(methods: Methods, x: np.ndarray) -> list[Part]:
     """Draw the two bounds of each method over the lengths. Infinite bounds are not drawn."""
-    traces, colours = [], colours_of(methods)
+    traces, colours = [], canvas.colours_of(methods)
     for name, config in methods.items():
         for low, high in sequence_bounds(config, torch.tensor(x)):
             y = _with_gap(low.numpy(), high.numpy())
             y = np.where(np.isfinite(y), y, np.nan)
-            traces.append(line(html.escape(name), _with_gap(x, x), y, colours[name], hoverinfo="name"))
+            traces.append(canvas.line(html.escape(name), _with_gap(x, x), y, colours[name], hoverinfo="name"))
     return traces
 
 

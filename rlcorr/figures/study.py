@@ -4,20 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from rlcorr.figures.canvas import (
-    ACROSS,
-    KEPT,
-    REJECTED,
-    WARM,
-    Figure,
-    Part,
-    colours_of,
-    figure,
-    horizontal_line,
-    row_plot,
-    rows_with_errors,
-    vertical_line,
-)
+from rlcorr.figures import canvas
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM, Figure, Part
 from rlcorr.figures.gradients import banded
 from rlcorr.figures.training import drawn, names_at_ends, room_for_names, value_axis
 from rlcorr.gradients.bootstrap import Interval
@@ -41,7 +29,7 @@ def study_curves(
     they repeat after ten.
     """
     usable, levels = [row for row in rows if drawn(row[column], log=log) is not None], levels or {}
-    colours = colours_of(row["preset"] for row in rows)  # the same in every figure of the study
+    colours = canvas.colours_of(row["preset"] for row in rows)  # the same in every figure of the study
     traces, ends, edges = [], {}, [*levels.values()]
     for preset in presets:
         steps, ranges = course(usable, preset, column)
@@ -56,8 +44,9 @@ def study_curves(
         edges += [edge for _, *of_step in values[FEW if log else 0 :] or values for edge in of_step]
     y = value_axis(edges, log=log, share=column == "kept_fraction")
     notes = names_at_ends(ends, colours, y, height=HEIGHT)
-    lines = [horizontal_line(y=level, label=name) for name, level in levels.items()]
-    made = figure(traces, height=HEIGHT, x={"title_text": "step", "tickformat": "d"}, y=y, shapes=lines, notes=notes)
+    lines = [canvas.horizontal_line(y=level, label=name) for name, level in levels.items()]
+    x: Part = {"title_text": "step", "tickformat": "d"}
+    made = canvas.figure(traces, height=HEIGHT, x=x, y=y, shapes=lines, notes=notes)
     return made.update_layout({"margin.r": room_for_names(list(ends))})
 
 
@@ -68,10 +57,11 @@ def endpoint_dots(means: Mapping[str, Interval], titles: Mapping[str, str], meas
         "type": "scatter", "mode": "markers+text", "marker": {"size": 11, "color": ACROSS[0]},
         "text": [f"{means[arm].value:.2f}" for arm in order], "textposition": "top center", "textfont": {"size": 12},
     }  # fmt: skip
-    rows = rows_with_errors("endpoint", {arm: means[arm] for arm in order}, ACROSS[0], "%{x:.2f}", thickness=2, **look)
+    in_order = {arm: means[arm] for arm in order}
+    rows = canvas.rows_with_errors("endpoint", in_order, ACROSS[0], "%{x:.2f}", thickness=2, **look)
     ends = [end for mean in means.values() for end in (_within_one(mean).low, _within_one(mean).high)]
     x: Part = {"title_text": measure, "range": [min(0.0, *ends), 1.05 * max(ends)]}
-    made = row_plot(rows, titles, x=x, y={"range": [len(order) - 0.4, -0.9]}, shapes=[], room=60)
+    made = canvas.row_plot(rows, titles, x=x, y={"range": [len(order) - 0.4, -0.9]}, shapes=[], room=60)
     return made.update_layout(height=60 + 36 * len(order))
 
 
@@ -86,12 +76,12 @@ def differences(pairs: Sequence[Comparison], titles: Mapping[str, str] | None = 
     marker = {"size": 8, "color": [_significance_colour(pair) for pair in order]}
     values = {pair.arm: _within_one(pair.difference) for pair in order}
     look = {"type": "scatter", "mode": "markers", "marker": marker}
-    rows = rows_with_errors("difference", values, REJECTED, "%{x:.2f}", **look)
+    rows = canvas.rows_with_errors("difference", values, REJECTED, "%{x:.2f}", **look)
     x: Part = {"title_text": "difference of the reward"}
-    zero = vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
+    zero = canvas.vertical_line(x=0, colour=REJECTED, dash="solid", width=1)
     if titles and order:
         x["range"] = _range_of(order)  # of Plotly's own choice, a title above its row would be part
-    return row_plot(rows, titles, x=x, y={"range": [len(order) - 0.5, -0.75]}, shapes=[zero], room=70)
+    return canvas.row_plot(rows, titles, x=x, y={"range": [len(order) - 0.5, -0.75]}, shapes=[zero], room=70)
 
 
 def _significance_colour(pair: Comparison) -> str:

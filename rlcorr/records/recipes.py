@@ -31,6 +31,8 @@ class Recipe:
     """Options of `python -m rlcorr train`."""
     gpu: bool = False
     """True if it needs a GPU; the others are recorded without one."""
+    first: str = ""
+    """What to do before, if the options alone do not make it."""
 
 
 def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -58,6 +60,7 @@ def read_index() -> dict[str, Recipe]:
             entry["look"],
             expand_runs_folder(f"{shared['options']} {entry['options']} --run {name}".split()),
             entry.get("gpu", False),
+            entry.get("first", ""),
         )
         for name, entry in entries.items()
     }

@@ -4,24 +4,26 @@
                                         one row per response token, in the order of the step's Parquet file
     next_log_probs, next_ref_log_probs, next_rollout_log_probs (P, V) float32, next_scores (P, V, K) float16
                                         every token of the vocabulary at P positions; unknown columns are missing
-kl_policy_rollout, kl_rollout_policy, kl_policy_ref, kl_ref_policy (P, K) float16
-                                        or, for a large vocabulary, the gradients of KL divergences there
+    kl_policy_rollout_scores, kl_rollout_policy_scores, kl_policy_ref_scores, kl_ref_policy_scores (P, K) int8
+                                        or, for a large vocabulary, the gradients of KL divergences there, with _units
 Some steps also have all likely answers to some other prompts, with one node per token:
     tree_prompts, tree_parents, tree_tokens, tree_{old, rollout, sampled}_log_probs float32, all (E,);
                                         sampled only if it differs from what the engine reports
     exact_advantages (N,) float16       one per token, answer by answer
     exact_scores (E, K) int8, exact_units (E,)
     exact_task_prompts (1,)             number of prompts of the training run, if it is finite
-Steps with reference answers, and those that were recorded before version 0.2, have the on-policy gradient, in M blocks:
-    by_token, by_sequence (M, K) float32, tokens, sequences (M,) float32
-and some of the old ones have A sampled answers to other prompts, with N tokens, one answer after the other:
+Steps with reference answers have the on-policy gradient, in M blocks:
+    by_token_scores, by_sequence_scores (M, K) int8 with _units (M,), tokens, sequences (M,) float32
+Those that were recorded before version 0.2 have it as by_token, by_sequence (M, K) float32, and some of them have A
+sampled answers to other prompts, with N tokens, one answer after the other:
     drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
     drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
 
 A score is an integer between -15 and 15, times the unit of its row. Its rounding error is at most half a unit, 3.3 % of
 the largest of the row's K numbers, and has mean 0. For normal numbers the squared error is 1/300 of the square, with
 K = 128, for which the projection itself changes a squared length by about 1/8. Sums over the next token cancel to less
-than that error, so their scores are float16. The metadata of a file has the hashes of weights and directions.
+than that error, so their scores are float16. Gradients that are sums already are integers between -127 and 127. The
+metadata of a file has the hashes of weights and directions.
 """
 
 import gzip
@@ -52,8 +54,8 @@ SLOW = 5.0
 """Seconds from which on a part of a sketch is printed."""
 DAMAGED = (SafetensorError, KeyError, TypeError, RuntimeError)
 """Exceptions that damaged tensors cause."""
-LARGEST = 15
-"""The largest score, in units. gzip compresses such integers to five bits."""
+LARGEST, LARGEST_SUM = 15, 127
+"""The largest score, and the largest number of a sum, in units. gzip makes five and seven bits of such integers."""
 
 
 def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch | None = None) -> None:
@@ -63,13 +65,14 @@ def write_sketch(run: Path, step: int, sketch: SampledSketch, exact: ExactSketch
     """
     tensors = _in_units("", sketch.scores)
     if sketch.reference is not None:
-        tensors |= vars(sketch.reference)
+        for name, values in vars(sketch.reference).items():
+            tensors |= _in_units(f"{name}_", values, LARGEST_SUM) if name[:3] == "by_" else {name: values}
     if sketch.next_tokens is not None:
         tensors |= {f"next_{name}": value for name, value in vars(sketch.next_tokens).items() if value is not None}
         tensors["next_scores"] = sketch.next_tokens.scores.half()
     if sketch.kl_gradients is not None:
-        of_kl = vars(sketch.kl_gradients).items()
-        tensors |= {f"kl_{name}": value.half() for name, value in of_kl if value is not None}
+        for name, values in vars(sketch.kl_gradients).items():
+            tensors |= {} if values is None else _in_units(f"kl_{name}_", values, LARGEST_SUM)
     if exact is not None:
         tensors |= _exact_tensors(exact)
     make_folder(run / "sketch")
@@ -123,10 +126,11 @@ def _exact_tensors(sketch: ExactSketch) -> dict[str, Tensor]:
     return {**tree, "exact_advantages": sketch.advantages.half(), **_in_units("exact_", sketch.scores)}
 
 
-def _in_units(prefix: str, scores: Tensor) -> dict[str, Tensor]:
+def _in_units(prefix: str, scores: Tensor, largest: int = LARGEST) -> dict[str, Tensor]:
     """Return scores (N, K) as integers, with a unit for each row."""
-    units = (scores.abs().amax(-1).clamp(min=1e-30) / LARGEST).bfloat16()
-    return {f"{prefix}scores": (scores / units[:, None]).round().to(torch.int8), f"{prefix}units": units}
+    units = (scores.abs().amax(-1).clamp(min=1e-30) / largest).bfloat16()
+    integers = (scores / units[:, None]).round().clamp(-largest, largest)  # a unit may be rounded down
+    return {f"{prefix}scores": integers.to(torch.int8), f"{prefix}units": units}
 
 
 def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
@@ -171,8 +175,10 @@ def _drawn(sketch: SampledSketch, tensors: dict[str, Tensor]) -> tuple[TokenBatc
         response_mask=columns["advantages"][1], **{name: padded for name, (padded, _) in columns.items()}
     )
     scale = (sketch.directions / scores.shape[1]) ** 0.5  # a projection is divided by the root of the number
-    along = {name: tensors[name][:, : scores.shape[1]] * scale for name in ("by_token", "by_sequence")}
-    reference = None if sketch.reference is None else replace(sketch.reference, **along)
+    reference = sketch.reference
+    if reference is not None:
+        along = {name: vars(reference)[name][:, : scores.shape[1]] * scale for name in ("by_token", "by_sequence")}
+        reference = replace(reference, **along)
     return batch, replace(sketch, scores=scores, reference=reference)
 
 
@@ -200,11 +206,24 @@ def _read(run: Path, step: int) -> tuple[SampledSketch, dict[str, Tensor]]:
         )
     with runs.reading(path, *DAMAGED):
         tensors, metadata = read_tensors(path)
-        blocks = [tensors[name] for name in ("by_token", "by_sequence", "tokens", "sequences") if "by_token" in tensors]
-        reference = Reference(*blocks) if blocks else None
-        hashes = (metadata[name] for name in HASHES)
-        parts = _next_tokens(tensors), *hashes, _kl_gradients(tensors)
-        return SampledSketch(_scores("", tensors), reference, *parts), tensors
+        sketch = SampledSketch(
+            scores=_scores("", tensors),
+            reference=_reference(tensors),
+            next_tokens=_next_tokens(tensors),
+            kl_gradients=_kl_gradients(tensors),
+            **{name: metadata[name] for name in HASHES},
+        )
+        return sketch, tensors
+
+
+def _reference(tensors: dict[str, Tensor]) -> Reference | None:
+    if "tokens" not in tensors:
+        return None
+    old = "by_token" in tensors
+    by_token, by_sequence = (
+        tensors[name] if old else _scores(f"{name}_", tensors) for name in ("by_token", "by_sequence")
+    )
+    return Reference(by_token, by_sequence, tensors["tokens"], tensors["sequences"])
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
@@ -214,9 +233,8 @@ def _next_tokens(tensors: dict[str, Tensor]) -> NextTokens | None:
 
 
 def _kl_gradients(tensors: dict[str, Tensor]) -> KLGradients | None:
-    if "kl_policy_rollout" not in tensors:
-        return None
-    return KLGradients(**{name.removeprefix("kl_"): v.float() for name, v in tensors.items() if name[:3] == "kl_"})
+    prefixes = [name.removesuffix("scores") for name in tensors if name[:3] == "kl_" and name.endswith("_scores")]
+    return KLGradients(**{prefix[3:-1]: _scores(prefix, tensors) for prefix in prefixes}) if prefixes else None
 
 
 def last_sketch(run: Path) -> int:

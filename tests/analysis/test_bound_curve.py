@@ -118,11 +118,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_curve_is_what_correct_gives_at_each_threshold(name: str) -> None:
-    assert_is_what_correct_gives(CONFIGS[name], name)
-
-
-def assert_is_what_correct_gives(config: CorrectionConfig, name: str) -> None:
-    batch = noisy()
+    config, batch = CONFIGS[name], noisy()
     ids = [BoundId()] if config.rollout_is else []
     for bound in [*ids, *map(BoundId, range(len(config.rollout_rs)))]:
         of_weights = bound.rule_index is None

@@ -28,24 +28,20 @@ def stories(
 
 def test_every_kind_of_rule() -> None:
     for name in RULES_UNDER_TEST:
-        assert_stories_of_rule(name)
-
-
-def assert_stories_of_rule(name: str) -> None:
-    rule = rule_of(name)
-    config = CorrectionConfig(rollout_rs=(rule,), loss_type="kl_cov")  # without a contribution, which takes longest
-    compared = oracle.statistics(rule, GIVEN)
-    told = stories(config)
-    assert {story.rejected_by for story in told.values()} == {name, None}, name
-    for (b, t), story in told.items():
-        case = (name, b, t)
-        (seen,) = story.rules
-        rejected = oracle.objects(rule, GIVEN, b, t, compared[b][t])
-        assert not oracle.near_bound(rule, compared[b][t]), case
-        assert seen.statistic == pytest.approx(compared[b][t], rel=2e-3, abs=2e-6), case
-        assert seen.inside == oracle.passes(rule, compared[b][t]), case
-        assert seen.passes != rejected, case
-        assert story.rejected_by == (name if rejected else None), case
+        rule = rule_of(name)
+        config = CorrectionConfig(rollout_rs=(rule,), loss_type="kl_cov")  # without a contribution, which takes longest
+        compared = oracle.statistics(rule, GIVEN)
+        told = stories(config)
+        assert {story.rejected_by for story in told.values()} == {name, None}, name
+        for (b, t), story in told.items():
+            case = (name, b, t)
+            (seen,) = story.rules
+            rejected = oracle.objects(rule, GIVEN, b, t, compared[b][t])
+            assert not oracle.near_bound(rule, compared[b][t]), case
+            assert seen.statistic == pytest.approx(compared[b][t], rel=2e-3, abs=2e-6), case
+            assert seen.inside == oracle.passes(rule, compared[b][t]), case
+            assert seen.passes != rejected, case
+            assert story.rejected_by == (name if rejected else None), case
 
 
 def test_every_preset() -> None:

