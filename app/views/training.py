@@ -134,7 +134,7 @@ def _runs(selection: Selection) -> None:
     except runs.DamagedFile as error:
         st.error(plain(f"{error} Still readable: {lines} rows of metrics, {len(selection.steps)} step files."))
     if manifest and manifest.story:
-        st.markdown(f"**This run.** {plain(manifest.story)}")
+        st.container(key="run_story").markdown(f"**This run.** {plain(manifest.story)}")
     _curves(selection)
     if answers := _answers(selection.run):
         st.html(answers)

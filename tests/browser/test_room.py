@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_runs import LINE, settled, visit
+from app_runs import LINE, PROJECT, serve, settled, visit
 from playwright.sync_api import Page, ViewportSize, expect
 from thumbs import hold, quiet, strip_is_there
 
@@ -31,6 +31,14 @@ OVERLAPS = """() => [...document.querySelectorAll(".rl-legend")].filter((legend)
   return legend.getBoundingClientRect().bottom > picture.getBoundingClientRect().top + 0.5 ||
     picture.querySelector(".legend") !== null
 }).length"""
+SHARE = """() => {
+  const held = document.querySelector(".rl-held")?.getBoundingClientRect()  // the slider, which may cover a picture
+  return [...document.querySelectorAll(".rl-picture, .rl-tiles, .rl-ends")].reduce((sum, one) => {
+    const { left, right, top, bottom } = one.getBoundingClientRect()
+    const end = Math.min(bottom, held && held.top > top ? held.top : innerHeight, innerHeight)
+    return sum + Math.max(0, Math.min(right, innerWidth) - left) * Math.max(0, end - Math.max(top, 0))
+  }, 0) / (innerWidth * innerHeight)
+}"""
 FILLED = """() => {
   const input = document.querySelector(".rl-slider input"), share = input.style.getPropertyValue("--rl-filled")
   return [Number(share), Number(input.value) / Number(input.max)]
@@ -74,6 +82,21 @@ def ends_of_parts(page: Page) -> tuple[float, float]:
     boxes = [page.locator(part).first.bounding_box() for part in (".rl-sliders", ".rl-numbers")]
     sliders, numbers = (box for box in boxes if box is not None)
     return sliders["y"] + sliders["height"], numbers["y"]
+
+
+@pytest.fixture(scope="module")
+def committed() -> Iterator[str]:
+    with serve(PROJECT / "runs") as url:
+        yield url
+
+
+@pytest.mark.parametrize("view", ["start", "mismatch", "bench", "gradient", "kl", "training"])
+def test_a_projector_gives_half_of_its_window_to_pictures(page: Page, committed: str, view: str) -> None:
+    page.set_viewport_size(PROJECTOR)
+    page.goto(f"{committed}/?view={view}&projector=1")
+    page.wait_for_selector(".rl-tiles" if view == "start" else ".rl-picture .main-svg")
+    settled(page)
+    page.wait_for_function(f"({SHARE})() >= 0.5")
 
 
 @pytest.fixture

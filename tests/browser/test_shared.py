@@ -54,12 +54,12 @@ def drawn(page: Page, key: str) -> None:
 def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place is there, and is gone once it is named, whatever view is opened then, and for the keyboard, too."""
     monkeypatch.syspath_prepend(PROJECT / "app")
-    from controls import sharing
+    from data.options import HIDEABLE
     from text.pages import PAGES as TITLED
 
     elsewhere = {"yours": {"upload"}, "mismatch": {"methods"}, "compare": {"second"}, "training": {"training"}}
-    places = {"bench": set(sharing.SELECTORS).difference(*elsewhere.values(), {"navigation"}), **elsewhere}
-    for query in ("", f"?hide={','.join({*sharing.SELECTORS} - {'navigation'})}"):
+    places = {"bench": set(HIDEABLE).difference(*elsewhere.values(), {"navigation"}), **elsewhere}
+    for query in ("", f"?hide={','.join({*HIDEABLE} - {'navigation'})}"):
         visit(page, f"{url}/bench{query}", PAGES["bench"])
         for path, names in places.items():
             if path != "bench":
@@ -69,7 +69,7 @@ def test_every_name_hides_what_it_says(page: Page, url: str, monkeypatch: pytest
             if not query:
                 unfold(page)
             for name in names:
-                shown = page.locator(sharing.SELECTORS[name]).filter(visible=True)
+                shown = page.locator(HIDEABLE[name][1]).filter(visible=True)
                 if query:
                     expect(shown).to_have_count(0)
                 else:

@@ -17,9 +17,10 @@ const USUAL = 320, LEAST = 210  // px: a usual picture is at most as high as the
 const SHARE = 0.33, PROJECTED = 0.54  // of the window's height: a slider, its sentence and two pictures fit into a low window
 const LARGE = 1.2  // times the usual type: a projector, which shows one row of pictures
 
-// Return the height of a picture in this window. Pictures with names or squares on their axes keep theirs.
+// Return the height of a picture in this window. Pictures with names or squares on their axes keep theirs; a projector
+// enlarges small squares.
 const heightOf = ({ height, yaxis }, scale) => {
-  if (height > USUAL || yaxis.type === "category" || yaxis.scaleanchor) return height * scale
+  if (height > USUAL || yaxis.type === "category" || (yaxis.scaleanchor && scale <= LARGE)) return height * scale
   if (scale > LARGE) return PROJECTED * innerHeight
   return Math.min(height * scale, Math.max(LEAST * scale, SHARE * innerHeight))
 }

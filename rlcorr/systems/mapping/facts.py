@@ -72,7 +72,6 @@ class System:
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     presets_of: str = ""
-    text_of: str = ""
     block: str = ""
     keys: Mapping[str, Key] = field(default_factory=dict)
     retired: Mapping[str, str] = field(default_factory=dict)
