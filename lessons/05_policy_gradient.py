@@ -439,9 +439,9 @@ def walk(rows, config):
 chance = toy.probabilities(where, rollout)
 batches = [torch.multinomial(chance, ANSWERS, replacement=True, generator=generator) for _ in range(BATCHES)]
 walks = {name: torch.stack([walk(rows, config) for rows in batches]) for name, config in WALK.items()}
-drawn = resampled(BATCHES, 1000, 0).double() / BATCHES
+redrawn = resampled(BATCHES, 1000, 0).double() / BATCHES
 ends = {
-    name: (drawn @ of_batches[:, :-1])[1:].quantile(torch.tensor([0.025, 0.975]).double(), 0)
+    name: (redrawn @ of_batches[:, :-1])[1:].quantile(torch.tensor([0.025, 0.975]).double(), 0)
     for name, of_batches in walks.items()
 }
 bands = {
@@ -455,7 +455,7 @@ picture(curves(list(range(STEPS + 1)), lines, bands=bands, x_name=across, y_name
 
 def further(name, than, column=-2):
     """Return by how much one ends further away, on the same batches: column -2 is KL(p‖π), -1 is KL(q‖π)."""
-    return interval_of(drawn @ (walks[name] - walks[than])[:, column], signed=True)
+    return interval_of(redrawn @ (walks[name] - walks[than])[:, column], signed=True)
 
 
 last = {name: of_batches.mean(0)[STEPS] - of_batches.mean(0)[STEPS - 10] for name, of_batches in walks.items()}
@@ -1117,33 +1117,34 @@ def grad(x):
     return [sympy.diff(x, parameter) for parameter in theta]
 
 
-def average(weights, terms):
+def average_over(weights, terms):
     return sympy.Add(*(w * x for w, x in zip(weights, terms, strict=True)))
 
 
-def same(left, right):
+def all_same(left, right):
     return all(sympy.simplify(a - b) == 0 for a, b in zip(left, right, strict=True))
 
 
-J = average(PI, ADV)
+J = average_over(PI, ADV)
 rho = [pi_a / p_a for pi_a, p_a in zip(PI, P, strict=True)]
 weight = [p_a / q_a for p_a, q_a in zip(P, Q, strict=True)]
 score = [grad(sympy.log(pi_a)) for pi_a in PI]  # s of each action
 
 bypass_reinforce = [
-    average(Q, [pi_a / q_a * a * s[k] for pi_a, q_a, a, s in zip(PI, Q, ADV, score, strict=True)]) for k in range(3)
+    average_over(Q, [pi_a / q_a * a * s[k] for pi_a, q_a, a, s in zip(PI, Q, ADV, score, strict=True)])
+    for k in range(3)
 ]
-decoupled = [average(Q, [w * a * grad(x)[k] for w, a, x in zip(weight, ADV, rho, strict=True)]) for k in range(3)]
-assert same(bypass_reinforce, grad(J))  # bypass REINFORCE, for every θ
-assert same(decoupled, grad(J))  # decoupled PPO without its bounds, for every θ
-assert same([average(P, [a * x for a, x in zip(ADV, rho, strict=True)])], [J])  # the surrogate is J
-assert same(
+decoupled = [average_over(Q, [w * a * grad(x)[k] for w, a, x in zip(weight, ADV, rho, strict=True)]) for k in range(3)]
+assert all_same(bypass_reinforce, grad(J))  # bypass REINFORCE, for every θ
+assert all_same(decoupled, grad(J))  # decoupled PPO without its bounds, for every θ
+assert all_same([average_over(P, [a * x for a, x in zip(ADV, rho, strict=True)])], [J])  # the surrogate is J
+assert all_same(
     [w * x for w, x in zip(weight, rho, strict=True)], [pi_a / q_a for pi_a, q_a in zip(PI, Q, strict=True)]
 )  # r ρ = π/q
 
 at_the_start = dict(zip(P, PI, strict=True))  # π = p
 for x, s in zip(rho, score, strict=True):
-    assert same([g.subs(at_the_start) for g in grad(x)], s)  # ∇ρ = ∇ log π
+    assert all_same([g.subs(at_the_start) for g in grad(x)], s)  # ∇ρ = ∇ log π
 
 show("bypass REINFORCE: E_q[rρ A s] = ∇J", "for every θ")
 show("decoupled PPO: E_q[r A ∇ρ] = ∇J", "for every θ")
@@ -1156,9 +1157,9 @@ show("first step: ∇ρ = ∇ log π", "where π = p")
 # too little.
 
 # %%
-unweighted = [average(Q, [a * s[k] for a, s in zip(ADV, score, strict=True)]).subs(at_the_start) for k in range(3)]
+unweighted = [average_over(Q, [a * s[k] for a, s in zip(ADV, score, strict=True)]).subs(at_the_start) for k in range(3)]
 divided = [sympy.Symbol(f"b_{k}", real=True) for k in range(3)]  # A/r, held constant
-other_J = grad(average(PI, divided))
+other_J = grad(average_over(PI, divided))
 for k in range(3):
     swapped = other_J[k].subs({b: a * q_a / pi_a for b, a, q_a, pi_a in zip(divided, ADV, Q, PI, strict=True)})
     assert sympy.simplify(unweighted[k] - swapped) == 0
@@ -1248,16 +1249,16 @@ picture(
 # %%
 batch = before_update("stale_4")
 assert batch.advantages is not None
-mask, advantages = batch.response_mask, batch.advantages.where(batch.response_mask, 0)
+mask, credit = batch.response_mask, batch.advantages.where(batch.response_mask, 0)
 r = correct(batch, CorrectionConfig()).log_ratio.where(mask, 0).exp()
 verl = ("disabled", "decoupled_seq_is", "bypass_pg_is", "bypass_ppo_clip")
 c = {name: coefficients(batch.old_log_probs, batch, preset(name)) for name in verl}
 weights = correct(batch, preset("decoupled_seq_is")).weights
 
-assert torch.allclose(c["disabled"], advantages)  # PPO is REINFORCE at the first step
+assert torch.allclose(c["disabled"], credit)  # PPO is REINFORCE at the first step
 assert torch.allclose(c["decoupled_seq_is"], weights * c["disabled"])  # decoupled: the weight in front
 assert torch.allclose(c["bypass_pg_is"], c["decoupled_seq_is"])  # bypass REINFORCE takes the same first step
-inside = (torch.sign(advantages) * (r - 1) <= 0.2) & mask
+inside = (torch.sign(credit) * (r - 1) <= 0.2) & mask
 assert torch.allclose(c["bypass_ppo_clip"], torch.where(inside, r * advantages, 0))
 show("tokens with these identities", int(mask.sum()))
 

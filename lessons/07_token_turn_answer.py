@@ -922,7 +922,7 @@ p_logits = random_policy(where, 60)
 q_logits = p_logits + random_policy(where, 61, 0.5)
 worth_of = torch.randn(len(where.tokens), dtype=torch.float64, generator=generator)
 d = log_ratio(log_probs(where, p_logits), log_probs(where, q_logits), where.mask)
-chance = {"engine": probabilities(where, q_logits), "trainer": probabilities(where, p_logits)}
+chances = {"engine": probabilities(where, q_logits), "trainer": probabilities(where, p_logits)}
 comes = {"engine": visits(where, q_logits), "trainer": visits(where, p_logits)}
 logs = {
     ("engine", "engine"): d,
@@ -936,7 +936,7 @@ place = where.states * where.vocabulary + where.tokens  # the number of (x, a)
 def leads_to(who):
     """Return A(x, a) of the table: the mean advantage of the answers that write a at x."""
     sums = torch.zeros(2, where.state_count * where.vocabulary, dtype=torch.float64)
-    for total, values in zip(sums, (chance[who] * worth_of, chance[who]), strict=True):
+    for total, values in zip(sums, (chances[who] * worth_of, chances[who]), strict=True):
         total.index_add_(0, place[where.mask], values[:, None].expand(where.mask.shape)[where.mask])
     return (sums[0] / sums[1]).view(where.state_count, where.vocabulary)
 
@@ -946,9 +946,9 @@ def slope_of(objective):
     return torch.autograd.grad(objective(leaf), leaf)[0]
 
 
-def sampled(log_w, worth):
+def of_engine(log_w, worth):
     """Return the expected gradient of answers of the engine with these weights."""
-    counted = chance["engine"][:, None] * ratio(log_w) * worth * where.mask
+    counted = chances["engine"][:, None] * ratio(log_w) * worth * where.mask
     return slope_of(lambda leaf: (counted * log_probs(where, leaf)).sum())
 
 
@@ -966,12 +966,12 @@ def bias_of(gradient):
 
 show("weight", "past", "future", "bias")
 for (past, future), name in zip(logs, ("token", "prefix", "suffix", "sequence"), strict=True):
-    gradient = sampled(logs[past, future], worth_of[:, None])
+    gradient = of_engine(logs[past, future], worth_of[:, None])
     assert torch.allclose(gradient, tabled(past, future), rtol=0, atol=1e-13)
     show(name, past, future, bias_of(gradient))
 critic = leads_to("trainer")[where.states, where.tokens]
 for name, log_w in (("token", d), ("prefix", d.cumsum(-1))):
-    show(f"{name}, with a critic", "", "", bias_of(sampled(log_w, critic)))
+    show(f"{name}, with a critic", "", "", bias_of(of_engine(log_w, critic)))
 
 # %% [markdown]
 # ### How the bias grows with the length

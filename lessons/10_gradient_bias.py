@@ -59,7 +59,15 @@ from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, bars_with_errors, 
 from rlcorr.figures.gradients import exact_curves, parts_of_bias, progress_curves
 from rlcorr.gradients.bootstrap import EXACT_WEIGHTS, Interval, bootstrap, interval_of, mean_gradients
 from rlcorr.gradients.contributions import contributions
-from rlcorr.gradients.report import compare, compare_gradients, decompose, report, samples_of
+from rlcorr.gradients.report import (
+    compare,
+    compare_gradients,
+    decompose,
+    difference,
+    report,
+    samples_of,
+    units_needed,
+)
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
 from rlcorr.gradients.toy import gradient_truth, small_world
 from rlcorr.losses.objective import score_coefficients
@@ -293,6 +301,34 @@ The strict geometric rule (`{GEO}`) has an error of {error(of_geo):.2f} at every
 everything and its step is nearly 0. (The answers that were followed have at least {100 * covered:.1f} % of the
 probability. With the {directions} directions of this sketch a squared length is off by about
 {100 * math.sqrt(2 / directions):.0f} %.)
+""")
+
+# %% [markdown]
+# ## On a real model
+#
+# SmolLM2-135M has too many possible answers to follow all of them. So the score of each token of 128 sampled answers
+# was sketched, and $g^*$ is that of 2,048 answers which the trained weights sampled themselves. In `smol_sketch_bf16`
+# the engine is fresh; in `smol_sketch_stale_6` its weights are six updates old. **Guess** whether 128 answers tell
+# which correction gets further.
+
+# %% tags=["hide-input"]
+show("η(256)", "no correction", "token_is", "seq_is", "token_is − none", "from", "to", digits=2)
+gained = {}
+for name in ("smol_sketch_bf16", "smol_sketch_stale_6"):
+    three = compare(*load(name), [preset(one) for one in ("disabled", TOKEN, "decoupled_seq_is")])
+    gained[name] = difference(three.progress[1, 0], three.progress[0, 0])
+    ends = gained[name].value, gained[name].low, gained[name].high
+    show(f"  {name}", *(r.progress[0].value for r in three.reports), *ends, digits=2)
+    if name.endswith("6"):
+        of_none, of_capped = (r.cosine for r in three.reports[:2])
+needed = units_needed(128, gained["smol_sketch_stale_6"])
+assert of_none.low < 0 < of_capped.low
+assert needed
+say(f"""
+No. With a fresh engine the difference is {untold(gained["smol_sketch_bf16"])}, with old weights
+{untold(gained["smol_sketch_stale_6"])}: about {needed} answers would tell. One thing can be told: the gradient of
+capped token weights points along $g^*$, its cosine is {above(of_capped, 0)}; that without a correction may point
+anywhere, {bracketed(of_none)}.
 """)
 
 # %% [markdown]
