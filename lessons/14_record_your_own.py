@@ -781,7 +781,8 @@ show("K · Var(cosine)", str(sympy.factor(sympy.expand(of_cosine))))
 
 # %% tags=["hide-input"]
 of_cosine, of_length, expected_cosine, sets = [], [], [], set()
-names = [name for name, path in runs.list_runs().items() if path.parent == runs.ROOT and runs.list_sketches(path)]
+sketched = [name for name, path in runs.list_runs().items() if path.parent == runs.ROOT and runs.list_sketches(path)]
+names = [name for name in sketched if not name.startswith("smol_")]  # one step of a large model is no average
 for name in names:
     sketch = sketch_files.read_sketch(runs.find_run(name), sketch_files.last_sketch(runs.find_run(name)))
     assert sketch.reference is not None
@@ -808,7 +809,8 @@ off = over_runs([seen - said for seen, said in zip(of_cosine, expected_cosine, s
 assert abs(off.value) < 0.02
 assert abs(over_runs(of_length).value - 0.5) < 0.02
 say(f"""
-{len(names)} runs: the cosine of eight directions spreads by {bracketed(over_runs(of_cosine), 3)}; predicted is
+{len(names)} runs of tiny models: the cosine of eight directions spreads by {bracketed(over_runs(of_cosine), 3)};
+predicted is
 {over_runs(expected_cosine).value:.3f}. The squared length spreads by {bracketed(over_runs(of_length), 3)}; predicted is
 0.5. (The runs share {len(sets)} sets of directions, because they share a seed. So the intervals may be too narrow.)
 """)
@@ -841,7 +843,7 @@ for name in names:
         b = runs.read_step(run, step).batch
         expected_bytes = 24 * int(b.response_mask.sum()) + 4 * int(b.tensors()["prompt_mask"].sum())
         over.append(runs.step_path(run, step).stat().st_size / expected_bytes)
-assert all(0.4 < quotient < 0.9 for quotient in over)
+assert all(0.5 < quotient < 0.9 for quotient in over)
 say(f"""
 The sketch has {len(content):,} bytes. The formulas predict {predicted_bytes:,} of them. The others are counts, names
 and shapes, and their number is right to the byte. Compressed by gzip the sketch has {path.stat().st_size:,} bytes. The
