@@ -8,7 +8,7 @@ import streamlit as st
 import torch
 from components.picture import load_plotly
 from controls import pickers, sharing, tours, upload_box
-from data import options, recorded, turns
+from data import options, queueing, recorded
 from text import pages, phrases
 from text.formatting import plain
 from views import bench, compare, gradient, kl, lab, learn, mismatch, start, tokens, training, yours
@@ -70,7 +70,7 @@ else:
         pickers.pick_all(all_runs, first, second)
     with st.container():
         pickers.announce_new_runs(all_runs, first.slug)
-    with turns.turn(recorded.positions(first, second) if view in OF_A_STEP else 0):
+    with queueing.turn(recorded.positions(first, second) if view in OF_A_STEP else 0):
         if view == "compare":
             compare.show(first, second)
         elif view in OF_A_RUN:

@@ -23,7 +23,7 @@ MOST_FILES = 1 << 16
 """Descriptors. A session takes four, and macOS gives a process 256 unless it asks for more."""
 
 LARGE_BLOCK = 4 << 20
-"""Bytes. The columns of a step that waits for its turn (`data.turns`) are larger: they go when its page is drawn."""
+"""Bytes. The columns of a step that waits for its turn (`data.queueing`) are larger: they go when its page is drawn."""
 
 
 @asynccontextmanager

@@ -305,8 +305,8 @@ say(f"""
 # %% [markdown]
 # ## On a real model
 #
-# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At 48 positions all 49,152 next tokens count. The
-# angle is that between the gradient of a loss and the one that is meant.
+# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At some positions every next token counts. The angle
+# is that between the gradient of a loss and the one that is meant.
 
 
 # %% tags=["hide-input"]
@@ -330,7 +330,7 @@ for updates, name in ((13, "smol_sketch_bf16"), (19, "smol_sketch_stale_6")):
 assert pulls[19][1] > pulls[13][2]
 say(f"""
     The further the model is from its start, the more k3 pulls aside: {pulls[13][0]:.0f}° after 13 updates,
-    {pulls[19][0]:.0f}° after 19. k2 and k3+ have the gradient that is meant.
+    {pulls[19][0]:.0f}° after 19.
     """)
 
 # %% [markdown]
@@ -373,16 +373,13 @@ check(straight_through_solution, STRAIGHT_THROUGH)
 # ## Pitfalls
 #
 # - **Names.** verl's `low_var_kl` in the loss is k3; its `k3+` is the repair.
-# - **Clamps.** A clamp on the value of k3 sets its gradient to 0 for the tokens on which $\pi$ has moved furthest. Use
-#   k3+ (appendix).
 #
 # ## References
 #
 # 1. John Schulman, [Approximating KL Divergence](http://joschu.net/blog/kl-approx.html), 2020: k1, k2, k3 as values.
 # 2. [Rethinking KL Regularization in RLHF](https://arxiv.org/abs/2510.01555), 2025: k1 in the reward, k2 and k3 as
 #    losses.
-# 3. Shah et al., [A Comedy of Estimators](https://arxiv.org/abs/2512.21852), 2025: compares the uses of these
-#    estimators in training.
+# 3. Shah et al., [A Comedy of Estimators](https://arxiv.org/abs/2512.21852), 2025: these estimators in training.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## More practice

@@ -1259,7 +1259,7 @@ assert torch.allclose(c["disabled"], credit)  # PPO is REINFORCE at the first st
 assert torch.allclose(c["decoupled_seq_is"], weights * c["disabled"])  # decoupled: the weight in front
 assert torch.allclose(c["bypass_pg_is"], c["decoupled_seq_is"])  # bypass REINFORCE takes the same first step
 inside = (torch.sign(credit) * (r - 1) <= 0.2) & mask
-assert torch.allclose(c["bypass_ppo_clip"], torch.where(inside, r * advantages, 0))
+assert torch.allclose(c["bypass_ppo_clip"], torch.where(inside, r * credit, 0))
 show("tokens with these identities", int(mask.sum()))
 
 # %% [markdown]

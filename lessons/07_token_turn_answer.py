@@ -922,7 +922,7 @@ p_logits = random_policy(where, 60)
 q_logits = p_logits + random_policy(where, 61, 0.5)
 worth_of = torch.randn(len(where.tokens), dtype=torch.float64, generator=generator)
 d = log_ratio(log_probs(where, p_logits), log_probs(where, q_logits), where.mask)
-chances = {"engine": probabilities(where, q_logits), "trainer": probabilities(where, p_logits)}
+chance_by = {"engine": probabilities(where, q_logits), "trainer": probabilities(where, p_logits)}
 comes = {"engine": visits(where, q_logits), "trainer": visits(where, p_logits)}
 logs = {
     ("engine", "engine"): d,
@@ -936,7 +936,7 @@ place = where.states * where.vocabulary + where.tokens  # the number of (x, a)
 def leads_to(who):
     """Return A(x, a) of the table: the mean advantage of the answers that write a at x."""
     sums = torch.zeros(2, where.state_count * where.vocabulary, dtype=torch.float64)
-    for total, values in zip(sums, (chances[who] * worth_of, chances[who]), strict=True):
+    for total, values in zip(sums, (chance_by[who] * worth_of, chance_by[who]), strict=True):
         total.index_add_(0, place[where.mask], values[:, None].expand(where.mask.shape)[where.mask])
     return (sums[0] / sums[1]).view(where.state_count, where.vocabulary)
 
@@ -948,7 +948,7 @@ def slope_of(objective):
 
 def of_engine(log_w, worth):
     """Return the expected gradient of answers of the engine with these weights."""
-    counted = chances["engine"][:, None] * ratio(log_w) * worth * where.mask
+    counted = chance_by["engine"][:, None] * ratio(log_w) * worth * where.mask
     return slope_of(lambda leaf: (counted * log_probs(where, leaf)).sum())
 
 

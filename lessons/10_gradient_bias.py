@@ -5,7 +5,7 @@
 # can be computed over all likely answers. The error of a gradient is small for a short step, whether or not the step is
 # good. Compare the progress of steps of the best length instead.
 #
-# *85 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 03), budgets (lesson 04),
+# *90 minutes · advanced · any laptop; no GPU, no network.* You know truncation (lesson 03), budgets (lesson 04),
 # rejection (lesson 08) and what a standard error is. Letters, and the words **bias**, **noise** and **error**, are in
 # [Notation](NOTATION.md).
 #
@@ -306,10 +306,10 @@ probability. With the {directions} directions of this sketch a squared length is
 # %% [markdown]
 # ## On a real model
 #
-# SmolLM2-135M has too many possible answers to follow all of them. So the score of each token of 128 sampled answers
-# was sketched, and $g^*$ is that of 2,048 answers which the trained weights sampled themselves. In `smol_sketch_bf16`
-# the engine is fresh; in `smol_sketch_stale_6` its weights are six updates old. **Guess** whether 128 answers tell
-# which correction gets further.
+# SmolLM2-135M has too many possible answers to follow all of them. So the score of each token of a step's sampled
+# answers was sketched, and $g^*$ is that of many more answers, which the trained weights sampled themselves. In
+# `smol_sketch_bf16` the engine is fresh; in `smol_sketch_stale_6` its weights are six updates old. **Guess** whether a
+# step's answers tell which correction gets further.
 
 # %% tags=["hide-input"]
 show("η(256)", "no correction", "token_is", "seq_is", "token_is − none", "from", "to", digits=2)
@@ -321,11 +321,12 @@ for name in ("smol_sketch_bf16", "smol_sketch_stale_6"):
     show(f"  {name}", *(r.progress[0].value for r in three.reports), *ends, digits=2)
     if name.endswith("6"):
         of_none, of_capped = (r.cosine for r in three.reports[:2])
-needed = units_needed(128, gained["smol_sketch_stale_6"])
+answers = len(load("smol_sketch_stale_6")[0].response_mask)
+needed = units_needed(answers, gained["smol_sketch_stale_6"])
 assert of_none.low < 0 < of_capped.low
 assert needed
 say(f"""
-No. With a fresh engine the difference is {untold(gained["smol_sketch_bf16"])}, with old weights
+No: they are {answers}. With a fresh engine the difference is {untold(gained["smol_sketch_bf16"])}, with old weights
 {untold(gained["smol_sketch_stale_6"])}: about {needed} answers would tell. One thing can be told: the gradient of
 capped token weights points along $g^*$, its cosine is {above(of_capped, 0)}; that without a correction may point
 anywhere, {bracketed(of_none)}.

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import streamlit as st
 
-from data.turns import one_at_a_time
+from data.queueing import one_at_a_time
 from rlcorr.errors import UsageError
 from rlcorr.foreign.import_run import ImportSummary, summarize, write_run
 from rlcorr.foreign.read_file import ENDINGS, read_parts

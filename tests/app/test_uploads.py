@@ -278,22 +278,22 @@ def test_large_steps_take_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Whoever waits is told so, a small step does not wait, and a turn that fails ends."""
     make_run(root, "alpha", steps=1)
     open_app(BOX)
-    from data import turns
+    from data import queueing
 
     told = threading.Event()
-    monkeypatch.setattr(turns.st, "toast", lambda *_, **__: told.set())
+    monkeypatch.setattr(queueing.st, "toast", lambda *_, **__: told.set())
     monkeypatch.setattr(turns, "SECONDS", 600)  # it ends when its turn comes, not when it looks again
     order = list[str]()
 
     def later() -> None:
-        with turns.turn(turns.LARGE + 1):
+        with queueing.turn(queueing.LARGE + 1):
             order.append("second")
 
     second = threading.Thread(target=later)
-    with suppress(ZeroDivisionError), turns.turn(turns.LARGE + 1):
+    with suppress(ZeroDivisionError), queueing.turn(queueing.LARGE + 1):
         second.start()
         assert told.wait(60)
-        with turns.turn(turns.LARGE):
+        with queueing.turn(queueing.LARGE):
             order.append("small")
         order.append("first")
         raise ZeroDivisionError
@@ -304,7 +304,7 @@ def test_large_steps_take_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_import_and_a_page_wait_for_their_turn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(root, "alpha", steps=1)  # 24 answers of at most 16 tokens
     at = open_app(BOX)
-    from data import turns
+    from data import queueing
 
     sizes = list[int]()
 
