@@ -305,8 +305,8 @@ say(f"""
 # %% [markdown]
 # ## On a real model
 #
-# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At some positions every next token counts. The angle
-# is that between the gradient of a loss and the one that is meant.
+# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At some positions every next token counts. The
+# angle is that between the gradient of a loss and the one that is meant.
 
 
 # %% tags=["hide-input"]

@@ -282,7 +282,7 @@ def test_large_steps_take_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     told = threading.Event()
     monkeypatch.setattr(queueing.st, "toast", lambda *_, **__: told.set())
-    monkeypatch.setattr(turns, "SECONDS", 600)  # it ends when its turn comes, not when it looks again
+    monkeypatch.setattr(queueing, "SECONDS", 600)  # it ends when its turn comes, not when it looks again
     order = list[str]()
 
     def later() -> None:
@@ -313,7 +313,7 @@ def test_an_import_and_a_page_wait_for_their_turn(root: Path, monkeypatch: pytes
         sizes.append(positions)
         yield
 
-    monkeypatch.setattr(turns, "turn", counted)
+    monkeypatch.setattr(queueing, "turn", counted)
     drop(at, "a.jsonl", jsonl())  # two answers of at most three tokens: its import, and its page
     assert sizes == [6, 6]
     open_app("views/bench.py", run="alpha")
