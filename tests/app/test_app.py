@@ -192,7 +192,7 @@ def test_a_fresh_clone_opens_on_its_example(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(runs, "LOCAL", tmp_path / "local")
     assert "| smol_kv_fp8_e5m2 · 4 steps recorded" in line_and_state(open_app(BENCH))
     sketched = line_and_state(open_app("views/gradient.py"))  # the other one has no sketch of the gradient
-    assert "step 40 · Cap each token's weight at 2 | stale_4 · " in sketched
+    assert "step 7 · Cap each token's weight at 2 | smol_sketch_stale_6 · " in sketched
 
 
 def test_the_page_of_a_run_says_what_it_has_and_stays(root: Path) -> None:
