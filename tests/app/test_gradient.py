@@ -11,7 +11,6 @@ import pytest
 import torch
 from app_pages import (
     committed,
-    line_and_state,
     live_parts,
     one_scan,
     open_app,
