@@ -113,8 +113,8 @@ _DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) < 19 e
 """Reads integers beyond 63 bits as floats: no number of a line is too large for a picture or an array."""
 
 
-def lines_of(path: Path, start: int = 0) -> Iterator[bytes]:
-    """Yield the lines of a file to which lines may be added, from byte `start` on; the last one may be cut off.
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file to which lines may be added; the last one may be cut off.
 
     One line is in memory at a time, so that the file may have `LONGEST` bytes. Raises one of `UNREADABLE`.
     """
@@ -122,10 +122,10 @@ def lines_of(path: Path, start: int = 0) -> Iterator[bytes]:
         is_packed = path.suffix == ".gz"
         most = PACKED + 20 * os.fstat(file.fileno()).st_size if is_packed else LONGEST
         lines = gzip.GzipFile(fileobj=file) if is_packed else file
-        lines.seek(start)
-        while line := lines.readline(min(LARGEST, most - start + 1)):
-            start += len(line)
-            _require_fitting(start, most)
+        size = 0
+        while line := lines.readline(min(LARGEST, most - size + 1)):
+            size += len(line)
+            _require_fitting(size, most)
             yield line
 
 

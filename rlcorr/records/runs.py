@@ -170,15 +170,15 @@ def metrics_path(run: Path) -> Path:
     return packed if packed.is_file() else run / "metrics.jsonl"
 
 
-def metric_lines(run: Path, start: int = 0) -> Iterator[bytes]:
-    """Yield the lines of the metrics from byte `start` on; the last one may be cut off.
+def metric_lines(run: Path) -> Iterator[bytes]:
+    """Yield the lines of the metrics; the last one may be cut off.
 
     Raises `DamagedFile` for a packed file that cannot be read.
     """
     path = metrics_path(run)
     if path.is_file():
         with reading(path):
-            yield from disk.lines_of(path, start)
+            yield from disk.lines_of(path)
 
 
 def metric_row(line: bytes) -> dict[str, Any] | None:
