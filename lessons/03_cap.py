@@ -89,8 +89,8 @@ for name, w in ways.items():
 # $$ \text{error}^2 = \text{bias}^2 + \frac{\text{variance}}{N} . $$
 #
 # By hand: with 5 samples, error² is 11.06/5 = 2.21 without a cap and 0.25 + 6.06/5 = 1.46 with it. The cap is better.
-# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11. **No weights** have the
-# errors² 1.01, 0.68 and 0.59: best with 5 samples, and worst with 100.
+# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11. **Without weights** error²
+# is 1.01, 0.68 and 0.59: best with 5 samples, and worst with 100.
 #
 # The third line is **masking** (lesson 08): a weight above the cap becomes 0 instead of $C$. It takes away the whole
 # contribution of Z, so its bias is larger.
@@ -141,17 +141,17 @@ picture(made)
 #
 # ## Bias and noise of a gradient
 #
-# From here on, $f$ is a gradient: the advantage of an answer, its reward minus an average, times its **score**. The
-# score is the gradient of $\log \pi$, the push of lesson 00; lesson 02 derives it. A gradient has a direction, so bias
-# and noise need a picture. Take the three actions once more. Their advantages are $f$ minus its average, and the policy
-# has one logit per action. The gradients of the three logits sum to 0, so they lie in a plane, and we can draw all of
-# it.
+# From here on, we average gradients. An answer contributes its **advantage** (its reward minus an average) times its
+# **score**. The score is the gradient of $\log \pi$, the push of lesson 00; lesson 02 derives it. A gradient has a
+# direction, so bias and noise need a picture. Take the three actions once more. Their rewards are the values of $f$
+# above, and the policy has one logit per action. The three numbers of each gradient sum to 0, so all gradients lie in
+# one plane, which we can draw.
 #
 # The **exact gradient** $g^*$ is the average under the trainer. We turn the plane until $g^*$ points to the right, and
 # choose its length as the unit. So $g^*$ is the arrow from (0, 0) to (1, 0), whatever its real length was. Then
 #
-# - each small dot is the gradient of one batch of eight samples: with weights without a cap, with a tight one, $C = 1$,
-#   or without weights;
+# - each small dot is the gradient of one batch of eight samples: with uncapped weights, with the tight cap $C = 1$, or
+#   without weights;
 # - a large dot is the mean over all possible batches;
 # - the **bias** is the distance from the large dot to the tip of the arrow. A bias of ½ is half of the arrow's length;
 # - the **noise** is how far the small dots are from the large one: the root of their mean squared distance.
@@ -203,8 +203,8 @@ assert eta["no cap"] > eta["cap of 1"]
 #
 # where "along" and "across" are the coordinates of the large dot. Lesson 10 derives this formula. It is 1 if the large
 # dot is on the arrow's line and there is no noise, and 0 if the mean gradient does not point along the arrow at all. If
-# noise is most of the sum, halving the noise makes four times the progress. Above, the tight cap **lowers** $\eta$: it
-# takes away little noise, and more of the mean gradient's length.
+# noise² is most of the denominator, halving the noise makes about four times the progress. Above, the tight cap
+# **lowers** $\eta$: it takes a larger share of the mean gradient's length than of the noise.
 #
 # ## The best cap for a gradient
 #
@@ -237,14 +237,14 @@ wins, wins_over_all = (without > cap_2).sum(0).tolist(), (without >= best).sum(0
 assert wins == sorted(wins, reverse=True)
 assert wins[0] > len(eta) / 2 > wins[-1] == 0
 say(f"""
-In none of the {len(eta)} worlds does the best cap fall as the batch grows, and in none of them is a weight without a
-cap best. A cap of 2 is a common choice. In batches of {sizes[1]} answers its $\\eta$ is {lost[:, 1].min():.2f} to
+In the {len(eta)} worlds the best cap never falls as the batch grows, and some cap is always better than weights
+without one. A cap of 2 is a common choice. In batches of {sizes[1]} answers its $\\eta$ is {lost[:, 1].min():.2f} to
 {lost[:, 1].max():.2f} lower than that of the best cap, and in batches of {sizes[-1]:,} it is {lost[:, -1].min():.2f} to
 {lost[:, -1].max():.2f} lower.
 
 The rival that is often forgotten is **no weights at all**. In batches of {sizes[0]} answers its $\\eta$ is higher than
 that of a cap of 2 in {wins[0]} of {len(eta)} worlds, and higher than that of every cap in {wins_over_all[0]}. In
-batches of {sizes[-1]:,} it is higher in none. So: small batch, no weights; middle, a tight cap; large, a loose one.
+batches of {sizes[-1]:,} it is higher in none. So a small batch may need no weights, a larger one a looser cap.
 
 One training step is a small batch. But the noise of many steps partly cancels, while their bias adds up. In this
 respect a whole training run resembles one large batch. That is a reason for a looser cap than one step asks for.
@@ -256,12 +256,12 @@ respect a whole training run resembles one large batch. That is a reason for a l
 # Now real runs. The engine of `stale_head` computes with the output layer of an older version of the model. The run
 # trains on eighty prompts, and its recording contains two things: the **batch** of its last step, a few hundred answers
 # that the engine sampled; and **all likely answers** to the eighty prompts, with the probability of each in both
-# policies. Together they cover nearly all of the probability. With all likely answers an average needs no sampling.
+# policies. The likely answers cover nearly all of the probability. So an average over them needs no sampling.
 # **Write down:**
 #
 # 1. One of the likely answers has the largest weight. Does the batch contain a weight of about that size?
-# 2. Estimate, from the batch alone, by how much a cap of two lowers the noise of the gradient. Is the estimate too
-#    small, about right, or too large?
+# 2. We estimate, from the batch alone, by how much a cap of two lowers the noise. Is our estimate too small, about
+#    right, or too large?
 # 3. Can the batch tell you the bias of the cap?
 #
 # The picture answers the first question. It sorts the likely answers by their weights. **Move the cap, and look for**
@@ -322,9 +322,10 @@ the trainer it would be one in {1 / float(trained[out].sum()):,.0f}.
 """)
 
 # %% [markdown]
-# For the second and the third question we measure the same cap twice in each run: once on the batch, and once on all
-# likely answers. A 95 % interval follows each number in brackets. We say that something falls or grows
-# **significantly** if its interval excludes 0. The first table counts the answers that the cap changes.
+# For the other questions we measure this cap twice in each of six runs: on the batch, and on all likely answers.
+# (`stale_4` and `async` have old weights; the `moe` runs have experts, lesson 15.) A 95 % interval is in brackets;
+# over all likely answers it allows for other prompts. Something falls or grows **significantly** if its interval
+# excludes 0. The first table counts the answers that the cap changes.
 
 # %%
 NAMES = ("kv_fp8", "moe_bf16", "moe_replay", "stale_head", "stale_4", "async")
@@ -384,9 +385,9 @@ say(f"""
 **2.** Far too small. From the batch of `stale_head`, a cap of 2 changes the noise by
 {bracketed(in_sample["stale_head"].noise[0])}. Over all likely answers it changes the noise by {below(head.noise[0])}.
 In {len(missed)} of {len(NAMES)} runs the value over all likely answers is outside of the batch's 95 % interval. (In the
-two `moe` runs the cap hardly changes anything, and the difference is at most {tiny:.2f}.) How can that be? An interval
-from a batch resamples the answers that are in the batch. The answers with huge weights are not in it, so no resampling
-finds them.
+two `moe` runs the cap hardly changes anything, and the difference is at most {tiny:.2f}.) How can that be? The interval
+comes from resampling the answers of the batch. The answers with huge weights are not in it, so no resampling finds
+them.
 
 **3.** Hardly. Every interval of the bias from a batch includes 0. In `stale_4` the batch shows that the bias is at
 most {in_sample["stale_4"].bias.high:.1f}, a weak upper bound. Over all likely answers the bias of the cap is known:

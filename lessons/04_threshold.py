@@ -11,7 +11,7 @@
 # At the end you can
 #
 # - go from a symptom on the dashboard to its likely cause;
-# - say when a cap helped a real model, and by which number one sees it;
+# - say when a cap helped a real model, and which number shows it;
 # - turn a budget into a threshold, and write it for verl;
 # - fill in a decision card for your own run.
 #
@@ -72,18 +72,18 @@ def band_that_keeps(log_ratios, tokens, share):
 # %% [markdown]
 # ## From the symptom to the cause
 #
-# A threshold is the last thing to decide. First find the cause of the gap, because most causes are repaired and not
-# weighted. These are the symptoms that a dashboard shows. The **mean ratio** and the effective sample size (ESS) are
+# A threshold is the last thing to decide. First find the cause of the gap, because most causes need a repair, not a
+# weight. These are the symptoms that a dashboard shows. The **mean ratio** and the effective sample size (ESS) are
 # those of lessons 00 and 01, over the engine's tokens. **k3**, the mean of $r - 1 - \log r$, is the size of the gap
 # (lesson 02). Lesson 11 explains the mean of $-\log q$ and the entropy.
 #
 # | symptom | likely cause | look next |
 # |---|---|---|
 # | mean ratio far below 1 | top-p, top-k, or tokens that are hardly ever drawn | sampler settings; the largest ratios |
-# | mean ratio far above 1 | the recorded $q$ did not draw the tokens | which log-probs the engine reports |
+# | mean ratio far above 1 | tokens not sampled with the recorded $q$ | which log-probs the engine reports |
 # | mean $-\log q$ below the entropy, mean ratio near 1 | a temperature that only sampling used | sampler settings |
 # | k3 large at step 1 already | coarse numbers: a cache in 8 bits, a head in 16 bits | compute in float32 |
-# | k3 jumps in the first steps and stays | a tensor that the sync forgets | a checksum per tensor |
+# | k3 jumps in the first steps and stays | a tensor not copied to the engine | a checksum per tensor |
 # | k3 climbs, and the engine's weights are old | the lag | less lag (lesson 12) |
 # | k3 climbs, and there is no lag | updates that the engine's number format rounds away | lesson 11 |
 # | single tokens have nearly all of k3 | swapped experts | router replay (lesson 15) |
@@ -95,9 +95,9 @@ def band_that_keeps(log_ratios, tokens, share):
 #
 # ## A planned study on a real model
 #
-# Before we choose a threshold: does it matter which one we take? We asked this on a real language model,
+# Before we choose a threshold: does a cap help at all? We asked this on a real language model,
 # `SmolLM2-135M-Instruct`, which learns sums of two numbers with GRPO. The answers come from weights that are **six
-# updates old**. The plan (`runs/study/smol_3.md`) was committed before any of these runs was made, with the number that
+# updates old**. The plan (`runs/study/smol_3.md`) was committed before any of these runs. It names the number that
 # decides, the comparisons and our predictions.
 #
 # There are four **arms**, each with the same ten seeds, which no run had used before:
@@ -206,11 +206,11 @@ Holm's adjustment, which allows for three comparisons at once, their p-values ar
   `token_cap` minus `none` is {untold(of_reward[CAP, NONE])}. Neither is significant.
 
 Why do the rewards not show it? One reason: the answers of the last step were written by weights that are six updates
-older. What the last six updates did to the model is not in any reward yet. Even the little that the rewards lose is the
-delay: `none` minus what `fresh` had six steps earlier is {untold(delayed[NONE])}. The greedy accuracy belongs to the
+older. What the last six updates did to the model is not in any reward yet. Even the small loss of reward may be only
+this delay: `none` minus `fresh` six steps earlier is {untold(delayed[NONE])}. The greedy accuracy belongs to the
 weights that you keep.
 
-**How sure is the gain of the cap?** It was measured three times with the same mismatch:
+**How certain is the benefit of the cap?** It was measured three times with the same mismatch:
 
 {table_of_old}
 
@@ -227,10 +227,10 @@ six. The last two columns are `token_cap` minus `none`, for the gain and for the
 The gains of `none` are significant: these runs learn without a cap. Every interval of a difference includes 0, and is
 wide: most of them include an improvement of 0.05. So the table does not show that a cap is useless there.
 
-**The advice so far.** If the answers come from old weights and the learning rate is high, cap the token weights: the
-best evidence says that it helps, and none says that it harms. At a third of this rate two seeds show no gain: the
-accuracy of `token_cap` minus that of `none` is {untold(third)}. And a band that keeps 95 % of the tokens does not
-replace the cap: on five other seeds `geometric_95` minus `fresh` is {below(band)}. Judge by the accuracy of the last
+**The advice so far.** If the answers come from old weights and the learning rate is as high as here, cap the token
+weights: the best evidence shows that it helps, none that it harms. At a third of this rate two seeds show no gain: the
+accuracy of `token_cap` minus that of `none` is {untold(third)}. A rule that keeps 95 % of the tokens does not undo the
+loss either: on five other seeds `geometric_95` minus `fresh` is {below(band)}. Judge by the accuracy of the last
 weights, not by the rewards. If the gap comes from rounding or from the sampler, the cap has shown no difference on this
 model, in either direction. The rest of this lesson is about the number: how tight should a cap or a band be?
 """)
@@ -253,7 +253,7 @@ model, in either direction. The rest of this lesson is about the number: how tig
 # $|\log r| \le \log u$. So the tightest band that meets the budget has $\log u$ at the quantile of $|\log r|$ that
 # belongs to the budget. Where does a budget of 95 % come from? From no theory: it is a price that you set. Rejected
 # tokens shorten the step by their share (lesson 08), and no study of ours has shown a gain of a band on a real model.
-# So keep nearly all tokens, and let a band cut off only what you would not believe.
+# So keep nearly all tokens, and let a band reject only ratios that you do not believe.
 #
 # **How long are my answers?** The logarithm of the product of $T$ ratios is the sum of their log-ratios $d_t=\log r_t$,
 # that is, $T$ times their mean. So the product lies in $[1/u, u]$ exactly when
@@ -264,13 +264,13 @@ model, in either direction. The rest of this lesson is about the number: how tig
 # Only the first bound contains the length. A band on the product becomes stricter as answers become longer; a band on
 # the geometric mean does not.
 #
-# **How large is my batch?** Lesson 03 has one number for a step from $B$ answers, the progress
+# **How large is my batch?** The progress of lesson 03 for $B$ answers, with lengths not in units of $\|g^*\|$, is
 #
 # $$ \eta(B) = \frac{\langle \mathbb{E}g, g^*\rangle^2}{\|g^*\|^2\,(\|\mathbb{E}g\|^2 + \sigma^2/B)} . $$
 #
 # Here $\mathbb{E}g$ is the expected gradient with the correction, $\sigma^2$ the variance of what one answer
 # contributes, and $g^*$ the exact gradient. A tight bound has more bias, a loose one more noise. Only the noise,
-# $\sigma^2/B$, depends on the batch.
+# $\sigma^2/B$, depends on the batch, so a larger batch allows a looser cap.
 #
 # ## A budget asks every run for another threshold
 #
@@ -326,8 +326,8 @@ verl's preset for the geometric mean has a band of ±0.1 %. In `smol_bf16_both`,
 #
 # ## The decision card
 #
-# *10 minutes.* Take a file with the log-probs of your own run; if you have none, take the recorded run
-# `kv_fp8_e5m2`, and leave out `import`. Three commands measure it:
+# *10 minutes.* Take a file with the log-probs of your own run; if you have none, leave out `import` and write
+# `kv_fp8_e5m2` in place of `mine`. Three commands measure it:
 #
 # ```sh
 # rlcorr import log_probs/ --run mine              # its faults, its pattern, its k3

@@ -148,19 +148,20 @@ EXPECTED = {
     # temperature_raw: both log-probs are of a policy that sampled nothing. kv_fp8 has 8e-4 and 1.7e-3: rounding to
     # bfloat16 makes as much in larger models.
     "precision": "bf16 temperature_raw kv_fp8 moe_bf16 moe_replay both_bf16 both_fp16 long_bf16 smol_bf16_both "
-    "gpu_smol_replay gpu_smol_lcm gpu_smol_bf16 gpu_smol_long",
+    "gpu_smol_replay gpu_smol_lcm gpu_smol_bf16 gpu_smol_long smol_sketch_bf16",
     "top-p mass": "top_p smol_top_p",
     "stale tensor": "stale_head",
     # Pairs of an 8-bit cache look like those of older weights.
     "undecided": "stale_4 async kv_fp8_e5m2 long_kv_fp8_e5m2 long_stale_4 smol_kv_fp8 smol_long smol_kv_fp8_e5m2 "
     "smol_stale_6 smol_weights_int8 smol_weights_fp8 smol_bf16 gpu_smol_kv_fp8 gpu_smol_fp8",
-    "old weights": "gpu_smol_stale_6",
+    "old weights": "gpu_smol_stale_6 smol_sketch_stale_6",
 }
 RUNS = {name: pattern for pattern, names in EXPECTED.items() for name in names.split()}
 AT_STEPS = {
     ("long_stale_4", 20): ["precision"],  # weights four updates old, at a learning rate that has fallen: k3 is 0.0027
     # Its trainer has scored the weights that sampled, so the two parts of the gap are diagnosed apart.
     **{("gpu_smol_stale_6", step): ["old weights", "precision"] for step in (6, 12, 18, 24)},
+    ("smol_sketch_stale_6", 7): ["old weights", "precision"],
     ("smol_top_p", 15): ["top-p mass", "undecided"],  # the cut, and rounding besides
 }
 
