@@ -57,11 +57,11 @@ torch.set_num_threads(1)
 # 2. **Write down a guess:** what happens to the curve without a correction if the sampler is sixteen updates behind?
 #    Then open [that run](http://localhost:8501/lab?lag=16&ratio=token&bound=cap&threshold=1) and press ▶.
 # 3. Drag the threshold. How much does its value matter?
-# 4. Lower the learning rate to a tenth, at the same age. Does the run still need a correction?
+# 4. Lower the learning rate to a tenth, still sixteen updates behind. Does the run still need a correction?
 #
-# You have now broken a training run and healed it. What the threshold cuts is a number per token, the ratio of two
-# probabilities. This lesson explains where the two come from. (The Lab is a toy. Lesson 04 has the same question on a
-# real language model.)
+# You have now broken a training run and healed it. The threshold limits a number per token, the ratio of two
+# probabilities. This lesson explains where these probabilities come from. (The Lab is a toy. Lesson 04 has the same
+# question on a real language model.)
 #
 # ## Two programs, one model
 #
@@ -76,9 +76,9 @@ torch.set_num_threads(1)
 #    become more probable.
 #
 # Two programs share this work. An **engine**, for example vLLM, writes the answers; it is built for speed. A
-# **trainer**, for example PyTorch, computes the gradient; it is built for exactness. Both have the same weights. But
-# they add the same numbers in a different order, and they round differently. So the same token, after the same text,
-# has two probabilities:
+# **trainer**, for example PyTorch, computes the gradient; it is built for exactness. Even with the
+# same weights, they add the same numbers in a different order and round differently. So the same token, after the same
+# text, has two probabilities:
 #
 # - $q$ is its probability in the engine, which sampled it;
 # - $p$ is its probability in the trainer.
@@ -131,10 +131,10 @@ probability, is at the token `{words[largest].strip()}`: the engine gave it {q_o
 # %% [markdown]
 # ## The ratio
 #
-# The **ratio** of a token is $r = p/q$. For each time that the engine samples this token, the trainer would sample
-# it $r$ times. Programs store logarithms of probabilities, **log-probs**, because probabilities of long texts are
-# too small for a float. In this project `rollout_log_probs` is $\log q$, and `old_log_probs` is $\log p$. Their
-# difference is the **log-ratio** $d = \log p - \log q$, and $r = e^d$.
+# The **ratio** of a token is $r = p/q$: the trainer would sample this token $r$ times as often as the engine. Programs
+# store logarithms of probabilities, **log-probs**, because probabilities of long texts are too small for a float. Here
+# `rollout_log_probs` is $\log q$, and `old_log_probs` is $\log p$, from before the update. Their difference is the
+# **log-ratio** $d = \log p - \log q$, and $r = e^d$.
 #
 # ## Four tokens, by hand
 #
@@ -163,15 +163,16 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 #
 # ## The equation
 #
-# Let $f$ be anything that we average over tokens, for example the reward. We need $\mathbb{E}_p[f]$: the average over
-# tokens that are sampled with $p$, because the trainer's policy is the one that we train. But our tokens were sampled
-# with $q$. So we multiply by the ratio first. Write the average as a sum over all tokens $a$ that are possible:
+# Let $f$ be anything that we average over tokens, for example the reward. The trainer's policy is the one that
+# we train. So we need $\mathbb{E}_p[f]$, the average over tokens that are sampled with $p$. But our tokens were sampled
+# with $q$. So we multiply by the ratio first. Write the average as a sum over all possible tokens $a$:
 #
 # $$ \mathbb{E}_q\!\left[\frac{p}{q}\, f\right] = \sum_a q(a)\,\frac{p(a)}{q(a)}\, f(a) = \sum_a p(a)\, f(a)
 # = \mathbb{E}_p[f] . $$
 #
-# In words: multiply each token by its ratio, and the engine's average becomes the trainer's average. A number that says
-# how much a token counts is called its **weight**, and this method is called **importance sampling**. Two consequences:
+# In words: multiply each token by its ratio, and the engine's average becomes the trainer's average. How much a
+# token counts is its **weight** (not a weight of the model). This method is called **importance sampling**. Two
+# consequences:
 #
 # - With $f = 1$ the equation says that **the ratios average to 1**.
 # - It needs $q > 0$ wherever $p > 0$: a token that the engine never writes cannot be weighted.
@@ -182,10 +183,11 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 # ¼, the trainer would write them with ¼, ¼, ½, and the rewards are 1, 0, 4. So the ratios are ½, 1, 2. The engine earns
 # 1.5 on average, the trainer 2.25. (*More practice* has the table that repairs the first number into the second.)
 #
-# The gradient is an average over sampled actions, too, so a mismatch changes it as well. The model has one number for
-# each action; the larger the number, the more probable is the action. Training changes these numbers. Lesson 02 derives
-# the rule; here we only use it. When an action is sampled, its own number goes up by $1 - p$ of that action. The number
-# of every other action goes down by $p$ of that other action. Each of these pushes is multiplied by the reward.
+# The gradient is an average over sampled actions, too. So a **mismatch** of $q$ and $p$ changes it as well. The model
+# has one number for each action; the larger the number, the more probable is the action. Training changes these
+# numbers. Lesson 02 derives the rule; here we only use it. If action $a$ is sampled, its own number goes up by
+# $1 - p(a)$, and the number of every other action $b$ goes down by $p(b)$. Each of these pushes is multiplied by
+# the reward.
 
 # %%
 p_of_actions = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
@@ -301,9 +303,9 @@ of_products = interval_of(drawn @ products / count, signed=False)
 of_tokens = ratio(d)[mask]  # of every real token, in one row
 say(f"""
 1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is less than $T$, because positive and
-   negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But on average $d$ is negative for any two
-   policies that differ: its average is −KL(q‖p), which is below 0. Here it adds up to {below(mean_log)} per answer. In
-   longer answers this part grows like $T$.
+   negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But if two policies differ, $d$ is negative
+   on average: the ratios ½ and 1½ average to 1, but their logarithms to less than 0. (The average is −KL(q‖p):
+   lesson 02.) Here it adds up to {below(mean_log)} per answer. In longer answers this part grows like $T$.
 2. It is {below(of_mean, 1)} times as large as $d$ of one token. So the geometric mean is close to 1.
 3. Yes, as far as this sample can show: their average is {untold(of_products, 1)}, and this interval contains 1. But it
    is wide. The token ratios of the same step average to {of_tokens.mean():.4f}, with a standard error of

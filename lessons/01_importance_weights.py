@@ -43,7 +43,7 @@ torch.set_num_threads(1)
 # ## All samples of size four, by hand
 #
 # The engine samples the actions X, Y, Z of lesson 00 with the probabilities ½, ¼, ¼. The trainer would sample them with
-# ¼, ¼, ½. The ratios are ½, 1, 2. From now on we call them **weights** $w$, because we use them as such. Let $f$ be the
+# ¼, ¼, ½. The ratios are ½, 1, 2. From now on we call them **weights** $w$ (not those of the model). Let $f$ be the
 # reward: 1, 0, 4. Then the trainer's average of $f$ is 2.25.
 #
 # Take a sample of four actions from the engine. If it is X, X, Y, Z, the weighted average is exactly 2.25. If it is Z,
@@ -86,18 +86,19 @@ for name, estimates in (("plain", plain), ("self-normalised", normalised)):
 # The second form holds because the weights average to 1.
 #
 # By hand: $\frac{1/16}{1/2} + \frac{1/16}{1/4} + \frac{1/4}{1/4} = \frac18 + \frac14 + 1 = 1.375$, so χ² = 0.375. Look
-# at a single term, $p_a^2/q_a$: it is large if $q$ is small for an action for which $p$ is large.
+# at a single term, $p_a^2/q_a$: it is large for an action with a large $p$ and a small $q$.
 #
-# How many samples is a weighted sample worth? Suppose that $f$ is independent of the weights and has the variance
-# $\sigma^2$.
+# How many samples of weight 1 are $N$ weighted samples worth? Suppose that $f$ is independent of the weights and has
+# the variance $\sigma^2$.
 #
-# 1. The weighted average $\sum w f / \sum w$ then has the variance $\sigma^2 \sum w^2 / (\sum w)^2$.
+# 1. Each $w f$ has the variance $w^2\sigma^2$, and $\sum w f / \sum w$ has $\sum w^2\sigma^2 / (\sum w)^2$.
 # 2. A plain average of $N_1$ samples, all with weight 1, has the variance $\sigma^2/N_1$.
-# 3. Both are equal if $N_1 = (\sum w)^2 / \sum w^2$. So the weighted sample is worth that many samples of weight 1.
+# 3. Both are equal if $N_1 = (\sum w)^2 / \sum w^2$. So the weighted samples are worth $N_1$ samples of weight 1.
 #
-# Divide $N_1$ by the number $N$ of samples. The result is the **effective sample size**, as a share of $N$:
+# Divide $N_1$ by $N$. The result is the **effective sample size**, as a share of $N$:
 #
-# $$ \mathrm{ESS} = \frac{(\sum_i w_i)^2}{N \sum_i w_i^2} \;\approx\; \frac{1}{1 + \chi^2} \quad\text{for large } N. $$
+# $$ \mathrm{ESS} = \frac{(\sum_i w_i)^2}{N \sum_i w_i^2} \;\approx\; \frac{N^2}{N\cdot N(1+\chi^2)}
+# = \frac{1}{1 + \chi^2} \quad\text{for large } N. $$
 #
 # By hand, for X, X, Y, Z: the weights are ½, ½, 1, 2. Their sum is 4, and the sum of their squares is ¼ + ¼ + 1 + 4 =
 # 5.5. So ESS = 16/(4 · 5.5) = 0.727: four samples are worth 2.9.
@@ -145,10 +146,10 @@ show("such a sample: average weight, ESS", float(without.mean()), effective_shar
 # $$ 1 + \chi^2_{T+1} = \mathbb{E}_q\big[w_T^2\,(1 + \chi^2(\text{next token} \mid \text{before}))\big] . $$
 #
 # Here $\chi^2(\text{next token} \mid \text{before})$ is the variance of the next token's ratio, given the text before
-# it. A variance is never negative. So the true ESS never rises with $T$.
+# it. A variance is never negative. So the true ESS, $1/(1+\chi^2_T)$, never rises with $T$.
 #
-# We now measure it. `kv_fp8_e5m2` is a run of a tiny model on running sums, `3+5+9=` must become `3,8,17`, with a
-# coarse KV cache as in lesson 00. Its answers have up to sixty tokens. We cut every answer to its first $T$ tokens;
+# We now measure it. `kv_fp8_e5m2` is a run of a tiny model with a coarse KV cache, as in lesson 00. It learns running
+# sums: `3+5+9=` must become `3,8,17`. Its answers have up to sixty tokens. We cut every answer to its first $T$ tokens;
 # shorter answers are kept whole.
 
 # %%
@@ -172,7 +173,7 @@ def weights_of(batch, count):
 # **Write down a guess:**
 #
 # 1. On a logarithmic axis, an exponential is a straight line. Will the lines be straight?
-# 2. One of the steps has a good ESS almost to the end. What is its ESS if we leave out its heaviest answer?
+# 2. In one step the ESS falls only near the end. What is it there without the heaviest answer (largest weight)?
 #
 # **Look for** the points at which a line falls suddenly. There is one line per recorded step.
 
@@ -206,9 +207,9 @@ say(f"""
    {bracketed(interval_of(share_of(whole[late], 1), signed=False))} at the end. There, one answer has the weight
    {whole[late].max():.0f}. Without this answer the ESS is {lighter[late]:.2f}.
 
-Which of the two numbers is the true ESS? Perhaps neither. The true ESS is about *all* answers that the engine could
-write, including those with rare large weights. A sample without such an answer looks too good. In a sample with one,
-this answer decides the result.
+Is the true ESS the one with this answer, or without it? Perhaps neither. The true ESS is about *all* answers that the
+engine could write, including those with rare large weights. A sample without such an answer looks too good. In a
+sample with one, this answer decides the result.
 """)
 
 # %% [markdown]
@@ -273,10 +274,10 @@ say(f"""
 - With the coarse cache, the ESS of {len(w_coarse)} answers is {bracketed(half)} at 200 tokens and {bracketed(coarse)}
   at 400. The estimate rises, although the true ESS cannot. And the average weight is
   {below(average_weight(w_coarse), 1)}, although the true average is 1. So heavy answers are probably missing.
-- With the old weights, the sample did contain such an answer. Its weight is {w_old.max():,.0f}, and the ESS is
+- With old weights, the sample did contain a heavy answer. Its weight is {w_old.max():,.0f}, and the ESS is
   {old.value:.2f}.
 
-**At hundreds of tokens, a sample cannot show its own ESS.**
+**At hundreds of tokens, a sample cannot show the true ESS.**
 """)
 
 # %% [markdown]
@@ -322,7 +323,7 @@ check(ess_solution, EFFECTIVE_SHARE)
 # average weight.</details>
 # <details><summary>No: a good ESS is above 1.</summary>No. It is a share, so it is at most 1.</details>
 #
-# **3. Each token has χ² = 0.02, independently. What is left with answers of 59 tokens, and with 590 tokens?**
+# **3. Each token has χ² = 0.02, independently. What is the ESS of answers of 59 tokens, and of 590 tokens?**
 #
 # <details><summary>31 %, and 3 %.</summary>No. Ten times as many tokens give the tenth power.</details>
 # <details><summary>31 %, and about one in 120,000.</summary>Yes. It is 0.31 to the tenth power.</details>

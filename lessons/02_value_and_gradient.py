@@ -40,8 +40,8 @@ torch.set_num_threads(1)
 # ## First the gradient: three actions, by hand
 #
 # These are the actions X, Y, Z of lesson 00. The trainer's probabilities are ¼, ¼, ½, and the rewards $R$ are 1, 0, 4.
-# So the average reward is $J$ = ¼·1 + ¼·0 + ½·4 = 2.25. Training should increase $J$. In this lesson there is only one
-# policy that samples, π, and it is the one that is trained. (Lesson 00 had two.)
+# So the average reward is $J$ = ¼·1 + ¼·0 + ½·4 = 2.25. Training should increase $J$. In this lesson one policy, π,
+# both samples and is trained. (Lesson 00 had two.)
 #
 # Probabilities must add up to 1, so we cannot change one of them alone. Instead, a model computes one number per
 # action, the **logit** $z$, which may be any number. The **softmax** turns logits into probabilities:
@@ -92,7 +92,7 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 #
 # ### Four samples, by hand
 #
-# We sampled X, Y, Z and Z, and look at the first number of each score, that of the logit of X:
+# We take X, Y, Z and Z, as often as their probabilities say, and the first number of each score:
 #
 # | logit of X | X | Y | Z | Z | average |
 # |---|---|---|---|---|---|
@@ -106,8 +106,8 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 # ## A penalty, and its purpose
 #
 # Training for reward can move a policy $\pi$ far away from where it started. A penalty keeps it near a **reference**,
-# usually the model before training. Its distance is measured by a **Kullback–Leibler divergence**, short **KL**. There
-# are two of them:
+# usually the model before training. A **Kullback–Leibler divergence** (**KL**) measures the distance: 0 for equal
+# policies, else positive. There are two:
 #
 # $$ \mathrm{KL}(\pi\|\mathrm{ref})=\sum_a\pi(a)\,\log\frac{\pi(a)}{\mathrm{ref}(a)},\qquad
 # \mathrm{KL}(\mathrm{ref}\|\pi)=\sum_a\mathrm{ref}(a)\,\log\frac{\mathrm{ref}(a)}{\pi(a)} . $$
@@ -127,8 +127,8 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 # | k3 | $e^{-\delta}-1+\delta$ | low_var_kl |
 #
 # **Whom this concerns.** If your loss has a KL term to a reference model, it is probably k3: in verl `kl_loss_type` is
-# `low_var_kl` by default, and TRL's GRPO takes k3 as soon as `beta` is not 0. That its gradient is not the one that is
-# meant was reported in [a comment on verl's pull request 2953](https://github.com/verl-project/verl/pull/2953), which
+# `low_var_kl` by default, and TRL's GRPO takes k3 as soon as `beta` is not 0. [A comment on verl's pull request
+# 2953](https://github.com/verl-project/verl/pull/2953) reported that its gradient is not the one that is meant. This
 # brought the repair of this lesson (`low_var_kl+`; it works [since pull request
 # 6058](https://github.com/verl-project/verl/pull/6058)).
 #
@@ -179,7 +179,7 @@ for name in ("k1", "k2", "k3"):
 # $$ \text{the program computes}\quad\mathbb{E}_\pi[k'(\delta)\,s] . $$
 #
 # The true gradient of the mean has a second part, because a change of $\pi$ also changes which tokens are sampled
-# (that is the gradient of the first section, with $k$ in place of the reward):
+# (that is $\nabla J = \mathbb{E}_\pi[R\,s]$ with $k$ in place of $R$):
 #
 # $$ \nabla\,\mathbb{E}_\pi[k(\delta)]=\mathbb{E}_\pi[k'(\delta)\,s]+\mathbb{E}_\pi[k(\delta)\,s] . $$
 #
@@ -217,8 +217,8 @@ for name in ("k1", "k2", "k3", "k3+"):
 
 # %% [markdown]
 # k2 and k3 agree about Y and Z: Y must become less probable and Z more probable. Look at X. The row of k2 is the
-# gradient of the KL that is meant. In the logit of an action $a$ it is $\pi(a)\,(\delta_a-\mathrm{KL})$, where
-# $\delta_a$ is the action's $\delta$.
+# gradient of the KL that is meant. For the logit of action $a$ it is $\pi(a)\,(\delta_a-\mathrm{KL})$: the
+# first section with $\delta$ as reward.
 #
 # By hand: for X, $\delta = 0.22$ is below the KL, 0.505, so the penalty makes X **more** probable. k3 makes X **less**
 # probable, because $\pi-\mathrm{ref}$ is 0.1 for it.
@@ -239,8 +239,8 @@ for name in ("k1", "k2", "k3", "k3+"):
 #    stay where it is?
 # 2. While the policy follows the gradient of k3: does the value of k3 fall?
 #
-# Then **move the slider** over the steps. On the left are the reference and the two policies; on the right is the
-# value that each loss prints on the dashboard. **Look for** the hill to which each policy moves, and for the direction
+# Then **move the slider** over the steps. On the left are the reference and the policies of k2 and k3; on the right are
+# the values of both losses, as on a dashboard. **Look for** the hill to which each policy moves, and for the direction
 # of the two lines on the right.
 
 # %%
@@ -305,8 +305,8 @@ say(f"""
 # %% [markdown]
 # ## On a real model
 #
-# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At some positions every next token counts. The
-# angle is that between the gradient of a loss and the one that is meant.
+# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At some positions we average exactly over all
+# next tokens. The angle is between a loss's gradient and the one that is meant; *from* and *to* are its 95 % interval.
 
 
 # %% tags=["hide-input"]
@@ -319,17 +319,17 @@ def positions(run_name):
     return recorded
 
 
-show("angle, and length of the gradient", "k3", "from", "to", "length", "k2")
+show("angle", "k3", "from", "to", "k2")
 pulls = {}
 for updates, name in ((13, "smol_sketch_bf16"), (19, "smol_sketch_stale_6")):
     one, right = kl_report(positions(name), "k3"), kl_report(positions(name), "k2")
     pulls[updates] = [math.degrees(math.acos(x)) for x in (one.cosine.value, one.cosine.high, one.cosine.low)]
-    show(f"  after {updates} updates", *(f"{x:.0f}°" for x in pulls[updates]), f"{one.length.value:.1f}",
+    show(f"  after {updates} updates", *(f"{x:.0f}°" for x in pulls[updates]),
          f"{math.degrees(math.acos(min(right.cosine.value, 1))):.0f}°")  # fmt: skip
     assert one.cosine.high < 0.99 < right.cosine.low
 assert pulls[19][1] > pulls[13][2]
 say(f"""
-    The further the model is from its start, the more k3 pulls aside: {pulls[13][0]:.0f}° after 13 updates,
+    In the run with more updates, k3 points further aside: {pulls[13][0]:.0f}° after 13 updates,
     {pulls[19][0]:.0f}° after 19.
     """)
 
