@@ -17,7 +17,7 @@ import pytest
 
 LESSONS = Path(__file__).resolve().parent.parent.parent / "lessons"
 SLUGS = sorted(path.stem for path in LESSONS.glob("[0-9][0-9]_*.py"))
-PIECES = ["sample", "log_probs", "advantages", "ratios", "clipped", "capped", "kept", "loss", "update", "train"]
+PIECES = ["ratios", "capped", "sample", "log_probs", "advantages", "clipped", "kept", "loss", "update", "train"]
 LOAD = "mini = load_mini()"
 every_lesson = pytest.mark.parametrize("slug", SLUGS)
 
