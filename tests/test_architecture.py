@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 448,
     ("app",): 11_085,
     ("lessons", "lessons/exercises"): 5_287,
-    ("tests",): 40_267,
+    ("tests",): 40_249,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -3,25 +3,8 @@
 import re
 from pathlib import Path
 
-from app_runs import add_step, make_record, make_run, says_open, settled, visit
+from app_runs import add_step, make_record, make_run, says_open, visit
 from playwright.sync_api import Page, WebSocketRoute, expect
-
-
-def test_a_link_shows_what_it_names_and_one_back_leaves_it(page: Page, url: str) -> None:
-    """Whatever preset and bound were shown before; the first preset that can be looked up corrects nothing."""
-    visit(page, f"{url}/bench?preset=decoupled_seq_is&is_upper=7&run=alpha&step=0")
-    page.get_by_role("link", name="Learn", exact=True).click()
-    page.get_by_text("Cheat sheet").click()
-    link = page.get_by_role("link", name="Open it in the bench")
-    expect(link).to_be_visible()
-    settled(page)
-    link.click()
-    expect(page.locator("[data-picture=mask]")).to_be_visible()
-    expect(page.locator(".rl-note", has_text="No importance weights: every token counts")).to_be_visible()
-    settled(page)
-    assert "is_upper" not in page.url
-    page.go_back()
-    expect(page.get_by_role("heading", name="What do you want to understand?")).to_be_visible()
 
 
 def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(page: Page, url: str) -> None:
