@@ -239,9 +239,9 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_230,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_647,
     ("rlcorr/lab",): 448,
-    ("app",): 11_085,
+    ("app",): 11_094,
     ("lessons", "lessons/exercises"): 5_287,
-    ("tests",): 40_249,
+    ("tests",): 40_198,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

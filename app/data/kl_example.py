@@ -13,8 +13,8 @@ from rlcorr.losses.kl import kl_penalty
 LOSSES, LOSS = ("k1", "k2", "k3", "k3+"), "k3"
 TARGETS: dict[str, Target] = {"reference": "ref", "sampler": "rollout"}
 """Name on the page → name in the library: the recorded policy that stands for the reference."""
-MOST_POSITIONS = 16
-"""A recorded step has the probabilities of all next tokens at so many positions, or none."""
+MOST_POSITIONS = 64
+"""The largest position that an address can name. Recorded steps have 16 or 48; beyond theirs the mean is shown."""
 REFERENCE = torch.tensor([2.0, 1.5, 0.5, -0.5, -1.0], dtype=torch.float64)
 """Logits of the reference. The tokens are ordered by their probability: 50 %, 31 %, 11 %, 4 % and 2 %."""
 DIRECTION = torch.tensor([-1.0, 0.2, -0.4, 1.3, 0.6], dtype=torch.float64)

@@ -71,7 +71,12 @@ def show(selection: Selection) -> None:
         st.html(swatches(dict(zip(NAMES, [*figures.COLOURS.values(), WARM], strict=True))), width="content")
     target = state.get("kl_target")
     measured = measured_at(selection.run, selection.step, target)
-    shown = Shown(state.get("kl_loss"), state.get("kl_distance"), state.get("kl_position"), measured, target)
+    position = state.get("kl_position")
+    if measured is not None and position > len(
+        sketches.kl_arrows(measured, LOSSES[0], TARGETS[target])[0]
+    ):  # of another run
+        position = 0.0
+    shown = Shown(state.get("kl_loss"), state.get("kl_distance"), position, measured, target)
     live_part(sliders(shown), content(shown), source=source(selection.source), resets={})
     st.caption(
         f"This run has no probabilities of that {target} at that step, so only the example is shown."
@@ -102,7 +107,11 @@ def sliders(shown: Shown) -> list[Slider]:
     made = []
     for key, (label, values) in ranges(shown).items():
         version = repr((key, replace(shown, measured=None), shown.measured and shown.measured.identity))
-        made.append(offered(key, label, values, state.get(key), partial(strip, shown, key, values), version))
+        made.append(
+            offered(
+                key, label, values, vars(shown)[key.removeprefix("kl_")], partial(strip, shown, key, values), version
+            )
+        )
     return made
 
 

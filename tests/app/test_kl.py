@@ -106,6 +106,13 @@ def test_the_sampler_can_stand_for_the_reference(committed: None) -> None:
     assert float(shown["Length"][0]) == pytest.approx(length, rel=0.01)
 
 
+def test_a_position_is_kept_by_the_address_and_one_beyond_the_recorded_ones_is_the_mean(committed: None) -> None:
+    last, mean = (open_app("kl", run="smol_sketch_stale_6", kl_position=number) for number in ("48", "0"))
+    assert live_parts(last)[0]["sliders"][1]["value"] == 48
+    assert headlines(last) != headlines(mean)
+    assert headlines(open_app("kl", run=RECORDED, kl_position="40")) == headlines(open_app("kl", run=RECORDED))
+
+
 def test_the_address_says_what_it_cannot_show(committed: None) -> None:
     assert "unknown loss 'k9'" in said(open_app("kl", kl_loss="k9"))
     assert "kl_distance=9 is out of range" in said(open_app("kl", kl_distance="9"))
