@@ -28,8 +28,11 @@ MEASURED = {
     "lr_factor": "lr_factor",
     "entropy": "entropy",
     "grad_norm": "grad_norm",
+    "kl_loss": "actor/kl_loss",
 }
 """Column → key of metrics.jsonl."""
+REFERENCE_KL = ("kl", "reverse_kl")
+"""Columns that the last step alone has: both KLs between the last weights and the reference model, in nats per token."""
 ORIGIN = ("engine", "engine_settings", "versions", "hardware", "git_commit", "environment", "started", "ended")
 """What the table of a study has of the manifest of each training run."""
 CONTROL, DELAYED_CONTROL = "fresh", "fresh_delayed"
@@ -89,6 +92,8 @@ class Study:
     """How many steps old the weights are that sample, in all arms but the control."""
     repeats: tuple[str, ...] = ()
     """Other studies that trained some of the same arms with the same options, on these seeds or on others."""
+    kl_answers: int = 0
+    """Answers on which the KLs between the last weights and the reference model are measured; 0: they are not."""
 
     @property
     def planned_endpoint(self) -> Endpoint:
@@ -122,7 +127,7 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     return Study(
         name, entry.get("title", name), entry["story"], entry["look"], tuple(arms), by_chance,
         shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry), entry.get("delay", 0),
-        tuple(entry.get("repeats", ())),
+        tuple(entry.get("repeats", ())), entry.get("kl_answers", 0),
     )  # fmt: skip
 
 
@@ -147,6 +152,7 @@ def run_rows(run: Path, arm: Arm) -> list[dict[str, Any]]:
     return [
         {"preset": arm.name, "seed": arm.seed, "step": metrics["step"]}
         | {column: metrics.get(key) for column, key in MEASURED.items()}
+        | dict.fromkeys(REFERENCE_KL)
         for metrics in runs.read_metrics(run)
     ]
 
