@@ -32,7 +32,7 @@ MEASURED = {
 }
 """Column → key of metrics.jsonl."""
 REFERENCE_KL = ("kl", "reverse_kl")
-"""Columns that the last step alone has: both KLs between the last weights and the reference model, in nats per token."""
+"""Columns of the last step alone: both KLs between the last weights and the reference model, in nats per token."""
 ORIGIN = ("engine", "engine_settings", "versions", "hardware", "git_commit", "environment", "started", "ended")
 """What the table of a study has of the manifest of each training run."""
 CONTROL, DELAYED_CONTROL = "fresh", "fresh_delayed"

@@ -1,7 +1,6 @@
 """How far training moved a model: both KLs between it and its reference, exact at each token of sampled answers."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,8 +26,8 @@ AT_ONCE = 16
 def reference_kl(config: TrainConfig, trained: Path, answers: int) -> dict[str, float]:
     """Return KL(π‖π_ref) over answers of π as `kl`, and KL(π_ref‖π) over answers of π_ref as `reverse_kl`.
 
-    Each is Σ_v p(v) (log p(v) − log q(v)) over the vocabulary, in nats, the mean over the tokens of one answer to each of
-    the first held-out prompts, sampled from p at the run's temperature. Both models compute in float32.
+    KL(p‖q) is Σ_v p(v) (log p(v) − log q(v)) over the vocabulary, in nats: the mean over the tokens of one answer to
+    each of the first held-out prompts, sampled from p at the run's temperature. Both models compute in float32.
 
     Args:
         config: the run that trained; its reference model is `reference_model`, or the model it started from.

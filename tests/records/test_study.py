@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from step_records import make_run
 
-from rlcorr import CorrectionConfig, RejectionRule, preset
+from rlcorr import CorrectionConfig, LossConfig, RejectionRule, preset
 from rlcorr.command.cli import run_verb
 from rlcorr.command.study import study_table, verdict_of
 from rlcorr.command.study_workers import arm_config
@@ -56,6 +56,12 @@ def configs() -> Configs:
     return {name: [(arm_config(arms[0]), arms) for arms in by_options(name).values()] for name in study.read_index()}
 
 
+def title_of_penalty(loss: LossConfig) -> str:
+    if loss.use_rollout_kl_loss:
+        return f"Rollout KL loss {loss.rollout_kl_estimator_type}, coefficient {loss.rollout_kl_loss_coef:g}"
+    return f"Penalty {loss.kl_loss_type}, coefficient {loss.kl_loss_coef:g}" if loss.use_kl_loss else "No KL penalty"
+
+
 @pytest.mark.slow
 def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
     """Check that each arm and seed has its own run, and that the first seed has sketches if the study has any."""
@@ -69,6 +75,7 @@ def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
                 "centered_cap", "replay", "float32", "float32_trainer",
             )  # fmt: skip
             named = arm.name in corrections or arm.name == f"rate_{config.optim.learning_rate:.0e}".replace("e-0", "e-")
+            named = named or studied.arm_titles.get(arm.name) == title_of_penalty(config.policy_loss)
             assert config.preset == arm.name or config.budget.rule or named, arm.label
             if config.budget.rule:
                 assert arm.name.endswith(f"_{config.budget.keep * 100:g}"), arm.label
