@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_969,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_580,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_296,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_656,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_689,
     ("rlcorr/lab",): 448,
     ("app",): 11_094,
     ("lessons", "lessons/exercises"): 5_287,
-    ("tests",): 40_265,
+    ("tests",): 40_286,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -61,12 +61,15 @@ class Endpoint:
     steps: int
     """The gain is the mean reward of this number of last steps minus that of as many first steps.
 
-    0: the endpoint is the greedy accuracy of the last weights instead.
+    0: the endpoint is a number of the last step instead, the greedy accuracy of the last weights unless `column` says
+    otherwise.
     """
     margin: float
     """Two arms are as good as each other if the whole interval of their difference is within ± this margin."""
     primary: tuple[tuple[str, str], ...] = ()
     """Pairs of arms whose comparison was planned as the main one."""
+    column: str = "accuracy"
+    """What of the last step is the endpoint, if `steps` is 0."""
 
 
 @dataclass(frozen=True)
@@ -331,12 +334,17 @@ def delayed_control(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dic
 
 def last_accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return arm → seed → greedy accuracy on held-out prompts after the last step."""
-    return _of_each_run(rows, lambda run: run[-1]["accuracy"])
+    return last_values(rows, "accuracy")
+
+
+def last_values(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[int, float]]:
+    """Return arm → seed → a column of the last step."""
+    return _of_each_run(rows, lambda run: run[-1][column])
 
 
 def endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> dict[str, dict[int, float]]:
     """Return arm → seed → the planned endpoint."""
-    return gains(rows, endpoint.steps) if endpoint.steps else last_accuracies(rows)
+    return gains(rows, endpoint.steps) if endpoint.steps else last_values(rows, endpoint.column)
 
 
 def _of_each_run(
