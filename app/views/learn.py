@@ -9,8 +9,8 @@ import state
 import streamlit as st
 from components.links import Link, copy_link, links
 from controls import lesson_pages
-from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step
+from controls.widgets import buttons, pick, pick_several, switch
 from data import options
 from data.lessons import LESSONS, are_built, cells, five_lessons, inside, lessons, number, text_of
 from data.names import preset_title
