@@ -239,7 +239,7 @@ BUDGETS = {
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_296,
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_692,
     ("rlcorr/lab",): 448,
-    ("app",): 11_187,
+    ("app",): 11_184,
     ("lessons", "lessons/exercises"): 5_287,
     ("tests",): 40_351,
 }

@@ -77,8 +77,8 @@ def percent(share: float | None) -> str:
 
 
 def probability(share: float) -> str:
-    """Format a probability for a title: in percent without decimals, and with two decimals if it is small."""
-    return f"{100 * share:.0f} %" if share >= 0.01 else percent(share)
+    """Format a probability for a title: in percent without decimals, and with two decimals near 0 and 1."""
+    return f"{100 * share:.0f} %" if 0.01 <= share < 0.995 else percent(share)
 
 
 def clipped(text: str, limit: int) -> str:

@@ -59,6 +59,7 @@ STATISTIC = (
 )
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
 USUAL_CAPS = 2, 5
+"""Lowest and highest cap on weights that is published."""
 EXPLAINED = "explained"
 
 

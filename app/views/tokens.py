@@ -258,6 +258,4 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="largest_gap"):
         said = plain(f"{largest} 1 % of the tokens make {percent(share)} of the mismatch (k3).")
         st.markdown(said, width="content")
-        links(
-            Link("Show it in the text", {"token": f"{row}.{column}"}), key="show_largest"
-        )  # it may be on another page
+        links(Link("Show it in the text", {"token": f"{row}.{column}"}), key="show_largest")

@@ -184,9 +184,7 @@ def _bar(one: Option, *, is_free: bool) -> Bar:
     effect = one.effect
     assert isinstance(effect, Kept)
     does_what = one.shortfall or (does(one) if one.acts else ACTS_NOT)
-    does_what = does_what.replace(
-        " and leaves an effective sample size of", ", ESS"
-    )  # on a phone a line has no more room
+    does_what = does_what.replace(" and leaves an effective sample size of", ", ESS")  # a phone's line is short
     cannot = [] if is_free or one.is_missed else ["{system} cannot express it".format(system=state.get("system"))]
     words = BETWEEN.join([*([] if one.is_missed else _kind(one)), does_what, *cannot])
     return Bar(one.key, limits(one.config), words, effect.unchanged, effect.cut or 0.0, effect.zeroed, one.is_missed)
