@@ -39,12 +39,14 @@ OF_A_STEP = {*OF_A_RUN, "compare"} - {"training"}
 forget_imports()
 state.begin()
 view = state.get("view")
-st.set_page_config(page_title=f"{pages.PAGES[view].title} · rlcorr", layout="wide")
+part = state.get("part") if view == "training" else options.TRAINING[0]
+title = pages.PAGES[view].title if part == options.TRAINING[0] else part
+st.set_page_config(page_title=f"{title} · rlcorr", layout="wide")
 if view == "yours":
     upload_box.read_new_files()
 load_plotly()
 sharing.navigation()
-studies = view == "training" and state.get("part") != options.TRAINING[0]  # a study has its own runs
+studies = part != options.TRAINING[0]  # a study has its own runs
 sharing.apply(without_pickers=view in ("start", "lab", "learn") or studies)
 tours.show()
 all_runs = recorded.all_runs()

@@ -37,13 +37,13 @@ LEVELS: dict[str, Level] = {
     "sequence": Level(
         "Π_t r_t",
         "the product of its sequence's ratios {ratio}",
-        "each response's weight",
+        "each answer's weight",
         lambda d, mask: over_sequence(d, mask, "sum")[:, None],
     ),
     "geometric": Level(
         "(Π_t r_t)^(1/n)",
         "the geometric mean of its sequence's ratios {ratio}",
-        "each response's mean weight",
+        "each answer's mean weight",
         lambda d, mask: over_sequence(d, mask, "mean")[:, None],
     ),
     "prefix": Level(

@@ -235,13 +235,13 @@ BUDGETS = {
     ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_812,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_482,
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_969,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_580,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_579,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_296,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_689,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_692,
     ("rlcorr/lab",): 448,
-    ("app",): 11_094,
+    ("app",): 11_184,
     ("lessons", "lessons/exercises"): 5_287,
-    ("tests",): 40_286,
+    ("tests",): 40_351,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

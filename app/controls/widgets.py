@@ -29,7 +29,9 @@ def pick(
     """Show a list of the options, and return the picked one; the first one if the field has none of them."""
     value = state.keep_to(key, options)
     index = options.index(value) if value in options else 0
-    return st.selectbox(label, options, index=index, key=state.widget(key), format_func=written, help=help)
+    return st.selectbox(
+        label, options, index=index, key=state.widget(key), format_func=written, help=help, filter_mode="contains"
+    )
 
 
 def pick_several(

@@ -20,7 +20,7 @@ from rlcorr.teaching.glossary import define
 from rlcorr.weights import LEVELS, WeightMode
 
 LEVEL = (
-    "The weight of a token is its own ratio, the product of the ratios of its sequence, their geometric mean, or the "
+    "The weight of a token is its own ratio, the product of the ratios of its answer, their geometric mean, or the "
     "product of the ratios up to this token (prefix). With none, every token has weight 1."
 )
 NONE = "none"
@@ -67,7 +67,7 @@ def choices_of(config: CorrectionConfig) -> list[Choice]:
             "Rejection rules",
             [rule.name for rule in config.rollout_rs],
             tuple(RULE_NAMES),
-            "Rules that reject tokens or whole sequences if their divergence is outside the thresholds.",
+            "Rules that reject tokens or whole answers if their divergence is outside the thresholds.",
         ),
         Choice("denominator", "Divide by", config.denominator, get_args(Denominator), define("denominator")),
         Choice(

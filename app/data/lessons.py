@@ -1,9 +1,11 @@
 """The lessons of lessons/index.toml, and their pages if they are built."""
 
+import json
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _BESIDE = Path(__file__).resolve().parent.parent.parent
 _PACKAGED = _BESIDE / "rlcorr_lessons"  # where a wheel puts their index
@@ -41,9 +43,21 @@ def five_lessons() -> list[Lesson]:
 def text_of(name: str) -> str:
     """Return a text that lies beside the lessons without title and comments, and with links that stay in this app."""
     text = (LESSONS / name).read_text(encoding="utf-8").partition("\n")[2]
-    text = re.sub(r"^<!-- .* -->\n", "", text, flags=re.MULTILINE).replace("](http://localhost:8501/", "](/")
-    text = re.sub(r"\]\((\d\d_\w+)\.ipynb\)", r"](/learn?lesson=\1)", text)
-    return text.replace("](README.md)", "](/learn)").replace("](DECISION_CARD.md)", "](/learn?learn=Decision%20card)")
+    return inside(re.sub(r"^<!-- .* -->\n", "", text, flags=re.MULTILINE))
+
+
+def inside(text: str) -> str:
+    """Return a text of the lessons with links that stay in this app, wherever its address begins."""
+    text = text.replace("](http://localhost:8501/", "](./")
+    text = re.sub(r"\]\((\d\d_\w+)\.ipynb[^)]*\)", r"](./learn?lesson=\1)", text)
+    text = text.replace("](README.md)", "](./learn)").replace("](DECISION_CARD.md)", "](./learn?learn=Decision%20card)")
+    return text.replace("](NOTATION.md)", "](./learn?learn=Glossary)")
+
+
+def cells(slug: str) -> list[dict[str, Any]]:
+    """Return the cells of a lesson's committed notebook, which has been executed. Empty where no notebooks are."""
+    path = LESSONS / f"{slug}.ipynb"
+    return json.loads(path.read_text(encoding="utf-8"))["cells"] if path.is_file() else []
 
 
 def are_built() -> bool:

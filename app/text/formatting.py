@@ -59,16 +59,26 @@ def interval_ends(interval: Interval) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Format a share in percent; ">99.99 %" and "<0.01 %" are not rounded to 100 % and 0 %.
+    """Format a share in percent: two decimals, none for all and for nothing, which other shares are not rounded to.
 
     A share may be 1e-6 too small: recorded probabilities are summed in float32.
+
+    >>> percent(1.0), percent(0.99999), percent(0.0443), percent(1e-6), percent(0.0)
+    ('100 %', '>99.99 %', '4.43 %', '<0.01 %', '0 %')
     """
     if share is None:
         return "–"
     text = f"{100 * share:.2f}"
-    if share < 1 - 1e-6 and text == "100.00":
-        return ">99.99 %"
-    return "<0.01 %" if share > 0 and text == "0.00" else f"{text} %"
+    if text == "100.00":
+        return ">99.99 %" if share < 1 - 1e-6 else "100 %"
+    if text == "0.00":
+        return "<0.01 %" if share > 0 else "0 %"
+    return f"{text} %"
+
+
+def probability(share: float) -> str:
+    """Format a probability for a title: in percent without decimals, and with two decimals near 0 and 1."""
+    return f"{100 * share:.0f} %" if 0.01 <= share < 0.995 else percent(share)
 
 
 def clipped(text: str, limit: int) -> str:
@@ -114,8 +124,7 @@ def paragraph(text: str) -> str:
 def swatches(colours: dict[str, str]) -> str:
     """Return an HTML legend: name → colour, each name as literal text after a spot of its colour."""
     spots = "".join(
-        f"<span style='margin-right:1.1em;white-space:nowrap'><span style='color:{colour}'>●</span> "
-        f"{html.escape(name)}</span>"
+        f"<span style='margin-right:1.1em'><span style='color:{colour}'>●</span> {html.escape(name)}</span>"
         for name, colour in colours.items()
     )
     return f"<div style='font-size:0.875rem;line-height:1.7;display:flex;flex-wrap:wrap'>{spots}</div>"

@@ -18,7 +18,7 @@ WEIGHTS = (
 )
 CHOICES = "Advanced: weights and rejection rules"
 RESET, RESET_B = "Reset to the preset's numbers", "Reset B to the preset's numbers"
-BUDGET_KEEP, BUDGET_ESS = "share of tokens within the thresholds", "effective sample size of the kept tokens"
+BUDGET_KEEP, BUDGET_ESS = "share of tokens that it leaves as they are", "effective sample size of the kept tokens"
 EXPORT = "Export the config"
 EXPORT_IS = (
     "This configuration as text to copy, for your system. If the system cannot express it, you get the nearest one "

@@ -38,27 +38,28 @@ M2 = (
     "the slider. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
 )
 CURVES_OVER = (
-    "The whole correction at every value of its first threshold; the others stay as they are. Dotted: the present "
-    "value. You can drag this line."
+    "Every value of the first slider. The other sliders stay. Dotted: the present value; you can drag this line."
 )
 PER_TURN_EXPORT = (
     "No system corrects each turn on its own, so there is no text for one. In Python, "
     "`rlcorr.analysis.segments.correct_per_turn(batch, config)` does it."
 )
 PER_TURN_IS = (
-    "Products, means and rules of an answer are then those of each turn between the answers of tools, and a sequence "
+    "Products, means and rules of an answer are then those of each turn between the answers of tools, and an answer "
     "on this page is a turn."
 )
 MOVED_IS = (
     "The size of what score centering subtracts, averaged over the tokens. Without weights it is the sum of |q − p| "
     "over the next tokens, where q is the sampler's probability and p the trainer's. It is 0 if both agree."
 )
-MASK = "Rows are sequences, columns are tokens. If several tokens share a cell, it shows the most severe outcome."
+MASK = "Rows are answers, columns are tokens. If several tokens share a cell, it shows the most severe outcome."
 STATISTIC = (
     "The number that the rule compares with its thresholds (dashed; you can drag them). Grey bars are outside the "
     "thresholds: they are rejected."
 )
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
+USUAL_CAPS = 2, 5
+"""Lowest and highest cap on weights that is published."""
 EXPLAINED = "explained"
 
 
@@ -117,7 +118,7 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
     if not bounds:
         return
     st.markdown("**Budget**")
-    st.caption("Find the threshold for a target.")
+    st.caption("Find the strictest threshold that still leaves this much.")
     kinds = list(BUDGETS)
     kind = st.radio(
         "Find the threshold for a target.", kinds, kinds.index(state.get("budget_of")), key=state.widget("budget_of"),
@@ -138,6 +139,8 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
         return
     st.markdown(f"{plain(_part(config, reached.bound))}: threshold **{reached.threshold:.6g}**")
     st.caption(plain(f"The whole correction then keeps {kept} of the tokens. Their effective sample size is {ess}."))
+    if reached.bound.rule_index is None and reached.threshold < USUAL_CAPS[0] and config.rollout_is_mode == "truncate":
+        st.caption("Published caps are {} to {}.".format(*USUAL_CAPS))
     arguments = config, reached.threshold, reached.bound
     st.button("Set it", key="budget_set", on_click=set_threshold, args=arguments)
 
@@ -195,12 +198,12 @@ def numbers_of(report: dict[str, float]) -> dict[str, Number]:
     """Return the headline numbers that every configuration has."""
     shown = (
         ("Kept tokens", "kept_fraction", percent),
-        ("Sequences touched", "rollout_rs_seq_masked_fraction", percent),
+        ("Answers touched", "rollout_rs_seq_masked_fraction", percent),
         ("ESS of the kept", "trained_eff_sample_size", percent),
         ("Mean weight", "trained_is_mean", written),
         ("Weights clipped", "rollout_is_oob_ratio", percent),
-        ("k3", "k3_kl", written),
-        ("Mean |Δ|", "abs_log_ratio", written),
+        ("k3 before", "k3_kl", written),
+        ("Mean |Δ| before", "abs_log_ratio", written),
     )
     return {label: Number(write(report.get(metric)), describe(metric)) for label, metric, write in shown}
 
@@ -254,8 +257,9 @@ def _answer(report: Mapping[str, float], mode: str) -> str:
     if outside:
         clipped = " and clips the weights of " if mode == "truncate" else " and sets the weights of "
         clipped += percent(outside) + ("" if mode == "truncate" else " to 0")
-    ess = percent(report["trained_eff_sample_size"])
-    return f"This keeps {percent(report['kept_fraction'])} of the tokens{clipped}. The effective sample size is {ess}."
+    kept, ess = percent(report["kept_fraction"]), percent(report["trained_eff_sample_size"])
+    said = f"This keeps {kept} of the tokens{clipped}."
+    return said if ess == kept else f"{said} The effective sample size is {ess}."  # without weights they are the same
 
 
 def _part(config: CorrectionConfig, bound: BoundId) -> str:

@@ -45,16 +45,16 @@ EXPLAIN = (
     "the configuration that the other pages show."
 )
 AGREEMENT = {
-    "Differ on": "Share of the response tokens that only one of the two trains on.",
+    "Differ on": "Share of the tokens that only one of the two trains on.",
     "Only A": "Tokens that A trains on and B does not.",
     "Only B": "Tokens that B trains on and A does not.",
 }
 MASKS = (
-    "Rows are sequences, columns are tokens. A token is trained on if no rule rejects it and its weight is above 0 "
+    "Rows are answers, columns are tokens. A token is trained on if no rule rejects it and its weight is above 0 "
     "(masking sets weights to 0). If several tokens share a cell, it shows a difference first."
 )
 SHORT_NAMES = {
-    "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Sequences touched",
+    "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Answers touched",
     "trained_eff_sample_size": "ESS of the kept", "trained_is_mean": "Mean weight",
     "rollout_is_oob_ratio": "Weights clipped", "ratio_eff_sample_size": "ESS of the ratios",
     "k3_kl": "k3", "abs_log_ratio": "Mean |Δ|", "tokens": "Tokens",
@@ -209,7 +209,7 @@ def _interval(ends: Interval, *, sign: bool = False) -> str:
     value, low, high = (
         f"+{short(x)}" if sign and not math.isnan(x) and x >= 0 else short(x) for x in (ends.value, ends.low, ends.high)
     )
-    return f"{value} [{low},\u00a0{high}]"
+    return f"{value} [{low},\u00a0{high}]".replace("-", "−")
 
 
 def _pairs_table(header: list[str], rows: list[ExplainedRow]) -> str:

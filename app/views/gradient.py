@@ -53,7 +53,7 @@ NUMBERS = {
     "gradient.",
     "Cosine": "Cosine between the expected gradient and the on-policy gradient.",
     "Step length": "The correction multiplies the step along the on-policy gradient by this factor.",
-    "Sequence ESS": "Effective sample size: (Σ w)²/Σ w² over the sequences, as a share of the sequences.",
+    "ESS of answers": "Effective sample size: (Σ w)²/Σ w² over the answers, as a share of the answers.",
 }
 NOISE_REFERENCE = (
     "The on-policy gradient of this step cannot be distinguished from noise, so nothing can be measured in units of "
@@ -359,7 +359,8 @@ def best_preset(shown: Shown, of_all: Ranked) -> str:
     """Return, in Markdown, which preset makes the most progress of those that training does not contradict."""
     choice, titles = sketches.all_presets(shown.measured).choices[shown.size_index], row_titles()
     if not choice.over_nothing.tells:
-        return f"With {shown.batch_size:,} answers in a batch: {_cannot_tell(shown, choice.over_nothing, 'preset')}"
+        unknown = _cannot_tell(shown, choice.over_nothing, "preset")
+        return f"With {shown.batch_size:,} answers in a batch, {unknown[0].lower()}{unknown[1:]}"
     first, second, *_ = of_all.progress
     progress = of_all.progress[first]
     eta = f"{short(progress.value)} ({interval_ends(progress)})"

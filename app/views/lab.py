@@ -169,8 +169,8 @@ def show() -> None:
     st.markdown(f"## What it does not claim\n{CLAIMS}")
     if outcome := carried():
         sentence, table_of_studies = outcome
-        st.markdown(f"## What carries over, and what did not\n{plain(sentence)}")
-        st.html(table_of_studies)
+        st.markdown(f"## {CARRIED_TITLE}\n{plain(sentence)}")
+        st.html(f"<div class='rl-outcomes'>{table_of_studies}</div>")
 
 
 def lab_data(settings: Mapping[str, Any], generation: Callable[[str], int] = lambda _: 0) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def carried() -> tuple[str, str] | None:
     read = json.loads(path.read_text(encoding="utf-8"))
     rows = []
     for name, one in read["scored"].items():
-        rank = "{:.2f} [{:.2f}, {:.2f}]".format(*one["correlation"]) if "correlation" in one else ""
+        rank = "{:.2f} [{:.2f}, {:.2f}]".format(*one["correlation"]).replace("-", "−") if "correlation" in one else ""
         predicted = len(read["predicted"][name]["pairs"])
         counts = [len(one["seen"]), predicted, one["hits"], one["misses"], one["not known"]]
         rows.append([study.find_study(name).title, *map(str, counts), rank])

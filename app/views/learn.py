@@ -1,13 +1,18 @@
 """The Learn page: lessons, glossary, a cheat sheet with a map of all presets, and notes for teachers."""
 
+import base64
+import html
+import re
+from typing import Any
+
 import state
 import streamlit as st
-from components.links import copy_link
+from components.links import Link, copy_link, links
 from controls import lesson_pages
 from controls.sharing import run_and_step
 from controls.widgets import buttons, pick, pick_several, switch
 from data import options
-from data.lessons import are_built, five_lessons, lessons, number, text_of
+from data.lessons import LESSONS, are_built, cells, five_lessons, inside, lessons, number, text_of
 from data.names import preset_title
 from data.recorded import Selection
 from text import pages
@@ -18,8 +23,8 @@ from rlcorr.teaching.glossary import GLOSSARY, define, find, find_metrics
 from rlcorr.teaching.preset_map import LEVELS, RULES, preset_map
 
 LESSONS_ARE = (
-    "The lessons derive every formula, check it, and show it on the recorded runs. `make site` turns them into pages "
-    "that open here; `make learn` opens them as notebooks. They need no network and no GPU, except where stated."
+    "The lessons derive every formula, check it, and show it on the recorded runs. `make learn` opens them as "
+    "notebooks, in which you can solve the exercises. They need no network and no GPU, except where stated."
 )
 PATH_IS = (
     "They lead to a decision about your own run, and need none of the others. They end with the decision card, one "
@@ -51,6 +56,11 @@ CORRECTIONS = r"""
 | effective sample size | $(\sum w)^2 / (n \sum w^2)$ | 1: all weights are equal; $1/n$: one token decides |
 | a threshold $C$ of a product | $C^{1/T}$ per token | for $T = 1000$, $C = 2$: 1.0007 |
 """
+OPEN = "Open the lesson"
+FOLDED = {"solution": "A solution", "hide-input": "The code"}
+"""Tag of a cell → the box that its code is folded into."""
+PARTS = re.compile(r"((?:(?!^!\[).*\n?)+)|!\[(.*)\]\((.*)\)\n?", re.MULTILINE)
+"""Lines of text, or a picture on a line of its own: its words and its path."""
 TEXTS = {options.CARD: "DECISION_CARD.md", options.PAPERS: "PAPERS.md"}
 
 
@@ -70,6 +80,11 @@ def _lessons() -> None:
             address = lesson_pages.address(state.get("lesson") or None)
             st.iframe(address, height=800, alt="The lessons as pages, with their own list and search")
         return
+    if shown := cells(state.get("lesson")):
+        links(Link("All lessons", {"lesson": ""}), key="all_lessons")
+        for cell in shown:
+            _cell(cell)
+        return
     st.markdown(f"{LESSONS_ARE}\n\n## Five lessons, four hours\n{PATH_IS}")
     rows = [[f"{number(one.slug)} · {one.title}", one.decides, str(one.minutes)] for one in five_lessons()]
     st.html(table(["Lesson", "What you can decide after it", "Minutes"], rows))
@@ -81,6 +96,35 @@ def _lessons() -> None:
         with st.container(border=True, key=f"lesson_{number(lesson.slug)}"):
             st.markdown(f"## {number(lesson.slug)} · {plain(lesson.title)}\n{plain(lesson.claim)}")
             st.caption(plain(facts))
+            if cells(lesson.slug):
+                links(Link(OPEN, {"lesson": lesson.slug}), key=f"open_{lesson.slug}")
+
+
+def _cell(cell: dict[str, Any]) -> None:
+    """Show a cell of a notebook: its text, or its code with what it printed and drew. Pictures are still ones."""
+    source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
+    if cell["cell_type"] == "markdown":
+        for text, alt, path in PARTS.findall(inside(source)):
+            if path:
+                _image((LESSONS / path).read_bytes(), "svg+xml", alt)
+            elif text.strip():
+                st.markdown(re.sub("^# ", "## ", text), unsafe_allow_html=True)  # hints fold; the page has its h1
+        return
+    folded = next((word for tag, word in FOLDED.items() if tag in tags), None)
+    (st.expander(folded) if folded else st).code(source.strip(), language="python")
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "image/png" in data:
+            _image(base64.b64decode(data["image/png"]), "png", output["metadata"]["image/png"]["alt"])
+        elif "text/markdown" in data:
+            st.markdown(inside("".join(data["text/markdown"])))
+        else:
+            st.code("".join(output["text"]), language=None)
+
+
+def _image(content: bytes, kind: str, alt: str) -> None:
+    address = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    st.html(f'<img src="{address}" alt="{html.escape(alt)}" style="max-width: 100%">')
 
 
 def _glossary() -> None:
@@ -91,7 +135,8 @@ def _glossary() -> None:
         st.info(plain(f"No word and no metric contains {text}."))
     if terms:
         rows = [[word, GLOSSARY[word].symbol, define(word), GLOSSARY[word].also] for word in terms]
-        st.html(table(["Word", "Symbol", "Meaning", "Also called"], rows))
+        words = table(["Word", "Symbol", "Meaning", "Also called"], rows)
+        st.html(f"<div class='rl-words'>{words}</div>")
     if metrics:
         with st.expander("Metrics, with the names that the trainer logs", expanded=bool(text)):
             st.html(table(["Metric", "Meaning"], [list(row) for row in metrics.items()]))

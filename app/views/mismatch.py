@@ -70,7 +70,8 @@ NEXT: dict[Pattern, tuple[str, str, str]] = {
     ),
     "clean": ("The log-probs give no reason to correct.", "bench", "See what a threshold would cost"),
     "precision": (
-        "The log-probs show nothing except rounding. Choose a threshold that leaves rounding alone.", *_THRESHOLD
+        "The log-probs show nothing except rounding. Any of these leaves it alone: a cap of 2, a band of 0.5 to 5.",
+        *_THRESHOLD
     ),
     "undecided": ("Check first, then choose a threshold, and see what it costs.", *_THRESHOLD),
     "old weights": (
@@ -207,7 +208,7 @@ def show(shown: Selection) -> None:
                 st.metric(label, number(symptoms[0].numbers[name]), help=help, width=112)
     if len(lags) == 1 and lags[0] > 0:
         age = "one update" if lags[0] == 1 else f"{lags[0]} updates"
-        st.caption(f"All responses of this step were sampled by weights {age} older than those that scored them.")
+        st.caption(f"All answers of this step were sampled by weights {age} older than those that scored them.")
     if batch.sampled_log_probs is not None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)
@@ -323,7 +324,9 @@ def _discarded_rows(run: Path, step: int, lags: tuple[int, ...]) -> list[list[st
             left = discarded(batch, keep)
             kept, length = left.kept, "{:+.1f} % [{:+.1f}, {:+.1f}]".format(*(100 * x for x in astuple(left.length)))
             reward = reward if left.reward is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*astuple(left.reward))
-        rows.append([name, percent(kept), *(text.replace("-", "−") for text in (length, reward))])
+        rows.append(
+            [name, *(text.replace("-", "−").replace(" %", "\u00a0%") for text in (percent(kept), length, reward))]
+        )
     return rows
 
 

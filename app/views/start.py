@@ -19,12 +19,13 @@ from data import corrections, lessons, recorded, studies
 from data.options import CAP, FIXES, NOTHING, REJECT, START_HIGH, START_LOW, START_USUAL
 from data.recorded import Selection
 from text import phrases
-from text.formatting import percent, plain
+from text.formatting import percent, plain, probability
 from text.tours import STUDY, TOURS
 
 from rlcorr import CorrectionConfig
 from rlcorr.analysis.regions import SEQUENCE_METHODS
 from rlcorr.analysis.token_story import furthest_token
+from rlcorr.command import launch
 from rlcorr.correction import old_log_probs
 from rlcorr.errors import UsageError
 from rlcorr.figures import cells, mismatch, study
@@ -102,7 +103,10 @@ OTHERS = {
     ),
 }  # fmt: skip
 """View → title, sentence and button of its card."""
-DRAWN = {"lab": "<span aria-hidden='true'>▶</span>", "yours": ".jsonl · .parquet · .npz · .pt · .safetensors"}
+DRAWN = {
+    "lab": "<span aria-hidden='true' style='font-size: 2rem'>▶</span>",
+    "yours": ".jsonl · .parquet · .npz · .pt · .safetensors",
+}
 KEY, HERO = "start_bound", "hero"
 VALUES = slider_scale(START_LOW, START_HIGH, of_ratio=True, count=121, also=(START_USUAL,))
 HEIGHT = 170
@@ -133,7 +137,9 @@ def show(paths: dict[str, Path], shown: Selection | None) -> None:
 def _more(paths: dict[str, Path]) -> None:
     """Show links to the lessons, to training and to the newest runs of this machine."""
     local = [slug for slug, path in paths.items() if path.parent == runs.LOCAL and recorded.has_steps(path)][:4]
-    shown = [Link("Lessons", {"view": "learn"}), Link("Train a real model here", {"view": "training", "part": "Train"})]
+    shown = [Link("Lessons", {"view": "learn"})]
+    if not launch.is_forbidden():
+        shown.append(Link("Train a real model here", {"view": "training", "part": "Train"}))
     if (code := public_address(lessons.LESSONS.parent)) is not None:
         shown.append(Link("Code", address=code))
     links(*shown, *(Link(slug, {"view": "training", "run": slug}) for slug in local), key="start_more")
@@ -171,7 +177,7 @@ def said(record: runs.StepRecord) -> tuple[str, str]:
     """Return the title and the sentence about the token with the largest gap, in Markdown."""
     tokens, _ = sentence(record, CorrectionConfig())
     gap = tokens[-1]
-    title = f"Your sampler says {_share(gap.sampler)}. Your trainer says {_share(gap.trainer)}."
+    title = f"Your sampler says {probability(gap.sampler)}. Your trainer says {probability(gap.trainer)}."
     return title, MODEL.format(token=plain(gap.text.strip()))
 
 
@@ -193,7 +199,7 @@ def part(record: runs.StepRecord, fix: str, threshold: float) -> tuple[list[Slid
     sliders = [Slider(KEY, LABELS[fix], VALUES, threshold, generation=0)] if fix in LABELS else []
     tokens, report = sentence(record, config_of(fix, threshold))
     gap = tokens[-1]
-    names = f"sampler {_share(gap.sampler)}", f"trainer {_share(gap.trainer)}"
+    names = f"sampler {probability(gap.sampler)}", f"trainer {probability(gap.trainer)}"
     shown = tiles(tokens, len(tokens) - 1, names, [_counted(token.weight) for token in tokens])
     outside = percent(report.get("rollout_is_oob_ratio", 0.0))
     said = ANSWERS[fix].format(token=gap.text.strip(), threshold=threshold, inverse=1 / threshold, outside=outside)
@@ -225,11 +231,6 @@ def gained(fix: str) -> str:
     accuracies = last_accuracies(studies.table(GAINED_IN).rows)
     arms = {name: [*accuracies[arm].values()] for arm, name in ARMS.items()}
     return ends(arms, fix, max(max(shares) for shares in arms.values()))
-
-
-def _share(share: float) -> str:
-    """Return a probability for a title: two digits, and two decimals if it is small."""
-    return f"{100 * share:.0f} %" if share >= 0.01 else percent(share)
 
 
 # --- cards ---

@@ -50,10 +50,10 @@ def show(beside: DeltaGenerator) -> None:
     with beside:
         name = pick_label("study", "Mismatch", {name: study_label(study) for name, study in index.items()})
     shown = index[name]
-    st.markdown(plain(f"{shown.story} {shown.look}"))
     try:
         result = studies.table(name)
     except UsageError as error:
+        st.markdown(plain(f"{shown.story} {shown.look}"))
         st.info(plain(str(error)))
         return
     _decisions(shown, result)
@@ -68,7 +68,7 @@ def show(beside: DeltaGenerator) -> None:
 
 
 def _decisions(shown: Study, result: studies.StudyTable) -> None:
-    """Show which presets differ from no correction: in sentences, in pictures, and in numbers."""
+    """Show which presets differ from no correction, in sentences and pictures, and below what was trained and how."""
     heading, lines = said(shown, result)
     verdict(heading)
     if planned := endpoint(shown, result):
@@ -76,6 +76,7 @@ def _decisions(shown: Study, result: studies.StudyTable) -> None:
     st.markdown("  \n".join(lines))
     if compared := against(shown, result):
         picture_row(compared, result.source, gap="medium")
+    st.markdown(plain(f"{shown.story} {shown.look}"))
     st.html(outcome_table(shown, result.outcomes))
     seeds, steps = len({row["seed"] for row in result.rows}), max(row["step"] for row in result.rows)
     facts = f"{seeds} seeds, {steps} steps; {result.facts.get('engine', '')}, {result.facts.get('hardware', '')}."

@@ -5,6 +5,7 @@ from functools import partial
 
 import state
 import streamlit as st
+from components.links import Link, links
 from components.live_part import LiveContent, Note
 from components.token_text import SHADES, TOKENS_PER_PAGE, pages_of, token_text
 from controls import strips
@@ -16,7 +17,7 @@ from data import corrections
 from data.bounds import Bound
 from data.options import ORDERS
 from data.recorded import Selection
-from text.formatting import number, percent, plain, table
+from text.formatting import number, percent, plain, probability, table
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch, correct
 from rlcorr.analysis.log_prob_pairs import largest_hundredth
@@ -58,7 +59,7 @@ LEGEND = {
     "ratio": "Ratio π_old/π_rollout",
     "rejected": "rejected",
     "bounded": "weight clipped",
-    "grid": f"Responses, token by token. {KEYS}",
+    "grid": f"Answers, token by token. {KEYS}",
 }
 
 
@@ -131,14 +132,14 @@ def _text(record: runs.StepRecord, texts: Texts, result: CorrectionResult, confi
     pieces = _page(record, texts, result)
     opened = _opened(texts) or furthest_token(record.batch, result, [row for row, _ in pieces])
     if opened is None:
-        raise UsageError("The responses of this step have no tokens.")
+        raise UsageError("The answers of this step have no tokens.")
     strengths, span = shades(record.batch, result)
     fates = token_fates(record.batch, result, config)
     means, rewards, responses = mean_ratios(record.batch, result), record.batch.rewards, []
     for row, start in pieces:
         count, stop = len(texts[row]), min(start + TOKENS_PER_PAGE, len(texts[row]))
         rejected = int((fates[row] == FATES.index("rejected")).sum())
-        heading = [f"response {row}", f"mean ratio {number(means[row])}"]
+        heading = [f"answer {row}", f"mean ratio {number(means[row])}"]
         if rewards is not None and not math.isnan(rewards[row]):
             heading.append(f"reward {number(float(rewards[row]))}")
         if rejected:
@@ -197,7 +198,7 @@ def _panel(
     """Show the numbers of the opened token, the formulas with these numbers, and buttons for its neighbours."""
     row, column = opened
     story = token_story(record.batch, result, config, row, column, PRESETS[state.get("preset")].loss)
-    st.markdown(f"**Token {column} of response {row}: “{plain(_token(texts[row][column]))}”**")
+    st.markdown(f"**Token {column} of answer {row}: “{plain(_token(texts[row][column]))}”**")
     with st.container(horizontal=True):
         for label, key, token, possible in (
             ("‹ Previous token", "tokens_previous", (row, column - 1), column > 0),
@@ -233,7 +234,7 @@ def _numbers(story: TokenStory, config: CorrectionConfig) -> list[list[str]]:
 
 
 def _answer(record: runs.StepRecord, texts: Texts) -> None:
-    """Show how much of the mismatch 1 % of the tokens make, and the largest gap, before any correction.
+    """Show the largest gap, and how much of the mismatch 1 % of the tokens make, before any correction.
 
     Of equal gaps it is the one of the response that the text below shows first.
     """
@@ -245,12 +246,16 @@ def _answer(record: runs.StepRecord, texts: Texts) -> None:
         return
     if furthest is None:
         return
-    row, column = furthest
-    q, p = (float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch)))
-    q, p = (number(x).replace("-", "−") for x in (q, p))
-    largest = f"The largest gap is “{plain(_token(texts[row][column]))}”, token {column} of response {row}."
     if not share:
         verdict("No token does: both programs give every token the same probability.")
         return
-    said = f"1 % of the tokens make {percent(share)} of the mismatch (k3). {largest}"
-    verdict(f"{said} Its probability is {q} in the sampler and {p} in the trainer.")
+    row, column = furthest
+    both = [float(x[row, column].exp()) for x in (batch.rollout_log_probs, old_log_probs(batch))]
+    q, p = map(probability, both)
+    q, p = map(number, both) if q == p else (q, p)  # a gap in a later digit
+    verdict(plain(f"“{_token(texts[row][column])}” has {q} in the sampler and {p} in the trainer."))
+    largest = f"This is the largest gap, token {column} of answer {row}."
+    with st.container(horizontal=True, vertical_alignment="center", key="largest_gap"):
+        said = plain(f"{largest} 1 % of the tokens make {percent(share)} of the mismatch (k3).")
+        st.markdown(said, width="content")
+        links(Link("Show it in the text", {"token": f"{row}.{column}"}), key="show_largest")

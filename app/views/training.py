@@ -33,7 +33,7 @@ from rlcorr.records import runs
 CURVES = {
     "reward": (
         "Reward",
-        "Mean reward of the sampled responses, and greedy accuracy on prompts that are never trained on.",
+        "Mean reward of the sampled answers, and greedy accuracy on prompts that are never trained on.",
     ),
     "mismatch": (
         "Mismatch",
@@ -42,9 +42,9 @@ CURVES = {
     ),
     "ess": (
         "Effective sample size of the weights",
-        "(Σ w)²/(n Σ w²) over all response tokens, including rejected ones: with and without thresholds.",
+        "(Σ w)²/(n Σ w²) over all tokens of the answers, including rejected ones: with and without thresholds.",
     ),
-    "kept": ("Kept tokens", "Share of the response tokens that the run's own correction did not reject."),
+    "kept": ("Kept tokens", "Share of the tokens that the run's own correction did not reject."),
     "entropy": (
         "Entropy",
         "Mean entropy of the trainer's next-token distribution, in nats. At 0 there is no exploration.",
@@ -81,7 +81,7 @@ FIELDS = {
         "Learning rate",
         "The learning rate of AdamW at the first step. It falls to 3e-5 at the last step.",
     ),
-    "prompts_per_step": ("Prompts per step", "Number of responses that are sampled for a step."),
+    "prompts_per_step": ("Prompts per step", "Number of answers that are sampled for a step."),
     "steps": ("Steps", "Number of updates of the sampler's weights."),
     "seed": ("Seed", "The seed of the prompts and of all sampling."),
 }
@@ -106,10 +106,11 @@ GOING_ON = ("running", "stopping")
 
 def show(selection: Selection) -> None:
     of_runs, of_study, of_training = TRAINING
+    parts = TRAINING[:2] if launch.is_forbidden() and state.get("part") != of_training else TRAINING
     _follow(selection, with_curves=state.get("part") == of_training)
     left, right = st.columns([1, 2])
     with left:
-        part = buttons("part", "Show", TRAINING)
+        part = buttons("part", "Show", parts)
     if part == of_runs:
         _runs(selection)
     elif part == of_study:
@@ -126,8 +127,6 @@ def _runs(selection: Selection) -> None:
     rows = metric_rows(selection.run)
     lines, stride = left_out(selection.run)
     verdict(plain(_course(rows, lines if stride > 1 else len(rows))))
-    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
-        st.markdown(phrases.EXPLAIN)
     manifest = None
     try:
         manifest = recorded.manifest(selection.run)
@@ -142,12 +141,14 @@ def _runs(selection: Selection) -> None:
         st.info(phrases.NO_STEPS)
     if manifest:
         _provenance(selection, manifest)
+    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
+        st.markdown(phrases.EXPLAIN)
 
 
 def _course(rows: list[dict[str, Any]], steps: int) -> str:
     """Return a sentence about the first and the last values of reward and mismatch."""
     changes, count = [], 0
-    for label, key in {"the mean reward": "reward", "mean |Δ|": f"{PREFIX}abs_log_ratio"}.items():
+    for label, key in {"the mean reward": "reward", "the mean gap of a token": f"{PREFIX}abs_log_ratio"}.items():
         if (ends := recorded.first_and_last(recorded.series(rows, key))) is not None:
             first, last, averaged = ends
             count = count or averaged
@@ -324,6 +325,7 @@ def _pressed(button: str, training: launch.Training) -> None:
 
 def _train() -> None:
     """Show the form that starts a training run, unless starting is forbidden or a run is in progress."""
+    verdict("Train a model on the machine that serves this page.")
     with st.container(key="train"):
         if launch.is_forbidden():
             st.info(

@@ -39,7 +39,7 @@ STRIP = (
 )
 ACTS_NOT = "Nothing is corrected."
 EFFECTS_ARE = (
-    "Green: kept. Purple: weight clipped. Grey: teaches nothing. Measured on step {step}. Click a row to take it."
+    "Green: kept. Orange: weight clipped. Grey: teaches nothing. Measured on step {step}. Click a row to take it."
 )
 KEEP_IS = (
     "The last rows are the strictest setting of each kind that still keeps this share (dotted line). A cap on weights "
@@ -184,6 +184,7 @@ def _bar(one: Option, *, is_free: bool) -> Bar:
     effect = one.effect
     assert isinstance(effect, Kept)
     does_what = one.shortfall or (does(one) if one.acts else ACTS_NOT)
+    does_what = does_what.replace(" and leaves an effective sample size of", ", ESS")  # a phone's line is short
     cannot = [] if is_free or one.is_missed else ["{system} cannot express it".format(system=state.get("system"))]
     words = BETWEEN.join([*([] if one.is_missed else _kind(one)), does_what, *cannot])
     return Bar(one.key, limits(one.config), words, effect.unchanged, effect.cut or 0.0, effect.zeroed, one.is_missed)

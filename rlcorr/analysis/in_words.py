@@ -17,8 +17,7 @@ def limits(config: CorrectionConfig) -> str:
     >>> limits(CorrectionConfig(rollout_rs=(RejectionRule.named("seq_mean_k1", lower=0.999, upper=1.001),)))
     'Reject answers with a mean ratio outside 0.999 to 1.001'
     """
-    weights = [part.replace("response", "answer") for part in about_weights(config, _short)]
-    parts = [*weights, *map(_rejects, config.rollout_rs)]
+    parts = [*about_weights(config, _short), *map(_rejects, config.rollout_rs)]
     text = ", ".join(parts) or "no correction"
     return text[0].upper() + text[1:]
 

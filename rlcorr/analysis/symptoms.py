@@ -136,7 +136,7 @@ SIGNS = {
     "precision": Sign(
         "precision",
         "Looks like precision: k3 is {k3}. Gaps of this size were measured with {causes}, for example {example}. The "
-        "logits differ by {noise} in both directions: {above} of the ratios are above 1.{more}",
+        "logits differ by {noise}, and {above} of the ratios are above 1.{more}",
     ),
     "undecided": Sign(
         "undecided",

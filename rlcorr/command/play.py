@@ -37,7 +37,7 @@ class Play:
     port: int = 8501
     """First port to try."""
     train: bool = True
-    """Train in the background; --no-train only serves the app."""
+    """Train in the background; --no-train only serves the app, and its pages offer no training."""
     host: tuple[str, ...] = ()
     """Other names under which browsers may ask for the app, as behind a proxy; localhost and 127.0.0.1 always may."""
     file: tuple[str, ...] = ()
@@ -76,12 +76,12 @@ def play(
     app = None
     _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)  # the latter is a closed terminal
     try:
-        variables = {launch.FORBID: "1" if hosts else "0"} | os.environ  # other people's pages must not start training
+        # Other people's pages must not start training, and whoever says --no-train wants none.
+        variables = {launch.FORBID: "1" if hosts or train_options is None else "0"} | os.environ
         app = subprocess.Popen(_app_command(free, hosts), start_new_session=True, env=variables)
-        print(
-            f"rlcorr: http://localhost:{free}{page and '/'}{page}  (Ctrl-C ends the app and the training run)",
-            flush=True,
-        )
+        base = os.environ.get("STREAMLIT_SERVER_BASE_URL_PATH", "").strip("/")  # a sub-path, as behind a proxy
+        address = "/".join(filter(None, (f"http://localhost:{free}", base, page)))
+        print(f"rlcorr: {address}  (Ctrl-C ends the app and the training run)", flush=True)
         if train_options is not None:
             _train(train_options, run)
         return app.wait()

@@ -13,6 +13,7 @@ SMALLEST_POSITION = 1e-12
 SMALLEST_GAP = 0.09
 """Smallest distance between two labels, as a share of the axis."""
 FEW_DECADES = 2
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NEAR_ONE = 2e-4
 """A stretched axis is linear for |log r| below this, and logarithmic in |log r| above it."""
 RATIO_TICKS = (*(1 + 10.0**-k for k in range(5, 0, -1)), 1.3, 2, 4, 10, 100, 1e4, 1e8, 1e16, 1e50, 1e100, 1e200)
@@ -108,7 +109,7 @@ def _one_sided_axis(
         if first <= x <= last and (not ticks or x >= ticks[-1][0] * factor):
             ticks.append((x, bound))
     return {
-        "title_text": "threshold (log scale of its distance from 1)" if of_ratio else "threshold",
+        "title_text": "threshold",
         "type": "log",
         "range": [math.log10(first), math.log10(last)],
         "read": ("exp of −" if below else "exp") if of_ratio else ("−" if below else ""),
@@ -139,7 +140,9 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
         labels = [f"{d * 10.0**power:g}" if -4 <= power < 5 else f"{d}e{power}" for d, power in ticks]
         return {"type": "log", "tickvals": [d * 10.0**power for d, power in ticks], "ticktext": labels, "range": span}
     step = max(1, round((span[1] - span[0]) / 4))
-    return {"type": "log", "exponentformat": "power", "dtick": step, "range": span}
+    powers = [power for power in range(span[0], span[1] + 1) if power % step == 0]  # Plotly would write them larger
+    labels = [f"{10.0**power:g}" if abs(power) < 3 else f"10{str(power).translate(RAISED)}" for power in powers]
+    return {"type": "log", "tickvals": [10.0**power for power in powers], "ticktext": labels, "range": span}
 
 
 def span_of(log_values: np.ndarray) -> float:

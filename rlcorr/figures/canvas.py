@@ -19,7 +19,7 @@ from rlcorr.gradients.bootstrap import Interval
 
 WARM, COOL, KEPT, REJECTED, CUT = "#d9692a", "#2f7fc1", "#3f9c7d", "#8b8f97", "#9a6cb4"
 """KEPT is also the colour of what a person has chosen, or brought."""
-RED = "#c23b3b"
+RED = "#d64545"
 """A promise that is missed, or a correction whose step is good and whose training was not."""
 BLANK = "rgba(0,0,0,0)"
 ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a6ad0", "#a0522d", "#708090", "#2e8b57")

@@ -112,11 +112,11 @@ def token_map(
         "colorscale": [[edge / kinds, c] for code, c in enumerate((BLANK, *colours)) for edge in (code, code + 1)],
         "showscale": False,
         "meta": {"z": ", ".join(f"{code} {meaning}" for code, meaning in enumerate(("padding", *names)))},
-        "hovertemplate": "sequence %{y:.0f}, token %{x:.0f}<extra></extra>",
+        "hovertemplate": "answer %{y:.0f}, token %{x:.0f}<extra></extra>",
     }
     keys = canvas.legend_keys({n: c for n, c in zip(names, colours, strict=True) if n in possible})
     x = {"title_text": "token", "showgrid": False}
-    y = {"title_text": "sequence", "showgrid": False, "autorange": "reversed"}
+    y = {"title_text": "answer", "showgrid": False, "autorange": "reversed"}
     return canvas.figure([cells, *keys], height=300, x=x, y=y, legend=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlcorr.figures.canvas import CUT, KEPT, RED, REJECTED, Figure, Part, fade, figure, literal, vertical_line
+from rlcorr.figures.canvas import KEPT, RED, REJECTED, WARM, Figure, Part, fade, figure, literal, vertical_line
 
 ROW = 56
 """Pixels of a row: two lines of text, and the bar below them."""
@@ -31,7 +31,7 @@ def effect_bars(bars: Sequence[Bar], chosen: str, promise: float) -> Figure:
     keys = [bar.key for bar in bars]
     parts = {
         "kept": ([bar.kept for bar in bars], fade(KEPT, 0.75)),
-        "clipped": ([bar.clipped for bar in bars], CUT),
+        "clipped": ([bar.clipped for bar in bars], WARM),
         "zeroed": ([bar.zeroed for bar in bars], fade(REJECTED, 0.6)),
     }
     traces = [_part(name, keys, shares, colour) for name, (shares, colour) in parts.items()]

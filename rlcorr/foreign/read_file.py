@@ -243,5 +243,5 @@ def _ending(name: str, head: bytes, size: int) -> str:
     if ending not in ENDINGS:
         raise UsageError(f"files that end in {', '.join(ENDINGS)} are read; this one ends in {ending!r:.20}.")
     if not size:
-        raise UsageError("is empty.")
+        raise UsageError("the file is empty.")
     return ending

@@ -20,7 +20,7 @@ def title(preset: Preset) -> str:
     >>> title(PRESETS["decoupled_token_is"]), title(PRESETS["disabled"])
     ("Cap each token's weight at 2", 'No correction')
     >>> title(PRESETS["decoupled_geo_rs"])
-    'Reject responses by mean ratio'
+    'Reject answers by mean ratio'
     """
     config = preset.config
     parts = [*about_weights(config), *dict.fromkeys(map(_rule, config.rollout_rs))]
@@ -59,7 +59,7 @@ def outside(low: float | None, high: float, written: Callable[[float], str]) -> 
 
 
 def _rule(rule: RejectionRule) -> str:
-    subject = "tokens" if rule.level == "token" else "responses"
+    subject = "tokens" if rule.level == "token" else "answers"
     divergence = DIVERGENCES[rule.divergence].title
     if rule.divergence == "k1" and rule.reduce == "sum":
         return f"reject {subject} by product of ratios"

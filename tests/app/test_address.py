@@ -37,7 +37,7 @@ def test_the_opened_token_comes_back(root: Path) -> None:
     add_step(make_run(root, "alpha", steps=0, status="running"), characters(["12", "345"], None))
     at = leave_and_return(open_app("views/tokens.py", token="1.2"), "views/tokens.py")
     assert in_url(at)["token"] == "1.2"
-    assert "Token 2 of response 1" in said(at)
+    assert "Token 2 of answer 1" in said(at)
 
 
 def test_the_compared_runs_come_back(root: Path) -> None:

@@ -31,8 +31,10 @@ def test_tokens_names_the_largest_gap() -> None:
     share = float(k3[: -(-len(k3) // 100)].sum() / k3.sum())
     text = said(open_app("views/tokens.py", run="kv_fp8_e5m2"))
     assert f"1 % of the tokens make {100 * share:.2f} % of the mismatch" in text
-    assert f"token {column} of response {row}. Its probability is" in text
-    assert f"Token {column} of response {row}: " in text  # it is open
+    assert f"This is the largest gap, token {column} of answer {row}." in text
+    q, p = (batch.tensors()[side][row, column].exp() for side in ("rollout_log_probs", "old_log_probs"))
+    assert f"has {100 * q:.0f} % in the sampler and {100 * p:.2f} % in the trainer." in text
+    assert f"Token {column} of answer {row}: " in text  # it is open
 
 
 def test_training_says_how_reward_and_mismatch_went() -> None:
@@ -40,7 +42,7 @@ def test_training_says_how_reward_and_mismatch_went() -> None:
     reward = [row["reward"] for row in rows]
     text = said(open_app("views/training.py", run="kv_fp8_e5m2"))
     first, last = (f"{sum(ten) / 10:.2f}" for ten in (reward[:10], reward[-10:]))
-    assert f"In 48 steps the mean reward went from {first} to {last}, mean |Δ| went from" in text
+    assert f"In 48 steps the mean reward went from {first} to {last}, the mean gap of a token went from" in text
 
 
 def test_compare_takes_neither_where_the_data_do_not_tell() -> None:

@@ -40,7 +40,7 @@ def tables(at: AppTest) -> str:
 
 NAMES = {
     "kept_fraction": "Kept tokens",
-    "rollout_rs_seq_masked_fraction": "Sequences touched",
+    "rollout_rs_seq_masked_fraction": "Answers touched",
     "trained_eff_sample_size": "ESS of the kept",
     "trained_is_mean": "Mean weight",
     "rollout_is_oob_ratio": "Weights clipped",
@@ -115,7 +115,7 @@ def test_gradients_are_the_librarys(committed: None) -> None:
 
 def difference(of: Interval) -> str:
     value, low, high = (end if end.startswith("-") or end == "–" else f"+{end}" for end in map(two_digits, astuple(of)))
-    return f"{value} [{low},\u00a0{high}]"
+    return f"{value} [{low},\u00a0{high}]".replace("-", "−")
 
 
 def test_swap(root: Path) -> None:

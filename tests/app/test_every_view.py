@@ -86,11 +86,15 @@ def test_the_bench_shows_the_librarys_numbers(number: int) -> None:
         reported = evaluate(batch, preset(name))[1]
         expected = {key.removeprefix("rollout_corr/"): value for key, value in reported.items()}
         numbers = shown(at)
-        for label, key in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl"), ("Mean |Δ|", "abs_log_ratio")):
+        for label, key in (
+            ("Mean weight", "trained_is_mean"),
+            ("k3 before", "k3_kl"),
+            ("Mean |Δ| before", "abs_log_ratio"),
+        ):
             assert numbers[label] == four_digits(expected[key]), (name, label)
         for label, key in (("Kept tokens", "kept_fraction"), ("ESS of the kept", "trained_eff_sample_size")):
             assert read_percent(numbers[label]) == pytest.approx(expected[key], abs=1e-4), (name, label)
-        touched = read_percent(numbers["Sequences touched"])
+        touched = read_percent(numbers["Answers touched"])
         assert touched == pytest.approx(expected["rollout_rs_seq_masked_fraction"], abs=1e-4), name
         clipped = expected.get("rollout_is_oob_ratio")
         assert (numbers["Weights clipped"] == "–") == (clipped is None), name
@@ -125,7 +129,7 @@ def expected_headlines(reported: GradientReport) -> dict[str, tuple[str, str]]:
     """Number and interval of each, as the page writes them."""
     intervals = {
         "Progress (η)": reported.progress[0], "Bias": reported.relative_bias, "Noise": reported.noise[0],
-        "Cosine": reported.cosine, "Step length": reported.scale, "Sequence ESS": reported.ess,
+        "Cosine": reported.cosine, "Step length": reported.scale, "ESS of answers": reported.ess,
     }  # fmt: skip
     texts = {label: [two_digits(end) for end in (i.value, i.low, i.high)] for label, i in intervals.items()}
     return {

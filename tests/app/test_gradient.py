@@ -100,7 +100,7 @@ def test_what_is_not_covered_is_said(root: Path, covered: float, warned: bool) -
     make_exact(root, covered)
     at = open_app(GRADIENT)
     assert f"which cover {100 * covered:.2f} % of the probability" in said(at)
-    warning = f"have only {100 * covered:.2f} % of the probability in the trainer and 100.00 % in the sampler"
+    warning = f"have only {100 * covered:.2f} % of the probability in the trainer and 100 % in the sampler"
     assert (warning in said(at)) == warned
 
 
@@ -151,7 +151,7 @@ def test_a_best_preset_or_threshold_that_the_answers_do_not_tell_is_not_named(ex
     at = open_app(GRADIENT)
     sentences = said(at)
     cannot = f"These {PROMPTS} prompts cannot tell which preset is best, or whether any is better than no correction."
-    assert f"With 256 answers in a batch: {cannot} That would take " in sentences
+    assert f"With 256 answers in a batch, {cannot[0].lower()}{cannot[1:]} That would take " in sentences
     assert "makes the most progress" not in sentences
     curve = pictures(at)["Progress of this step at each threshold"]
     assert [shape["line"].get("dash") for shape in curve["layout"]["shapes"]] == ["dot"]

@@ -4,10 +4,12 @@ import html
 import tomllib
 from html import unescape
 from pathlib import Path
+from textwrap import dedent
 from urllib.parse import parse_qsl, urljoin
 
+import nbformat
 import pytest
-from app_pages import committed, components, html_of, one_scan, open_app, open_view, root, said, widget
+from app_pages import committed, components, html_of, links, one_scan, open_app, open_view, root, said, widget
 from app_runs import PROJECT, make_run
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -44,11 +46,33 @@ def test_the_lessons_are_those_of_the_index(root: Path) -> None:
     for slug, lesson in list(index.items())[:5]:
         row = f"<td>{slug[:2]} · {lesson['title']}</td><td>{lesson['decides']}</td><td>{lesson['minutes']}</td>"
         assert row in unescape(html_of(at))
-    assert "`make site`" in said(at)
     assert not at.get("iframe")
+    slugs = [dict(link["to"]).get("lesson") for link in links(at) if link["label"] == "Open the lesson"]
+    assert slugs == list(index)
     at = open_app(VIEW, learn="Decision card")
     assert "| **Old weights:** the engine is some updates behind |" in said(at)
     assert "<!--" not in said(at)
+
+
+@pytest.mark.parametrize("slug", ["00_start", "16_capstone"])
+def test_a_lesson_opens_from_its_notebook(root: Path, slug: str) -> None:
+    """Without `make site`: its texts, what its code printed, its pictures, and links that stay in the app."""
+    at = open_app(VIEW, lesson=slug)
+    page, drawn = "\n".join(part.value for part in at.markdown), html_of(at).count("<img")
+    printed = [part.value for part in at.code]
+    for cell in nbformat.read(PROJECT / "lessons" / f"{slug}.ipynb", as_version=4).cells:
+        if cell.cell_type == "markdown":
+            last = cell.source.splitlines()[-1]
+            assert "](" in last or last in page
+            drawn -= cell.source.count("![")
+        else:
+            assert cell.source.strip() in printed
+        for output in cell.get("outputs", []):
+            assert "text" not in output or dedent(output["text"]).strip() in printed
+            drawn -= "image/png" in output.get("data", {})
+    assert drawn == 0
+    assert "localhost:8501" not in page
+    assert ".ipynb" not in page
 
 
 def test_lessons_that_are_pages_open_in_the_page(root: Path, built: Path) -> None:

@@ -142,7 +142,7 @@ def test_the_age_of_the_weights_is_said_or_drawn(root: Path) -> None:
         text = said(open_app(VIEW))
         assert expected in text
         assert ("By age of the weights" in text) == (len(set(versions)) > 1)
-        assert ("All responses of this step" in text) == (len(set(versions)) == 1 and versions[0] < 4)
+        assert ("All answers of this step" in text) == (len(set(versions)) == 1 and versions[0] < 4)
     late = (record.batch.response_mask.cumsum(-1) > 3).int()
     add_step(run, replace(record, step=10, batch=record.batch.replace(policy_versions=2 + late, turn_ids=late)))
     text = said(open_app(VIEW))
@@ -158,7 +158,7 @@ def test_what_discarding_does_to_the_batch_is_said_with_intervals(root: Path) ->
     add_step(run, replace(record, batch=record.batch.replace(policy_versions=versions)))
     page = next(e.proto.body for e in open_app(VIEW).get("html") if "change of the mean length" in e.proto.body)
     left = discarded(runs.read_step(run, 5).batch, versions == 4)
-    assert f"{100 * left.length.value:+.1f} % [{100 * left.length.low:+.1f}".replace("-", "−") in page
+    assert f"{100 * left.length.value:+.1f}\u00a0% [{100 * left.length.low:+.1f}".replace("-", "−") in page
     assert left.reward is not None
     assert f"{left.reward.value:+.3f} [".replace("-", "−") in page
     assert "of weights at most 0 updates old" in page
@@ -173,4 +173,4 @@ def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:
     assert "The step has no token ids" in text
     assert "Tokens that differ most" not in text
     assert "The tail" in text
-    assert "All responses of this step" not in text
+    assert "All answers of this step" not in text

@@ -60,7 +60,7 @@ def test_the_story_of_a_token_under_every_kind_of_preset(root: Path) -> None:
         assert cells[cells.index("rejected by") + 2] == (story.rejected_by or "no rule"), name
         fates = {row["row"]: row["fates"] for row in drawn(at)["responses"]}
         assert all((fate == 4) == (not result.keep_mask[row, t]) for row in fates for t, fate in enumerate(fates[row]))
-    assert "**Token 2 of response 3: “#2”**" in said(at)
+    assert "**Token 2 of answer 3: “#2”**" in said(at)
     assert "Tokens are shown by their ids" in said(at)
     for label, log_probs in (
         ("π_old, the trainer", batch.old_log_probs),

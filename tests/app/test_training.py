@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import html_of, one_scan, open_app, root, said, watched_parts, widget
+from app_pages import html_of, links, one_scan, open_app, root, said, watched_parts, widget
 from app_runs import add_step, make_record, make_run, study_row
 from streamlit.testing.v1 import AppTest
 
@@ -297,6 +297,9 @@ def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.Mon
     assert all(button.key != "train_start" for button in at.button)
     assert "stop" not in buttons(at)
     assert progress(at)[0][1].startswith("mine is in progress.")
+    (parts,) = open_app(VIEW).get("button_group")
+    assert [option.content for option in parts.proto.options] == ["Runs", "Study"]
+    assert all(link["to"].get("part") != "Train" for link in links(open_app("views/start.py")))
 
 
 def test_a_long_file_of_metrics_is_thinned_and_read_on(root: Path) -> None:

@@ -59,8 +59,8 @@ def test_every_view_shows_a_dropped_file(root: Path, name: str, content: bytes) 
         assert state == "1 step recorded · complete", view  # the name of the file is in the line already
         if view == "bench":
             d = np.array([0.5, 0.0, -0.25, 0.75])
-            assert shown(at)["Mean |Δ|"] == f"{np.abs(d).mean():.4g}"
-            assert shown(at)["k3"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
+            assert shown(at)["Mean |Δ| before"] == f"{np.abs(d).mean():.4g}"
+            assert shown(at)["k3 before"] == f"{(np.exp(d) - 1 - d).mean():.4g}"
         if view == "gradient":
             assert "log-probs alone do not give one a gradient" in said(at)
             assert "--sketch" not in said(at)

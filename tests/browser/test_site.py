@@ -113,7 +113,7 @@ def expect_library(page: Page, part: str, run: str, preset: str, nth: int = 0, m
     shown = numbers(page, part)
     for label, name in METRICS.items():
         assert share(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], abs=1e-4)
-    for label, name in (("Mean weight", "trained_is_mean"), ("k3", "k3_kl")):
+    for label, name in (("Mean weight", "trained_is_mean"), ("k3 before", "k3_kl")):
         assert float(shown[label]) == pytest.approx(report[f"rollout_corr/{name}"], rel=1e-3)
 
 
@@ -263,7 +263,7 @@ def test_the_address_holds_what_is_chosen(page: Page, url: str) -> None:
     page.wait_for_url(f"**run={WITHOUT_SKETCH}**")
     page.go_back()
     page.wait_for_url(f"**run={RUN}**")
-    expect(page.locator("[data-number='k3'] b").locator("visible=true")).to_have_text(shown["k3"])
+    expect(page.locator("[data-number='k3 before'] b").locator("visible=true")).to_have_text(shown["k3 before"])
     page.locator("#bench").get_by_role("button", name="Reset to the preset's numbers").click()
     page.wait_for_url(lambda address: "is_upper" not in address)
     assert bound(page, "bench") == 2

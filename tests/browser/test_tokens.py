@@ -21,12 +21,12 @@ def visit(page: Page, address: str) -> None:
 
 def token(page: Page, row: int, column: int) -> Locator:
     """The token at this place, whatever the order of the responses."""
-    response = page.locator(".response").filter(has_text=f"response {row} ·")
+    response = page.locator(".response").filter(has_text=f"answer {row} ·")
     return response.locator(".token").nth(column)
 
 
 def expect_open(page: Page, row: int, column: int) -> None:
-    expect(page.get_by_text(f"Token {column} of response {row}:")).to_be_visible()
+    expect(page.get_by_text(f"Token {column} of answer {row}:")).to_be_visible()
     expect(token(page, row, column)).to_have_attribute("aria-selected", "true")
     expect(page.locator(".grid .open")).to_have_count(1)
 
@@ -77,11 +77,11 @@ def a_click_opens_and_writes_the_url(page: Page) -> None:
 
 def text_is_shown_literally(page: Page) -> None:
     token(page, 2, 0).click()
-    row = page.locator(".response").filter(has_text="response 2 ·")
+    row = page.locator(".response").filter(has_text="answer 2 ·")
     assert "".join(row.locator(".token").all_inner_texts()) == "<b>7</b>⏎"
     assert page.locator(".grid b, .grid img, .grid a, .grid code, .grid script").count() == 0
     expect(page.locator(".prompt").filter(has_text=HOSTILE[-40:])).to_be_visible()
-    expect(page.get_by_text("Token 0 of response 2: “<”")).to_be_visible()
+    expect(page.get_by_text("Token 0 of answer 2: “<”")).to_be_visible()
 
 
 def back_reload_and_another_view_keep_the_token(page: Page) -> None:

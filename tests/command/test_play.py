@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from processes import running, url_in, wait_for
@@ -129,6 +131,30 @@ def test_only_named_hosts_are_answered_and_no_page_of_another_site_frames_the_ap
         for host in ("class.example", f"127.0.0.1:{port}"):  # a proxy keeps the browser's name of it, or gives its own
             assert handshake(port, host, "https://class.example") == 101, host
             assert handshake(port, host, "https://evil.example") == 403, host
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "forbidden"), [([], (), "0"), (None, (), "1"), ([], ("class.example",), "1")]
+)
+def test_who_wants_no_training_gets_pages_without_it(
+    monkeypatch: pytest.MonkeyPatch, options: list[str] | None, hosts: tuple[str, ...], forbidden: str
+) -> None:
+    seen = []
+
+    def start(*_: Any, env: dict[str, str], **__: Any) -> SimpleNamespace:
+        seen.append(env[launch.FORBID])
+        return SimpleNamespace(pid=0, wait=lambda: 0)
+
+    monkeypatch.delenv(launch.FORBID, raising=False)
+    monkeypatch.setattr(play.subprocess, "Popen", start)
+    for name in ("_train", "_stop", "_end_like_ctrl_c"):
+        monkeypatch.setattr(play, name, lambda *_: None)
+    monkeypatch.setattr(launch, "end", lambda _: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    assert play.play(8620, options, "mine", hosts) == 0
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert seen == [forbidden]
 
 
 def test_a_file_is_imported_and_the_address_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

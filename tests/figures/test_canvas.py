@@ -46,6 +46,12 @@ def test_one_or_two_decades_have_labels_between_the_powers() -> None:
     assert power_axis(2e-6, 3e-5)["ticktext"] == ["1e-6", "2e-6", "5e-6", "1e-5", "2e-5", "5e-5", "0.0001"]
 
 
+def test_many_decades_have_powers_of_one_size() -> None:
+    axis = power_axis(3e-7, 2.0)  # from 1e-7 to 10: eight decades, a label at every second power
+    assert (axis["range"], axis["ticktext"]) == ([-7, 1], ["10⁻⁶", "10⁻⁴", "0.01", "1"])
+    assert axis["tickvals"] == pytest.approx([1e-6, 1e-4, 0.01, 1])
+
+
 def test_digest() -> None:
     lines = [{"type": "scatter", "name": "reward", "x": [0, 1, 2], "y": [0.25, None, 0.75]}]
     lines.append({"type": "scatter", "name": "nothing", "x": [0, 1, 2], "y": [None, None, None]})

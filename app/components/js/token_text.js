@@ -17,7 +17,7 @@ const drawLegend = (place, { words, palette, ticks }) => {
     tick.style.left = `${100 * i / (ticks.length - 1)}%`
     scale.append(tick)
   })
-  const key = (className, text) => make("span", "", make("span", `token ${className}`, "7"), text)
+  const key = (className, text) => make("span", "", make("span", `token ${className}`, "Ab"), text)
   place.replaceChildren(make("span", "", words.ratio, scale), key("rejected", words.rejected), key("bounded", words.bounded))
 }
 
