@@ -1,4 +1,4 @@
-"""Everything that a visitor has chosen: one table of fields. No other file reads or writes the address.
+"""Everything that a visitor has chosen: one table of fields. No other file writes the address.
 
 A run of the page is `begin`, then the page, then `end`. Between them `get` returns the value of a field.
 

@@ -18,7 +18,7 @@ from streamlit.url_util import make_url_path
 from text import phrases
 from text.formatting import plain
 
-from controls.choosing import folding, pick, pick_several
+from controls.widgets import folding, pick, pick_several
 from rlcorr import PRESETS, CorrectionConfig
 from rlcorr.bounds import BoundId, at_threshold
 from rlcorr.command.config import ignored, lines_read, python_lines

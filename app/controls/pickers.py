@@ -17,7 +17,7 @@ from text import phrases
 from text.formatting import duration, paragraph, plain
 
 from controls import configuration
-from controls.choosing import pick
+from controls.widgets import pick
 from rlcorr import PRESETS
 from rlcorr.command import launch
 from rlcorr.records import runs

@@ -9,7 +9,7 @@ from data.recorded import Selection
 from text import study_ends as say_study
 from text.pages import PAGES
 
-from controls.choosing import switch
+from controls.widgets import switch
 
 EMPTIED = {
     frozenset(("run_picker", "preset")): ".st-key-pickers:not(:has(.st-key-second))",

@@ -1,1 +1,1 @@
-"""Every sentence of the app."""
+"""Sentences that several pages share, and tables of sentences."""

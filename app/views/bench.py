@@ -9,10 +9,10 @@ import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number
 from components.picture import Picture
 from controls import strips
-from controls.choosing import folding, number, switch
 from controls.configuration import export_text, paste_box, pick_system, set_threshold, settings
 from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
+from controls.widgets import folding, number, switch
 from data import corrections
 from data.bounds import Bound, bounds_of, is_first, m2po_rule_index
 from data.recorded import Selection

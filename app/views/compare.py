@@ -9,10 +9,10 @@ import streamlit as st
 from components.live_part import LiveContent, Note, Number, live_part
 from components.picture import Picture, picture
 from controls import strips
-from controls.choosing import batch_size, buttons
 from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import verdict, with_study_link
+from controls.widgets import batch_size, buttons
 from data import corrections, sketches, studies
 from data.bounds import Bound, useful_slider_values
 from data.configuration import FIRST, SECOND

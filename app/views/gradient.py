@@ -13,9 +13,9 @@ from components.links import Link, links
 from components.live_part import ANSWER, LiveContent, Number, live_part
 from components.picture import Picture
 from controls import strips
-from controls.choosing import batch_size_slider
 from controls.configuration import bound_sliders, resets, settings
 from controls.sharing import with_study_link
+from controls.widgets import batch_size_slider
 from data import sketches, studies, uploads
 from data.bounds import Bound, bounds_of, is_first, slider_values_of
 from data.configuration import FIRST

@@ -10,7 +10,7 @@ import streamlit as st
 from components.live_part import ANSWER, LiveContent, Note, Number, Slider, live_part, offered
 from components.picture import Picture
 from controls import strips
-from controls.choosing import buttons
+from controls.widgets import buttons
 from data import sketches
 from data.kl_example import DISTANCES, LOSSES, TARGETS, example
 from data.recorded import Selection

@@ -4,8 +4,8 @@ import state
 import streamlit as st
 from components.links import copy_link
 from controls import lesson_pages
-from controls.choosing import buttons, pick, pick_several, switch
 from controls.sharing import run_and_step
+from controls.widgets import buttons, pick, pick_several, switch
 from data import options
 from data.lessons import are_built, five_lessons, lessons, number, text_of
 from data.names import preset_title

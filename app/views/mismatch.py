@@ -8,8 +8,8 @@ import streamlit as st
 from components.links import Link, links
 from components.picture import Picture, picture, picture_row
 from controls import sharing
-from controls.choosing import pick_several
 from controls.pickers import picked_record
+from controls.widgets import pick_several
 from data import recorded
 from data.caching import cached
 from data.corrections import identity

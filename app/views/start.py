@@ -13,8 +13,8 @@ from components.links import Link, links
 from components.live_part import ANSWER, LiveContent, Note, Slider, live_part, offered
 from components.picture import Picture, picture
 from controls import strips
-from controls.choosing import buttons
 from controls.sharing import verdict
+from controls.widgets import buttons
 from data import corrections, lessons, recorded, studies
 from data.options import CAP, FIXES, NOTHING, REJECT, START_HIGH, START_LOW, START_USUAL
 from data.recorded import Selection

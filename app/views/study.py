@@ -5,8 +5,8 @@ from functools import partial
 
 import streamlit as st
 from components.picture import Picture, picture_row
-from controls.choosing import pick_label, pick_several
 from controls.sharing import verdict
+from controls.widgets import pick_label, pick_several
 from data import studies
 from data.names import arm_label, arm_title, study_label
 from streamlit.delta_generator import DeltaGenerator

@@ -8,10 +8,10 @@ import streamlit as st
 from components.live_part import LiveContent, Note
 from components.token_text import SHADES, TOKENS_PER_PAGE, pages_of, token_text
 from controls import strips
-from controls.choosing import pick
 from controls.configuration import settings
 from controls.pickers import explain, picked_record
 from controls.sharing import verdict
+from controls.widgets import pick
 from data import corrections
 from data.bounds import Bound
 from data.options import ORDERS

@@ -10,8 +10,8 @@ import state
 import streamlit as st
 from components.picture import Picture, picture
 from components.watched import WatchedContent, watch
-from controls.choosing import buttons, number, pick, pick_several
 from controls.sharing import verdict
+from controls.widgets import buttons, number, pick, pick_several
 from data import recorded
 from data.metric_rows import left_out, metric_rows
 from data.names import preset_label, run_labels

@@ -5,10 +5,10 @@ import streamlit as st
 from components.links import Link, links
 from components.picture import Picture, picture
 from controls import upload_box
-from controls.choosing import folding, pick
 from controls.configuration import export_text, pick_system
 from controls.pickers import picked_record
 from controls.sharing import run_and_step, verdict
+from controls.widgets import folding, pick
 from data import corrections, suggestions, uploads
 from data.bounds import bounds_of
 from data.names import BETWEEN, run_labels

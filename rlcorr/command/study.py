@@ -3,7 +3,8 @@
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Annotated, Any
 
 import tyro
@@ -30,6 +31,12 @@ DELAY = (
 )
 
 POOLED = "Greedy accuracy after the last step, together with {names} (a repeated seed counts once): {means}"
+
+KL = {
+    "kl": "KL(π‖start) of the last weights, nats per token of their own answers:",
+    "reverse_kl": "KL(start‖π), nats per token of the start's answers:",
+}
+LOGGED = "What the loss logged of it at the last step: {means}"
 
 
 # --- the verb ---
@@ -103,7 +110,8 @@ def _comparison_lines(
 ) -> list[str]:
     """Return the differences from no correction and from random rejection, and how well η predicted the rewards."""
     if study.endpoint is not None:
-        return _endpoint_lines(rows, study.endpoint) + _delay_lines(rows, study.delay) + _pooled_lines(rows, study)
+        lines = [*_endpoint_lines(rows, study.endpoint), *(kl_lines(rows, study.endpoint) if study.kl_answers else ())]
+        return [*lines, *_delay_lines(rows, study.delay), *_pooled_lines(rows, study)]
     lines = []
     for reference, pairs in (
         ("no correction", conclusions.against_nothing(rows)),
@@ -138,6 +146,23 @@ def _endpoint_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoin
         verdict = verdict_of(pair.difference, endpoint.margin)
         lines.append(f"{_pair_row(pair)}  {verdict}{planned}")
     return lines
+
+
+def kl_lines(rows: Sequence[Mapping[str, Any]], endpoint: studies.Endpoint) -> list[str]:
+    """Return both KLs between the last weights and the start, with planned differences and those from the first arm."""
+    lines = []
+    for column, heading in KL.items():
+        measured = replace(endpoint, steps=0, column=column)
+        by_arm = studies.endpoints(rows, measured)
+        lines += ["", heading]
+        for arm, by_seed in by_arm.items():
+            lines.append(table_row([arm, _seeds_text(studies.over_seeds(list(by_seed.values())), ".3f")], WIDTHS[:2]))
+        for pair in conclusions.compare_endpoints(rows, measured):
+            if (pair.arm, pair.against) in endpoint.primary or pair.against == next(iter(by_arm)):
+                lines.append(_pair_row(pair))
+    logged = studies.last_values(rows, "kl_loss")
+    means = {arm: fmean(by_seed.values()) for arm, by_seed in logged.items() if None not in by_seed.values()}
+    return [*lines, "", LOGGED.format(means=", ".join(f"{arm} {mean:.3g}" for arm, mean in means.items()))]
 
 
 def _delay_lines(rows: Sequence[Mapping[str, Any]], delay: int) -> list[str]:

@@ -38,6 +38,7 @@ def arm_config(arm: Arm) -> TrainConfig:
 def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
     """Train one arm, and return the rows of its steps. The recorded run is deleted."""
     from rlcorr.train.loop import train
+    from rlcorr.train.reference_kl import reference_kl
 
     config = arm_config(arm)
     shutil.rmtree(runs.LOCAL / config.run, ignore_errors=True)
@@ -46,6 +47,8 @@ def train_arm(of_study: Study, arm: Arm) -> TrainedArm:
     about = {key: getattr(manifest, key) for key in ORIGIN}
     about["progress"] = {str(step): progress_of_arms(run, step, of_study) for step in runs.list_sketches(run)}
     rows = study.run_rows(run, arm)
+    if of_study.kl_answers:
+        rows[-1] |= reference_kl(config, run / "checkpoint", of_study.kl_answers)
     shutil.rmtree(run)
     return rows, about
 

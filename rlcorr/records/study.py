@@ -28,8 +28,11 @@ MEASURED = {
     "lr_factor": "lr_factor",
     "entropy": "entropy",
     "grad_norm": "grad_norm",
+    "kl_loss": "actor/kl_loss",
 }
 """Column → key of metrics.jsonl."""
+REFERENCE_KL = ("kl", "reverse_kl")
+"""Columns of the last step alone: both KLs between the last weights and the reference model, in nats per token."""
 ORIGIN = ("engine", "engine_settings", "versions", "hardware", "git_commit", "environment", "started", "ended")
 """What the table of a study has of the manifest of each training run."""
 CONTROL, DELAYED_CONTROL = "fresh", "fresh_delayed"
@@ -58,12 +61,15 @@ class Endpoint:
     steps: int
     """The gain is the mean reward of this number of last steps minus that of as many first steps.
 
-    0: the endpoint is the greedy accuracy of the last weights instead.
+    0: the endpoint is a number of the last step instead, the greedy accuracy of the last weights unless `column` says
+    otherwise.
     """
     margin: float
     """Two arms are as good as each other if the whole interval of their difference is within ± this margin."""
     primary: tuple[tuple[str, str], ...] = ()
     """Pairs of arms whose comparison was planned as the main one."""
+    column: str = "accuracy"
+    """What of the last step is the endpoint, if `steps` is 0."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ class Study:
     """How many steps old the weights are that sample, in all arms but the control."""
     repeats: tuple[str, ...] = ()
     """Other studies that trained some of the same arms with the same options, on these seeds or on others."""
+    kl_answers: int = 0
+    """Answers on which the KLs between the last weights and the reference model are measured; 0: they are not."""
 
     @property
     def planned_endpoint(self) -> Endpoint:
@@ -122,7 +130,7 @@ def _study(name: str, entry: dict[str, Any], shared: dict[str, Any]) -> Study:
     return Study(
         name, entry.get("title", name), entry["story"], entry["look"], tuple(arms), by_chance,
         shared.get("arm_title", {}), entry.get("unfinished", False), _endpoint(entry), entry.get("delay", 0),
-        tuple(entry.get("repeats", ())),
+        tuple(entry.get("repeats", ())), entry.get("kl_answers", 0),
     )  # fmt: skip
 
 
@@ -147,6 +155,7 @@ def run_rows(run: Path, arm: Arm) -> list[dict[str, Any]]:
     return [
         {"preset": arm.name, "seed": arm.seed, "step": metrics["step"]}
         | {column: metrics.get(key) for column, key in MEASURED.items()}
+        | dict.fromkeys(REFERENCE_KL)
         for metrics in runs.read_metrics(run)
     ]
 
@@ -325,12 +334,17 @@ def delayed_control(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[dic
 
 def last_accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return arm → seed → greedy accuracy on held-out prompts after the last step."""
-    return _of_each_run(rows, lambda run: run[-1]["accuracy"])
+    return last_values(rows, "accuracy")
+
+
+def last_values(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[int, float]]:
+    """Return arm → seed → a column of the last step."""
+    return _of_each_run(rows, lambda run: run[-1][column])
 
 
 def endpoints(rows: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> dict[str, dict[int, float]]:
     """Return arm → seed → the planned endpoint."""
-    return gains(rows, endpoint.steps) if endpoint.steps else last_accuracies(rows)
+    return gains(rows, endpoint.steps) if endpoint.steps else last_values(rows, endpoint.column)
 
 
 def _of_each_run(

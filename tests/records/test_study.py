@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from step_records import make_run
 
-from rlcorr import CorrectionConfig, RejectionRule, preset
+from rlcorr import CorrectionConfig, LossConfig, RejectionRule, preset
 from rlcorr.command.cli import run_verb
-from rlcorr.command.study import study_table, verdict_of
+from rlcorr.command.study import kl_lines, study_table, verdict_of
 from rlcorr.command.study_workers import arm_config
 from rlcorr.errors import UsageError
 from rlcorr.gradients.bootstrap import Interval
@@ -56,6 +56,12 @@ def configs() -> Configs:
     return {name: [(arm_config(arms[0]), arms) for arms in by_options(name).values()] for name in study.read_index()}
 
 
+def title_of_penalty(loss: LossConfig) -> str:
+    if loss.use_rollout_kl_loss:
+        return f"Rollout KL loss {loss.rollout_kl_estimator_type}, coefficient {loss.rollout_kl_loss_coef:g}"
+    return f"Penalty {loss.kl_loss_type}, coefficient {loss.kl_loss_coef:g}" if loss.use_kl_loss else "No KL penalty"
+
+
 @pytest.mark.slow
 def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
     """Check that each arm and seed has its own run, and that the first seed has sketches if the study has any."""
@@ -69,6 +75,7 @@ def test_every_training_of_the_index_is_a_command(configs: Configs) -> None:
                 "centered_cap", "replay", "float32", "float32_trainer",
             )  # fmt: skip
             named = arm.name in corrections or arm.name == f"rate_{config.optim.learning_rate:.0e}".replace("e-0", "e-")
+            named = named or studied.arm_titles.get(arm.name) == title_of_penalty(config.policy_loss)
             assert config.preset == arm.name or config.budget.rule or named, arm.label
             if config.budget.rule:
                 assert arm.name.endswith(f"_{config.budget.keep * 100:g}"), arm.label
@@ -196,6 +203,27 @@ def test_the_verb_pools_the_studies_that_repeat_arms(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out.partition("together with smol_stale_6 and smol_centering_stale")[2]
     assert re.search(r"none 0\.20\d, token_cap 0\.40\d", shown)
     assert re.search(r"token_cap - none +0\.201 \[0\.129, 0\.274\]", shown)
+
+
+def test_the_kls_of_the_last_weights_are_compared_like_the_endpoint() -> None:
+    """By hand: KLs of 0.6 and 0.8 without a penalty, 0.3 and 0.5 with k2, 0.2 and 0.4 with k3. The differences have no
+    spread, and the loss without a penalty logs no KL."""
+    kls = {"kl_none": (0.6, 0.8), "kl_k2": (0.3, 0.5), "kl_k3": (0.2, 0.4)}
+    rows = [
+        {**course_of(arm, seed, [0.0])[0], "kl": kl, "reverse_kl": 2 * kl, "kl_loss": None if arm == "kl_none" else kl}
+        for arm, pair in kls.items()
+        for seed, kl in enumerate(pair)
+    ]
+    lines = kl_lines(rows, Endpoint(0, 0.05, (("kl_k3", "kl_k2"),)))
+    shown = [" ".join(line.split()) for line in lines]
+    first, second = shown[1:].index(""), len(shown) - 2
+    assert shown[2 : first + 1] == [
+        "kl_none 0.700 [0.600, 0.800]", "kl_k2 0.400 [0.300, 0.500]", "kl_k3 0.300 [0.200, 0.400]",
+        "kl_k3 - kl_k2 -0.100 [-0.100, -0.100]", "kl_k2 - kl_none -0.300 [-0.300, -0.300]",
+        "kl_k3 - kl_none -0.400 [-0.400, -0.400]",
+    ]  # fmt: skip
+    assert shown[second - 1] == "kl_k3 - kl_none -0.800 [-0.800, -0.800]"
+    assert shown[-1] == "What the loss logged of it at the last step: kl_k2 0.4, kl_k3 0.3"
 
 
 # --- Differences between the arms of a study, and whether η predicted them ---
