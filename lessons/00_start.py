@@ -28,7 +28,7 @@
 import sympy
 import torch
 from exercises.start import ANSWER_RATIO, TRAINER_REWARD
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig, correct, preset
@@ -222,11 +222,6 @@ config = preset("decoupled_token_is")  # a common correction
 result = correct(batch, config)
 d, mask = result.log_ratio, batch.response_mask
 
-# %% tags=["hide-input"]
-assert record.tokens is not None
-row, column = (d.abs() == d.abs().max()).nonzero()[0].tolist()  # the first of equal ones
-q_there, p_there = (float(batch.tensors()[key][row, column].exp()) for key in ("rollout_log_probs", "old_log_probs"))
-
 
 def size(batch, seed):
     """Return the mean |d| of a step, and of 1000 bootstrap samples of its answers."""
@@ -236,6 +231,11 @@ def size(batch, seed):
 
 
 last, fine = size(batch, 0), size(load("smol_bf16_both")[1], 2)
+
+# %% tags=["hide-input"]
+assert record.tokens is not None
+row, column = (d.abs() == d.abs().max()).nonzero()[0].tolist()  # the first of equal ones
+q_there, p_there = (float(batch.tensors()[key][row, column].exp()) for key in ("rollout_log_probs", "old_log_probs"))
 rounded = [gap for gap in gaps() if (gap.format, gap.cause, gap.ours, gap.experts) == ("bfloat16", "rounding", 0, 0)]
 published = [(gap.billions, *gap.abs) for gap in rounded if gap.abs and gap.billions]
 billions, lows, highs = zip(*published, strict=True)
@@ -301,7 +301,7 @@ of_mean = interval_of((drawn @ (log_product / lengths).square() / count).sqrt() 
 mean_log = interval_of(drawn @ log_product / count, signed=True)
 of_products = interval_of(drawn @ products / count, signed=False)
 of_tokens = ratio(d)[mask]  # of every real token, in one row
-say(f"""
+reveal(f"""
 1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is less than $T$, because positive and
    negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But if two policies differ, $d$ is negative
    on average: the ratios ½ and 1½ average to 1, but their logarithms to less than 0. (The average is −KL(q‖p):

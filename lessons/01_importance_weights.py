@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 01 · Importance weights in an hour
+# # 01 · Importance weights
 #
 # **Claim.** Weighting what the engine sampled by p/q gives the right average, at the cost of noise. The effective
 # sample size shrinks with the length of the answers, exponentially if tokens are independent and have the same
@@ -23,7 +23,7 @@ import torch
 from curves import curves
 from exercises.importance_weights import EFFECTIVE_SHARE, LONGEST_ANSWER, RATIOS
 from recorded import load
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import picture, show
 
 from rlcorr import CorrectionConfig
@@ -182,6 +182,9 @@ cuts = list(range(4, 61, 4))
 lines = {
     f"step {n}": [effective_share(weights_of(b, cut)) for cut in cuts] for n, b in zip(steps, batches, strict=True)
 }
+whole = [weights_of(batch, 10_000) for batch in batches]
+shares = [effective_share(w) for w in whole]
+lighter = [effective_share(w.sort().values[:-1]) for w in whole]  # without the heaviest answer
 x_name, y_name = "T, the first tokens of each answer", "ESS, share of the sample"
 drawn = curves(cuts, lines, x_name=x_name, y_name=y_name, log="y", height=360)
 picture(drawn.update_layout({"yaxis.tickvals": [0.05, 0.1, 0.2, 0.5, 1]}))
@@ -194,12 +197,9 @@ def share_of(w, seed):
     return (drawn @ w).square() / (len(w) * (drawn @ w.square()))
 
 
-whole = [weights_of(batch, 10_000) for batch in batches]
-shares = [effective_share(w) for w in whole]
-lighter = [effective_share(w.sort().values[:-1]) for w in whole]
 cliffs = [n for n in range(len(steps)) if lighter[n] > 3 * shares[n]]
 late = max(range(len(steps)), key=lambda n: effective_share(weights_of(batches[n], 48)) / shares[n])
-say(f"""
+reveal(f"""
 1. No. The lines fall in a few sudden steps. The ESS falls suddenly where the weight of a **single** answer has become
    large. In {len(cliffs)} of the {len(steps)} recorded steps, the ESS of whole answers becomes more than three times as
    large if the heaviest answer is left out.

@@ -23,7 +23,7 @@ import torch
 from curves import curves
 from exercises.kl_estimators import STRAIGHT_THROUGH
 from exercises.policy_gradient import SOFTMAX_SCORE
-from sentences import below, say
+from sentences import below, reveal, say
 from show import moving_picture, picture, show
 
 from rlcorr.figures.canvas import ACROSS, REJECTED, figure
@@ -288,14 +288,14 @@ moving_picture("step", {str(step): after(step) for step in STEPS}, "300")
 assert values_of["k3"][-1] > values_of["k3"][0]
 assert values_of["k2"][-1] < values_of["k2"][0]
 assert torch.allclose(policies["k2"][-1], policies["k3+"][-1], rtol=0, atol=1e-6)
-say("""
+reveal("""
     **1.** With k1 the policy stays where it is. With k2 and k3+ it moves to the near hill. The reverse KL,
     $\\mathrm{KL}(\\pi\\|\\mathrm{ref})$, only asks that $\\pi$ samples nothing that the reference would not sample.
     This is called **mode seeking**. With k3 it moves away, to a position between the hills. The forward KL,
     $\\mathrm{KL}(\\mathrm{ref}\\|\\pi)$, asks that $\\pi$ can sample everything that the reference would sample.
     This is called **mass covering**.
     """)
-say(f"""
+reveal(f"""
     **2.** No: the value of k3 **rises** while the program minimises it, from {values_of["k3"][0]:.2f} to
     {max(values_of["k3"]):.2f}, and it ends at {values_of["k3"][-1]:.2f}. The value estimates the reverse KL, and the
     gradient makes the forward KL smaller. So a KL term that grows on the dashboard need not mean that its coefficient

@@ -25,7 +25,7 @@ import torch
 from curves import curves
 from exercises.truncation import SQUARED_ERROR, WEIGHTS
 from recorded import load
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
@@ -159,23 +159,26 @@ picture(made)
 # "In units of the exact gradient's length" always means this picture. **Look for** the three large dots, and for which
 # small dots spread further.
 
-# %% tags=["hide-input"]
+# %%
 scores = torch.eye(3, dtype=torch.float64) - p  # of a softmax: 1 at the action, minus the probabilities
 advantage = f - (p * f).sum()
 exact = (p * advantage) @ scores
 along = exact / exact.norm()
 across = torch.linalg.cross(along, torch.ones(3, dtype=torch.float64) / 3**0.5)
 plane = torch.stack([along, across], 1) / exact.norm()  # (3, 2): two coordinates, in units of the exact gradient
+WAYS = {"no cap": r, "cap of 1": r.clamp(max=1), "no weights": torch.ones_like(r)}
+of_action, of_ways = {}, {}
+for name, w in WAYS.items():
+    of_action[name] = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of X, Y or Z contributes
+    middle = (q @ of_action[name]).round(decimals=9)
+    of_ways[name] = middle, math.sqrt(float(q @ (of_action[name] - middle).square().sum(-1)) / 8)  # mean, noise
+
+# %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(5)
 drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).view(150, 8)
-WAYS = {"no cap": r, "cap of 1": r.clamp(max=1), "no weights": torch.ones_like(r)}
-traces, of_ways = [], {}
-for colour, (name, w) in zip((ACROSS[1], ACROSS[3], ACROSS[2]), WAYS.items(), strict=True):
-    of_action = (w * advantage)[:, None] * scores @ plane  # (3, 2): what one sample of X, Y or Z contributes
-    middle = (q @ of_action).round(decimals=9)
-    spread = math.sqrt(float(q @ (of_action - middle).square().sum(-1)) / 8)
-    of_ways[name] = middle, spread
-    x, y = of_action[drawn].mean(1).T.tolist()
+traces = []
+for colour, (name, (middle, _)) in zip((ACROSS[1], ACROSS[3], ACROSS[2]), of_ways.items(), strict=True):
+    x, y = of_action[name][drawn].mean(1).T.tolist()
     dot = {"type": "scatter", "mode": "markers", "name": f"{name}: one batch", "x": x, "y": y}
     traces.append(dot | {"marker": {"color": fade(colour, 0.4), "size": 5}})
     large = {"type": "scatter", "mode": "markers", "name": f"{name}: mean of all batches"}
@@ -314,7 +317,7 @@ moving_picture("cap", {f"{cap:g}": weights_at(cap) for cap in (1.1, 1.5, 2.0, 3.
 
 # %% tags=["hide-input"]
 out = products > 2
-say(f"""
+reveal(f"""
 **1.** No. The largest weight among the likely answers is {float(products.max()):,.0f}. The largest in the batch of
 {len(batch_products)} answers is {float(batch_products.max()):.1f}. {int(out.sum())} of {len(products):,} likely answers
 have a weight above 2, but only one sample of the engine in {1 / float(sampled[out].sum()):,.0f} is one of them. Under
@@ -381,7 +384,7 @@ tiny = max(abs(of_all[name].noise[0].value - in_sample[name].noise[0].value) for
 assert tiny < 0.05
 assert all(effect.bias.low <= 0 for effect in in_sample.values())
 helped = [name for name in NAMES if of_all[name].progress[0].low > 0]
-say(f"""
+reveal(f"""
 **2.** Far too small. From the batch of `stale_head`, a cap of 2 changes the noise by
 {bracketed(in_sample["stale_head"].noise[0])}. Over all likely answers it changes the noise by {below(head.noise[0])}.
 In {len(missed)} of {len(NAMES)} runs the value over all likely answers is outside of the batch's 95 % interval. (In the

@@ -26,7 +26,7 @@ import torch
 from exercises.thresholds import TIGHTEST, TO_VERL
 from recorded import load
 from scipy import stats
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import picture, show
 from study_ends import contrasts, planned_ends, rows_of
 
@@ -84,7 +84,7 @@ def band_that_keeps(log_ratios, tokens, share):
 # | mean $-\log q$ below the entropy, mean ratio near 1 | a temperature that only sampling used | sampler settings |
 # | k3 large at step 1 already | coarse numbers: a cache in 8 bits, a head in 16 bits | compute in float32 |
 # | k3 jumps in the first steps and stays | a tensor not copied to the engine | a checksum per tensor |
-# | k3 climbs, and the engine's weights are old | the lag | less lag (lesson 12) |
+# | k3 climbs, and the engine's weights are old | the **lag**: by how many updates they are old | less lag (lesson 12) |
 # | k3 climbs, and there is no lag | updates that the engine's number format rounds away | lesson 11 |
 # | single tokens have nearly all of k3 | swapped experts | router replay (lesson 15) |
 # | many log-probs of exactly 0 on both sides | padding inside the mask | repair the mask |
@@ -96,8 +96,9 @@ def band_that_keeps(log_ratios, tokens, share):
 # ## A planned study on a real model
 #
 # Before we choose a threshold: does a cap help at all? We asked this on a real language model,
-# `SmolLM2-135M-Instruct`, which learns sums of two numbers with GRPO. The answers come from weights that are **six
-# updates old**. The plan (`runs/study/smol_3.md`) was committed before any of these runs. It names the number that
+# `SmolLM2-135M-Instruct`, which learns sums of two numbers. The method is GRPO: the advantage of an answer compares its
+# reward with those of the other answers to the same prompt. The answers come from weights that are **six updates
+# old**. The plan (`runs/study/smol_3.md`) was committed before any of these runs. It names the number that
 # decides, the comparisons and our predictions.
 #
 # There are four **arms**, each with the same ten seeds, which no run had used before:
@@ -114,11 +115,15 @@ def band_that_keeps(log_ratios, tokens, share):
 #
 # **Look for** the two bars of `none`: which of the two numbers shows what old weights cost? Write down a guess first.
 
-# %% tags=["hide-input"]
+# %%
 LAST = "smol_last_weights"
 last_rows = rows_of(LAST)
 accuracy = {arm: list(seeds.values()) for arm, seeds in planned_ends(LAST).items()}
 rewards = {arm: list(seeds.values()) for arm, seeds in end_rewards(last_rows).items()}  # of the last quarter: six steps
+against = {arms: pair.difference for arms, pair in contrasts(LAST).items()}  # of the accuracy, paired by seed
+of_reward = {pair: comparisons(last_rows, [pair])[0].difference for pair in against}
+
+# %% tags=["hide-input"]
 start = mean_interval([row["reward"] for row in last_rows if row["step"] == 1 and row["preset"] == "fresh"]).value
 SHORT = {"product_cap_normalized": "product_normalized"}
 pairs_of_bars = [
@@ -143,8 +148,6 @@ picture(
     ).update_layout(barmode="group", bargap=0.3)
 )
 
-against = {arms: pair.difference for arms, pair in contrasts(LAST).items()}
-of_reward = {pair: comparisons(last_rows, [pair])[0].difference for pair in against}
 NONE, CAP, PRODUCT, FRESH = "none", "token_cap", "product_cap_normalized", "fresh"
 PREDICTED = {  # from the plan: from, to, and whether the interval was expected to exclude 0
     (NONE, FRESH): (-0.55, -0.20, True),
@@ -192,8 +195,9 @@ for study, mismatch in ROUNDING.items():
 table_of_gaps = "\n".join(gap_lines)
 say(f"""
 **The accuracy shows the cost, and the cap recovers a part of it.** The lines on the bars and the brackets are 95 %
-intervals over ten seeds; differences are paired by seed. The first three rows were planned as the main ones. With
-Holm's adjustment, which allows for three comparisons at once, their p-values are
+intervals over ten seeds; differences are paired by seed. The first three rows were planned as the main ones. A
+**p-value** is the probability of so large a difference if only chance made it. Three comparisons have three chances to
+give a small one, so Holm's adjustment raises all three. Then they are
 {", ".join(f"{value:.3f}" for value in adjusted)}. All four differences of the accuracy are in the predicted ranges.
 
 - The accuracy of `none` minus that of `fresh` is {below(hurt)}: old weights without a correction cost more than half of
@@ -330,12 +334,13 @@ verl's preset for the geometric mean has a band of ±0.1 %. In `smol_bf16_both`,
 # `kv_fp8_e5m2` in place of `mine`. Three commands measure it:
 #
 # ```sh
-# rlcorr import log_probs/ --run mine              # its faults, its pattern, its k3
-# rlcorr gaps K3 --format fp8_kv                   # is this k3 usual for this number format?
-# rlcorr threshold mine --keep 95 --system verl    # a band for your budget, checked on the last step
+# rlcorr import log_probs/ --run mine              # its faults, its pattern; it prints "k3 is 0.04."
+# rlcorr gaps 0.04 --format fp8_kv                 # your k3 in place of 0.04: is it usual for this number format?
+# rlcorr threshold mine --keep 95 --system verl    # a band for your budget, checked on the last step; its k3, too
 # ```
 #
-# Then write your numbers into the last column of the one row that is about your cause. The same card, to print, is
+# verl logs the same k3 as `rollout_corr/k3_kl`. Then find the one row of the card that is about your cause, and write
+# into its last column what you measured and what you will set. The same card, to print, is
 # [DECISION_CARD.md](DECISION_CARD.md).
 
 # %% tags=["hide-input", "decision-card"]
@@ -363,7 +368,7 @@ card = [
         "`gaps`: is k3 usual for the format?",
         "nothing; a cap at 2 is an insurance for long answers",
         "every token",
-        "as above; k3 does not climb",
+        "the same accuracy; k3 does not climb from step to step",
         f"accuracy, cap − none: {untold(cap_on['smol_e5m2'])} (cache), {untold(cap_on['smol_centering_fp8'])} (engine)"
         f"; long answers of a tiny model, reward: {above(of_tiny['decide_long_cache', 'token_cap'])}",
     ],
@@ -477,7 +482,7 @@ following = of_coarse.diagonal(1)
 assert tiny[-1, 0] < 0.95 < tiny[0, -1]
 assert real[0, -1] < 0.95 < real[-1, 0]
 lengths = [row["response_length"] for row in runs.read_metrics(runs.find_run("smol_bf16_both"))]
-say(f"""
+reveal(f"""
 1. Less: it keeps {100 * tiny[-1, 0]:.0f} % of the first step, and the band of the first step keeps
    {100 * tiny[0, -1]:.0f} % of the last. The tiny model becomes more certain of its answers, and rounding hardly moves
    a probability near 1. So the band of the last step is tight.

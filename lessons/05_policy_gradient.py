@@ -47,7 +47,7 @@ from curves import curves
 from exercises.mini_checks import CLIPPED, LOG_PROBS, SAMPLE, described, scored
 from exercises.policy_gradient import ADVANTAGES, BEST_BASELINE
 from exercises.three_policies import DECOUPLED_COEFFICIENT, PPO_COEFFICIENT
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
@@ -71,6 +71,16 @@ from rlcorr.records.study_comparisons import comparisons
 from rlcorr.teaching.check import check
 
 torch.set_num_threads(1)
+
+
+def load(name):
+    """Return the last sketched step of a run, in float64: batch and sketch."""
+    run = runs.find_run(name)
+    step = last_sketch(run)
+    batch, sketch = runs.read_step(run, step).batch, read_sketch(run, step)
+    pair = {key: batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
+    return batch.replace(**pair), replace(sketch, scores=sketch.scores.double())
+
 
 generator = torch.Generator().manual_seed(4)
 
@@ -146,15 +156,6 @@ for baseline in (0.0, 2.25, 10.0):
 
 
 # %%
-def load(name):
-    """Return the last sketched step of a run, in float64: batch and sketch."""
-    run = runs.find_run(name)
-    step = last_sketch(run)
-    batch, sketch = runs.read_step(run, step).batch, read_sketch(run, step)
-    pair = {key: batch.tensors()[key].double() for key in ("old_log_probs", "rollout_log_probs")}
-    return batch.replace(**pair), replace(sketch, scores=sketch.scores.double())
-
-
 def pushes(batch, sketch, advantages):
     """Return Σ_t A_t s_t of each answer, (B, K), for advantages (B,)."""
     whole = LossConfig(loss_agg_mode="seq-mean-token-sum")  # add up the tokens of an answer
@@ -162,11 +163,12 @@ def pushes(batch, sketch, advantages):
     return contributions(per_token, sketch, [CorrectionConfig()], whole)[0].u
 
 
-# %% tags=["hide-input"]
 batch, sketch = load("control_fp32")
 rewards = batch.tensors()["rewards"].double()
 answer_scores = pushes(batch, sketch, torch.ones_like(rewards))
 prompt = torch.unique(batch.tensors()["prompt_ids"], dim=0, return_inverse=True)[1]  # number of each answer's prompt
+
+# %% tags=["hide-input"]
 run = runs.find_run("control_fp32")
 updated = updated_batch(run, last_sketch(run))
 of_step = report(updated, read_sketch(run, last_sketch(run)), CorrectionConfig(), batch_sizes=[len(rewards)])
@@ -261,7 +263,7 @@ by_group = [elsewhere[name][1] for name in EIGHTY]
 rises, falls = sum(x.low > 1 for x in by_mean), sum(x.high < 1 for x in by_mean)
 assert all(quotients[2].high < 1 for quotients in elsewhere.values())
 correct_shares = [float(load(name)[0].tensors()["rewards"].mean()) for name in ("control_fp32", *EIGHTY)]
-say(f"""
+reveal(f"""
 1. It became **{above(noise, 1, 0)} times** as large. In the {len(others)} other runs with sketches it is significantly
    larger in {rises} and significantly smaller in {falls}. *Significantly* means that the 95 % interval excludes 1.
 2. It became {above(of_others, 1, 0)} times as large. In {len(EIGHTY)} other runs with several answers to a prompt, it
@@ -568,7 +570,7 @@ SHARES = {
     name: [share(before_update(name, n)) for n in range(len(runs.list_steps(runs.find_run(name))))] for name in REAL
 }
 assert all(x.low > 0 for name in ("smol_kv_fp8", "smol_stale_6") for x in SHARES[name])
-say(f"""
+reveal(f"""
 With a clip of 0.2, bypass PPO silences {above(SHARES["smol_stale_6"][-1], 0, 1)} % of the learning tokens of
 `smol_stale_6` at this step, {above(SHARES["smol_kv_fp8"][-1], 0, 1)} % of those of `smol_kv_fp8`, and
 {bracketed(SHARES["smol_bf16_both"][-1], 1)} % of those of `smol_bf16_both`. Over all recorded steps, the share is

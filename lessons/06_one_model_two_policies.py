@@ -45,7 +45,7 @@ import torch
 from curves import curves
 from exercises.two_policies import SAME_TOKENS, TEMPERATURE_BETWEEN
 from recorded import load
-from sentences import above, below, bracketed, say
+from sentences import above, below, bracketed, reveal, say
 from show import picture, show
 
 from rlcorr import TokenBatch
@@ -411,7 +411,7 @@ batch = load("temperature_raw")
 r = ratio(log_ratios(batch))[batch.response_mask]
 safe, rest = sides(SAFE), sides([name for name in TEN if name not in SAFE])
 assert set(safe) == {"below"} and not rest["below"]  # noqa: PT018
-say(f"""
+reveal(f"""
 1. No. At the last step all ratios are between {r.min():.2f} and {r.max():.2f}.
 2. No. Ratios average to 1 over tokens that were **sampled from** $q$. Here neither of the two log-probs belongs to the
    policy that sampled, the one at the lower temperature. So no correction helps.

@@ -27,7 +27,7 @@ from curves import curves, rows
 from exercises.agents import STILL_PAIRED, TURN_LOG_RATIO
 from exercises.levels import PREFIX_WEIGHTS
 from recorded import load
-from sentences import above, below, bracketed, say
+from sentences import above, below, bracketed, reveal, say
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
@@ -190,6 +190,7 @@ def first_tokens(name, t):
     return {"single ratios": d[mask], "geometric mean": d.sum(-1) / mask.sum(-1), "product": d.sum(-1)}
 
 
+# %%
 run_of = {
     "SmolLM2, bfloat16": "gpu_smol_long",
     "tiny, bfloat16": "long_bf16",
@@ -198,8 +199,10 @@ run_of = {
 }
 recorded = {name: Recorded(run) for name, run in run_of.items()}
 SMOL, BF16, CACHE, OLD = recorded
+bounds = {"product": ("product", 2.0), "loose": ("geometric mean", 1.05), "tight": ("geometric mean", 1.001)}
 
 
+# %% tags=["hide-input"]
 def spread(name):
     at = [first_tokens(name, t) for t in lengths]
     parts = {kind: zip(*(one[kind].quantile(NINE_TENTHS).exp().tolist() for one in at), strict=True) for kind in at[0]}
@@ -256,7 +259,6 @@ that belong to the average are probably not in the sample, as in lesson 03.
 # ## Predict, then reveal
 
 # %% tags=["hide-input"]
-bounds = {"product": ("product", 2.0), "loose": ("geometric mean", 1.05), "tight": ("geometric mean", 1.001)}
 loose, tight = (f"±{100 * (bounds[rule][1] - 1):.2g} %" for rule in ("loose", "tight"))
 say(f"""
 Take the first 1, 10, 100 or {lengths[-1]} tokens of the same answers, and reject an answer if it is outside of a bound.
@@ -289,7 +291,7 @@ change = {
     for rule in bounds
 }
 assert not any(outside(BF16, "product", t).any() for t in picked)
-say(f"""
+reveal(f"""
 How does the rejected share change from 1 to {picked[-1]} tokens?
 
 1. With the bound on the product it grows: by {above(change[SMOL, "product"])} with SmolLM2 in bfloat16, by
@@ -509,7 +511,7 @@ one_turn = episodes(answers, 1)
 d_of_turns = log_ratio(one_turn.tensors()["old_log_probs"], one_turn.rollout_log_probs, one_turn.response_mask)
 single = effective_share(ratio(over_sequence(d_of_turns, one_turn.response_mask, "sum")))
 show("effective sample size", "of 16 turns", whole, "of one turn", single, digits=2)
-say(f"""
+reveal(f"""
 The rule on the episode keeps {kept["rule on the episode"][0]:.2f} of the tokens if an episode has one turn, and
 {kept["rule on the episode"][-1]:.2f} if it has 16. The rule on each turn always keeps the same share, because its turns
 are always the same answers. Nothing has become worse from turn to turn: **the same rounding is multiplied more often.**

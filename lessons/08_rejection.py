@@ -24,7 +24,7 @@ import torch
 from exercises.mini_loss import LOSS, slope
 from exercises.rejection import GEOMETRIC_RULE, TRAINED_DISTRIBUTION
 from recorded import load
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import moving_picture, picture, show
 from study_ends import STUDIES, contrasts, control, end_dots, ends, rows_of, start
 
@@ -132,7 +132,7 @@ show("rejection and weights (MIS)", (m * p3 * pay).sum())
 # (grey). **Tighten the bound, and look for** the answers that are rejected first: right or wrong ones? Confident or
 # hesitant ones?
 
-# %% tags=["hide-input"]
+# %%
 batch = load("stale_4")
 rewards = batch.tensors()["rewards"].double()
 away = masked_mean(correct(batch, CorrectionConfig()).log_ratio, batch.response_mask, -1).abs().exp() - 1
@@ -146,6 +146,7 @@ def geometric(bound):
     return CorrectionConfig(rollout_rs=(rule,))
 
 
+# %% tags=["hide-input"]
 def answers_at(bound):
     keeps, right = correct(batch, geometric(bound)).keep_mask.any(-1), rewards > 0.5
     groups_of = {("kept", "circle"): keeps & right, ("kept", "x"): keeps & ~right,
@@ -471,7 +472,7 @@ narrow, wide = (keeps[name].any(-1) for name in ("decoupled_geo_rs", "skyrl_geo_
 kept_by_wide = 100 * float(wide[~narrow].double().mean())
 lost, left = int((mask & ~icepop).sum()), float(k3(d[icepop]).mean() / k3(d[mask]).mean())
 assert lost == 1
-say(f"""
+reveal(f"""
     IcePop rejects **one** of {int(mask.sum())} tokens, and the mean k3 of the others is {100 * left:.0f} % of that of
     all tokens. The narrow bound rejects {100 * (1 - float(narrow.double().mean())):.0f} % of the answers, and the wide
     bound keeps {kept_by_wide:.0f} % of those. So if a few tokens differ by much, reject single tokens, with bounds so

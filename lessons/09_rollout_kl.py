@@ -51,7 +51,7 @@ import torch
 from curves import curves
 from exercises.kl_estimators import OFF_POLICY
 from exercises.rollout_kl import PULL, TILT
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import moving_picture, picture, show
 from study_ends import contrasts, rows_of
 
@@ -304,7 +304,7 @@ def scaled(interval, factor):
 measured = {name: pull_over_push(name) for name in ("bf16", "kv_fp8_e5m2", "stale_4")}
 shares = {name: scaled(of_push, 100 * SMALL) for name, (of_push, _) in measured.items()}  # in per cent
 assert all(measured[name][0].low > 1 > measured["bf16"][0].high for name in ("kv_fp8_e5m2", "stale_4"))
-say(f"""
+reveal(f"""
 1. In `stale_4` the pull of k2 is {below(shares["stale_4"], 5, 1)} % of the push. In `kv_fp8_e5m2` it is
    {below(shares["kv_fp8_e5m2"], 5, 1)} %, and in `bf16` {below(shares["bf16"], 0.1, 3)} %.
 2. In `stale_4` k3 pulls at least {math.floor(measured["stale_4"][1].low / 10) * 10} times as hard as k2 (the lower end

@@ -49,7 +49,7 @@ import torch
 from curves import curves
 from exercises.gradient_bias import COEFFICIENTS, PROGRESS
 from scipy import stats
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
@@ -115,18 +115,12 @@ def mean_interval(values):
 # In the table, each row is a correction. It shows the four coefficients, and then the three entries of the gradient
 # $g$.
 
-# %% tags=["hide-input"]
+# %%
 p, q = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]], dtype=torch.float64)
 written = torch.tensor([0, 0, 1, 2])  # X, X, Y, Z
-four = TokenBatch(
-    response_mask=torch.ones(4, 1, dtype=torch.bool),
-    rollout_log_probs=q.log()[written][:, None],
-    old_log_probs=p.log()[written][:, None],
-    advantages=torch.tensor([[1.0], [1.0], [0.0], [4.0]], dtype=torch.float64),
-)
+four = TokenBatch.from_log_probs(p.log()[written][:, None], q.log()[written][:, None], torch.ones(4, 1))
+four = four.replace(advantages=torch.tensor([[1.0], [1.0], [0.0], [4.0]], dtype=torch.float64))
 scores = torch.eye(3, dtype=torch.float64)[written] - p  # (4, 3): one row per token
-
-# %%
 CONFIGS = {
     "no correction": CorrectionConfig(),
     "weights r, no bound": CorrectionConfig(rollout_is="token", rollout_is_threshold=math.inf),
@@ -368,7 +362,7 @@ geo_lag = everywhere["stale_4"][SHOWN.index(GEO)]
 against = {name: compare_gradients(*stale_head, preset("disabled"), preset(name)).progress[0] for name in SHOWN[1:]}
 assert first["stale_head"] == GEO
 assert furthest["stale_head"] in (TOKEN, "decoupled_token_icepop")
-say(f"""
+reveal(f"""
 (The lines on the bars are 95 % intervals over the random directions. The column "step" is
 $\\langle g^*,\\mathbb{{E}}g\\rangle/\\|g^*\\|^2$: what the expected gradient has in the direction of $g^*$, as a share
 of $g^*$.)

@@ -51,7 +51,7 @@ from curves import curves
 from exercises.dashboards import DASHBOARD, EARLY_WARNING
 from recorded import load
 from scipy import stats
-from sentences import above, bracketed, say, untold
+from sentences import above, bracketed, reveal, say, untold
 from show import picture, show
 from study_ends import contrasts
 
@@ -383,8 +383,12 @@ So the incident has two parts:
 #    the others best. Will this level separate them in `smol_last_weights`, too?
 
 # %% tags=["hide-input"]
-first_alarm = EARLY_WARNING.expected
 WATCHED = ("k3", "reward", "entropy", "grad_norm")
+
+
+def first_alarm(*arguments):
+    """Return the first step with an alarm, by the reference of exercise 2."""
+    return EARLY_WARNING.expected(*arguments)
 
 
 def runs_of(study):
@@ -491,7 +495,7 @@ _, coarse_false = wrong_at(level, coarse_cache, coarse_failed)
 assert not coarse_failed
 with_none = [one for one in late if one[0] == "none"]
 assert all(largest_k3(late[one]) > level for one in with_none)
-say(f"""
+reveal(f"""
 1. **Only k3**, in all {len(old_weights)} runs, at steps {min(alarms["k3"].values())} to {max(alarms["k3"].values())}.
    Reward and entropy give no alarm in any of them. The gradient norm gives one in
    {sum(map(bool, alarms["grad_norm"].values()))} of {len(old_weights)}, which did not fail. So even a run that ends at

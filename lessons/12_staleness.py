@@ -37,7 +37,7 @@ from exercises.mini_update import TRAIN, course, update_exercise, versions_used
 from exercises.staleness import POWER, VERSION_OF
 from mini_pieces import load_mini
 from scipy import stats
-from sentences import above, below, bracketed, say, untold
+from sentences import above, below, bracketed, reveal, say, untold
 from show import picture, show
 from study_ends import contrasts, planned_ends, rows_of
 
@@ -178,7 +178,7 @@ show("divided by that of lag 1", [x / walk[0] for x in walk], digits=2)
 # change this? **Look for** the slopes. Both axes are logarithmic, so a power is the slope of a straight line. The
 # dotted lines have slope one (noise) and slope two (drift). The bands reach from the lowest to the highest seed.
 
-# %% tags=["hide-input"]
+# %%
 rows, _ = read_study("stale_8")
 SEEDS = sorted({row["seed"] for row in rows})
 LAGS = range(1, 9)
@@ -194,6 +194,8 @@ NAMES = ("disabled", "decoupled_token_is", "bypass_ppo_clip")
 first = {name: [first_lags(name, seed) for seed in SEEDS] for name in NAMES}
 means = {name: [fmean(of_lag) for of_lag in zip(*grown, strict=True)] for name, grown in first.items()}
 bands = {name: ([*map(min, *grown)], [*map(max, *grown)]) for name, grown in first.items()}
+
+# %% tags=["hide-input"]
 drawn = curves(list(LAGS), means, x_name="lag h, updates", y_name="k3 per token", log="xy", bands=bands)
 for slope, cause in ((1, "noise"), (2, "drift")):
     dotted = {"x": list(LAGS)[:4], "y": [means["disabled"][0] * lag**slope for lag in LAGS][:4]}
@@ -239,7 +241,7 @@ power_of = {name: over_seeds([power_of_lag(grown) for grown in of_seeds]) for na
 fenced = over_seeds([math.log(a[7] / b[7]) for a, b in zip(first["bypass_ppo_clip"], first["disabled"], strict=True)])
 shrunk = Interval(*(math.exp(x) for x in (fenced.value, fenced.low, fenced.high)))
 above(power_of["disabled"], simulated[0.0])
-say(f"""
+reveal(f"""
 There are {len(SEEDS)} seeds. In this lesson, *significantly* means that the 95 % interval, in brackets, excludes 0 (or
 another number that we name).
 

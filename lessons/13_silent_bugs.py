@@ -31,7 +31,7 @@ from exercises.patients import (
     pairs_of,
     treated,
 )
-from sentences import below, say
+from sentences import below, reveal, say
 from show import picture, show
 
 from rlcorr import TokenBatch
@@ -203,7 +203,7 @@ ringing = [bug for bug in PLANTS if abs(far[bug]) > 3]
 large = [bug for bug in PLANTS if size[bug] > 2 * size["nothing"]]
 assert kept(patients["shift by one"]) > 0.98 * kept(control)
 assert kept(patients["mask off by one"]) == 0
-say(f"""
+reveal(f"""
 1. For {len(ringing)}: {", ".join(ringing)}.
 2. For {len(large)}: {", ".join(large)}. But neither alarm says *what* is wrong.
 3. It keeps {kept(patients["shift by one"]):.2f} of the tokens, nearly the same as of the control,

@@ -35,7 +35,7 @@ import sympy
 import torch
 from curves import curves
 from exercises.recording import ANSWERS_NEEDED, DIRECTIONS_NEEDED
-from sentences import above, bracketed, say
+from sentences import above, bracketed, reveal, say
 from show import moving_picture, picture, show
 
 from rlcorr import correct, preset
@@ -252,7 +252,7 @@ published = kept(unseen.batch, geometric).share
 if NAME == "smol_bf16_both":
     assert published < 0.1
     assert abs(kept(unseen.batch, config).share - 0.95) < 0.05
-say(f"""
+reveal(f"""
 The published band keeps {published:.0%} of the tokens of the last step. A band chosen on the run itself is about
 {(upper - 1) / 0.001:.0f} times as wide, ±{upper - 1:.1%}, and keeps {kept(unseen.batch, config).share:.1%} of the
 step that it has not seen. A bound belongs to a model, a length of answers and a number format. **Choose it on your own

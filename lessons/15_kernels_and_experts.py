@@ -27,7 +27,7 @@ from exercises.experts import SWAPPED
 from exercises.kernels import COMPARABLE, OWN_SHARE
 from kernels import VOCABULARY, add_in_parts, log_probs, make_model
 from recorded import load
-from sentences import above, below, say
+from sentences import above, below, reveal, say
 from show import picture, show, text
 
 from rlcorr import correct, preset
@@ -153,7 +153,7 @@ picture(curves(depths, sizes, x_name="layers", y_name="mean |d|, alone against i
 same = {name: float((of_depths[-1] == 0).double().mean()) for name, of_depths in gaps.items()}
 assert same["bfloat16"] < same["float32"] < 0.5
 factor = sizes["bfloat16"][-1] / sizes["float32"][-1]
-say(f"""
+reveal(f"""
 1. With {depths[-1]} layers, the share of the log-probs that are exactly the same is {same["bfloat16"]:.2f} in bfloat16
    and {same["float32"]:.2f} in float32. **Neither format makes the two computations equal.** This share does not show
    how large a gap is: two numbers that differ only in the last digit of float32 count as different.
@@ -531,7 +531,13 @@ RUNS = ("moe_bf16", "moe_replay", "bf16")
 STEPS = {"moe_bf16": -1, "moe_replay": -1, "bf16": 0, "kv_fp8_e5m2": -1}
 batches = {name: load(name, n) for name, n in STEPS.items()}
 every_d = {name: batch.tensors()["old_log_probs"] - batch.rollout_log_probs for name, batch in batches.items()}
-flat = {name: d[batches[name].response_mask] for name, d in every_d.items()}
+
+
+def log_ratios_of(name):
+    """Return d of every token of the recorded step of a run, in one row."""
+    return every_d[name][batches[name].response_mask]
+
+
 both_tails = tails(batches["moe_bf16"], batches["moe_replay"])
 traces: Any = both_tails.data
 for trace, name in zip(traces, ("moe_bf16", "moe_replay"), strict=True):
@@ -545,6 +551,7 @@ picture(
 # The table compares them with two runs of dense models: `bf16`, and `kv_fp8_e5m2` with a coarse KV cache.
 
 # %%
+flat = {name: log_ratios_of(name) for name in STEPS}
 show("", *(name.rjust(12) for name in flat))
 
 

@@ -19,7 +19,7 @@
 import torch
 from curves import curves
 from exercises.capstone import CAUSES, DIAGNOSES, MOVED, NAMES, PLANS, gaps, load, opened, sound_plan
-from sentences import say
+from sentences import reveal
 from show import picture, show
 
 from rlcorr.analysis.published import rounding
@@ -157,7 +157,7 @@ picture(
 sizes = {name: float(k3(gaps(name)).mean()) for name in NAMES}
 small = [name for name in NAMES if sizes[name] <= rounding("bfloat16")[1]]
 assert len(small) == 1
-say(f"""
+reveal(f"""
 Three recordings have a mean ratio that is far from 1. In one of them nearly all values of $d$ are below 0. Of the other
 three, one has a k3 as small as rounding leaves, {sizes[small[0]]:.4f}. **The last two have the same pattern**: a mean
 ratio near 1, and a k3 of a few hundredths. These numbers do not show which of them is coarse and which is old. The mean

@@ -35,6 +35,9 @@ ENVIRONMENT = {
 
 HIDDEN = {"jupyter": {"source_hidden": True}}
 """What a front end reads; people write the tag hide-input."""
+EXERCISE = re.compile(r"^###? (Exercise.*|mini\.py.*)", re.MULTILINE)
+SOLUTIONS = "## Solutions\n\nOf the exercises above, in their order."
+FOLDED = {"tags": ["solution"], "jp-MarkdownHeadingCollapsed": True}
 
 
 def sources() -> list[Path]:
@@ -42,15 +45,35 @@ def sources() -> list[Path]:
 
 
 def parse(source: Path) -> NotebookNode:
-    """The notebook of a lesson, not yet executed."""
+    """Return the notebook of a lesson, not yet executed, with its solutions at the end."""
     notebook = jupytext.read(source)
     notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.cells = solutions_last(notebook.cells)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell.id = f"c{number:03d}"
         if "hide-input" in cell.metadata.get("tags", []):
             cell.metadata.update(HIDDEN)
     return notebook
+
+
+def solutions_last(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """Move the solutions behind everything else, each below the name of its exercise.
+
+    A code host shows every cell open, so a solution beside its exercise would be read before one has tried.
+    """
+    heading, others, solutions = "", [], [nbformat.v4.new_markdown_cell(SOLUTIONS, metadata=FOLDED)]
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            heading = [heading, *EXERCISE.findall(cell.source)][-1]
+        if "solution" not in cell.metadata.get("tags", []):
+            others.append(cell)
+            continue
+        title = f"### Solution of {heading[0].lower()}{heading[1:]}"
+        if title not in [before.source for before in solutions]:
+            solutions.append(nbformat.v4.new_markdown_cell(title, metadata={"tags": ["solution"]}))
+        solutions.append(cell)
+    return others + solutions
 
 
 def build(source: Path) -> str:

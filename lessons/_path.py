@@ -182,7 +182,7 @@ def _read(cell: NotebookNode) -> Iterator[str]:
         yield re.sub(r"\]\([^)]*\)|</?\w[^>]*>", " ", cell.source.partition("## References")[0])
     for output in cell.get("outputs", []):
         if MARKDOWN in output.get("data", {}):
-            yield output.data[MARKDOWN]
+            yield re.sub(r"</?\w[^>]*>", " ", output.data[MARKDOWN])
 
 
 def _tags(cell: NotebookNode) -> set[str]:

@@ -97,7 +97,8 @@ def parts_of(cell: NotebookNode) -> Iterator[str]:
         if PNG in data:
             yield f'<img src="data:image/png;base64,{data[PNG].strip()}" alt="{escape(output.metadata[PNG]["alt"])}">'
         elif MARKDOWN in data:
-            yield f"<details><summary>What came out</summary>{rendered(data[MARKDOWN])}</details>"
+            said = re.sub(r"^<details><summary>\w*</summary>|</details>$", "", data[MARKDOWN])  # of `reveal`
+            yield f"<details><summary>What came out</summary>{rendered(said)}</details>"
         elif output.output_type == "stream" and len(output.text.splitlines()) <= LINES:
             yield f"<details><summary>The numbers</summary><pre>{escape(output.text)}</pre></details>"
 

@@ -42,6 +42,8 @@ SINGLE = (
     "lessons/TEACHING.md",
     "lessons/DECISION_CARD.md",
     "lessons/PAPERS.md",
+    *(f".github/{name}" for name in ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "DECISIONS.md", "SECURITY.md")),
+    "tests/README.md",  # like those above, the texts link to it
 )
 LEFT_OUT = ("__pycache__", "local", ".ipynb_checkpoints")
 PACKAGES = ("torch", "engineless")

@@ -17,6 +17,11 @@ def say(markdown: str) -> None:
     display({"text/markdown": dedent(markdown).strip()}, raw=True)
 
 
+def reveal(markdown: str) -> None:
+    """Show what `say` shows, folded in every front end: the answer to *Predict, then reveal*."""
+    say(f"<details><summary>Reveal</summary>\n\n{dedent(markdown).strip()}\n\n</details>")
+
+
 def above(interval: Interval, than: float = 0.0, digits: int = 2) -> str:
     """Return the interval as text. Raises `AssertionError` unless all of it is above `than`."""
     assert interval.low > than, f"{bracketed(interval, digits)} reaches {than}: nothing is said to be above it."

@@ -41,10 +41,33 @@ EFFECTIVE_SHARE = Exercise(
          "This is right only if the weights of the sample average to 1. Five weights of 3 are as good as five of "
          "1: the "
          "result must be 1."),
-        (lambda w: w.mean() / w.square().mean(),
-         "Square the sum in the numerator. Without it, doubling all weights changes the result, and it must not."),
-        (lambda w: w.sum() / w.max() / len(w),
-         "This depends on the largest weight only. The share uses the squares of all weights."),
+        *(
+            (answer,
+             "Square the sum in the numerator. Without it, doubling all weights changes the result, and it must not.")
+            for answer in (lambda w: w.mean() / w.square().mean(), lambda w: w.sum() / (len(w) * w.square().sum()))
+        ),
+        *(
+            (answer, "You used the largest weight. The share uses the squares of all weights.")
+            for answer in (lambda w: w.sum() / w.max() / len(w), lambda w: w.sum() / w.max())
+        ),
+        (lambda w: w.square().sum() / w.sum() ** 2,
+         "This is 1 divided by the effective number of samples: turn it upside down, and divide by N."),
+        (lambda w: w.sum() ** 2 / w.square().sum() / len(w) ** 2, "You divided by N twice. Once is enough."),
+        (lambda w: len(w) * w.sum() ** 2 / w.square().sum(), "You multiplied by N. Divide by it."),
+        (lambda w: w.sum() ** 2 / len(w) * w.square().sum(),
+         "You multiplied by the sum of the squares: `a / b * c` is (a/b)·c. Put brackets around N Σw²."),
+        *(
+            (answer, "You divided a number by itself. Σw² is the sum of the squares, (Σw)² the square of the sum.")
+            for answer in (lambda w: w.sum() ** 2 / (len(w) * w.sum() ** 2), lambda w: w.sum() / w.sum() / len(w))
+        ),
+        *(
+            (lambda w, n=n: w.var(correction=n) / w.mean() ** 2,
+             "This is how much the weights spread, the χ² of the sample. The share is 1/(1 + χ²).")
+            for n in (0, 1)
+        ),
+        (lambda w: 1 - w.var(correction=0) / w.mean() ** 2,
+         "1 − χ² is close to 1/(1 + χ²) only if χ² is small. Divide."),
+        (lambda w: w.mean(), "This is the average weight. The share says how much the weights differ."),
         (lambda w: 1 / (1 + w.var()),
          "1/(1 + variance) is right only if the weights average to 1 and the variance divides by N: torch's `var` "
          "divides by N − 1. Use the formula with sums."),
@@ -67,7 +90,7 @@ def _longest(chi2: float, share: float) -> int:
 
 LONGEST_ANSWER = Exercise(
     expected=_longest,
-    cases=((0.375, 0.5), (0.375, 0.1), (0.02, 0.5), (0.001, 0.9), (1.0, 0.6)),
+    cases=((0.375, 0.5), (0.375, 0.1), (0.02, 0.5), (0.001, 0.9), (1.0, 0.6), (1.0, 0.25)),
     mistakes=(
         (lambda chi2, share: math.floor((1 / share - 1) / chi2),
          "You added χ² for every token. The factors 1 + χ² are multiplied."),
@@ -77,6 +100,32 @@ LONGEST_ANSWER = Exercise(
          "Close: e to the χ² is a little more than 1 + χ². Divide by the logarithm of 1 + χ²."),
         (lambda chi2, share: math.ceil(math.log(1 / share) / math.log(1 + chi2)),
          "This is one token too many: less than the share is left. Round down."),
+        (lambda chi2, share: math.floor(math.log(1 / share) / math.log(1 + chi2)) - 1,
+         "This is one token too few: one more still leaves the share."),
+        (lambda chi2, share: math.ceil(math.log(1 / share) / math.log(1 + chi2)) - 1,
+         "If exactly the share is left, the token counts: *at least* means ≥."),
+        *(
+            (lambda chi2, share, whole=whole: whole(math.log(share) / math.log(1 + chi2)),
+             "The logarithm of a share is negative. The number of tokens has the logarithm of 1/share.")
+            for whole in (float, math.floor, int, math.ceil)
+        ),
+        (lambda chi2, share: math.floor(math.log(1 + chi2) / math.log(1 / share)),
+         "Your quotient is upside down: the more χ², the fewer tokens."),
+        *(
+            (lambda chi2, share, log=log: math.floor(log(1 / share) / math.log(1 + chi2)),
+             "Both logarithms must have the same base.")
+            for log in (math.log2, math.log10)
+        ),
+        *(
+            (lambda chi2, share, sign=sign: int(sign * math.log(1 - share) / math.log(1 + chi2)),
+             "1 − share is what is lost. `share` is what must be left.")
+            for sign in (1, -1)
+        ),
+        *(
+            (lambda chi2, share, whole=whole: whole(math.log(1 / share) / math.log(chi2)),
+             "A token multiplies by 1 + χ², not by χ².")
+            for whole in (math.floor, int)
+        ),
         (lambda chi2, share: math.log(1 / share) / math.log(1 + chi2),
          "A number of tokens is whole. Round down."),
         (lambda chi2, share: round(math.log(1 / share) / math.log(1 + chi2)),
@@ -103,6 +152,11 @@ RATIOS = Exercise(
             torch.tensor([[0.25, 0.4, 0.9], [0.6, math.nan, 0.4]], dtype=torch.float64).log(),
             torch.tensor([[True, True, True], [True, False, False]]),
         ),
+        (
+            torch.tensor([[0.8, 0.1, 0.5]], dtype=torch.float64).log(),  # a ratio of 8
+            torch.tensor([[0.1, 0.7, 0.5]], dtype=torch.float64).log(),
+            torch.tensor([[True, True, False]]),
+        ),
     ),
     mistakes=(
         (lambda p, q, mask: (p - q).exp(),
@@ -116,6 +170,20 @@ RATIOS = Exercise(
         (lambda p, q, mask: (p - q).where(mask, 0),
          "This is d, the logarithm of the ratio. Raise e to the power of it."),
         (lambda p, q, mask: (p - q).where(mask, 0).exp(),
-         "e⁰ is 1, so padding gets the ratio 1. Select after the exponential."),
+         "Padding gets the ratio 1, for example as e⁰. It must be 0: select after the exponential."),
+        (lambda p, q, mask: (p - q).exp().nan_to_num(0),
+         "You replaced nan. Padding may contain ordinary numbers, too: select with the mask."),
+        *(
+            (lambda p, q, mask, base=base: (base ** (p - q)).where(mask, 0),
+             "Log-probs are natural logarithms: raise e to the power of their difference, not 2 or 10.")
+            for base in (2, 10)
+        ),
+        (lambda p, q, mask: p.exp().where(mask, 0), "This is the trainer's probability. Divide it by the engine's."),
+        (lambda p, q, mask: (p.exp() - q.exp()).where(mask, 0),
+         "This is the difference of the probabilities. The ratio is their quotient."),
+        (lambda p, q, mask: (p - q).exp().where(~mask, 0),
+         "Your mask is the wrong way round: it is True at real tokens."),
+        (lambda p, q, mask: (p - q).exp().clamp(max=2).where(mask, 0),
+         "You capped the ratios. The cap is another piece."),
     ),
 )  # fmt: skip

@@ -74,6 +74,26 @@ STRAIGHT_THROUGH = Exercise(
          "The gradient is right, but the value is k2 + k3: take k2 away again, detached."),
         (lambda log_probs, ref: _k2(log_probs, ref) - _k2(log_probs, ref).detach() + _k3(log_probs, ref),
          "The value is right, but k3 must be detached too: now both gradients are added."),
+        (lambda log_probs, ref: _k2(log_probs, ref) + _k3(log_probs, ref),
+         "This is k2 + k3, in the value and in the gradient. Detach k3, and take the value of k2 away, detached."),
+        (lambda log_probs, ref: log_probs - log_probs.detach() + _k3(log_probs, ref).detach(),
+         "The value is right, but the gradient is that of k1, which is 1 for every token. Use k2 in its place."),
+        (lambda log_probs, ref: 2 * (_k2(log_probs, ref) - _k2(log_probs, ref).detach()) + _k3(log_probs, ref).detach(),
+         "The value is right, and the gradient is twice that of k2, which has a factor ½."),
+        (lambda log_probs, ref: _k2(log_probs, ref).detach() - _k2(log_probs, ref) + _k3(log_probs, ref).detach(),
+         "The value is right, and the gradient has the wrong sign: it is k2 − k2.detach(), not the reverse."),
+        (lambda log_probs, ref: _k2(log_probs, ref) * (_k3(log_probs, ref) / _k2(log_probs, ref)).detach(),
+         "The value is right, but a factor multiplies the gradient, too. Add and subtract instead."),
+        *(
+            (answer, "Your δ has the wrong sign in k3: it is log π − log ref, and k3 is exp(−δ) − 1 + δ.")
+            for answer in (
+                lambda log_probs, ref: _k3(ref, log_probs),
+                lambda log_probs, ref: (
+                    _k2(log_probs, ref) - _k2(log_probs, ref).detach() + _k3(ref, log_probs).detach()
+                ),
+            )
+        ),
+        (lambda log_probs, ref: log_probs - ref, "That is plain k1. Its gradient is the same for every token."),
     ),
 )  # fmt: skip
 

@@ -49,6 +49,24 @@ SOFTMAX_SCORE = Exercise(
              * (_one_hot(action, logits.shape[-1]) - logits.softmax(-1))
          ),
          "This is the derivative of the probability. The derivative of its logarithm has no factor π in front."),
+        (lambda logits, action: _one_hot(action, logits.shape[-1]) - logits.softmax(0),
+         "You took the softmax over the samples. Each row is a policy: take it over the last dimension."),
+        (lambda logits, action: _one_hot(action, logits.shape[-1]) - logits.exp(),
+         "e to the power of a logit is no probability yet: divide by the sum of the row, or use softmax."),
+        (lambda logits, action: _one_hot(action, logits.shape[-1]) - logits.sigmoid(),
+         "You used the sigmoid. With several actions the probabilities are the softmax."),
+        (lambda logits, action: -logits.softmax(-1), "The 1 at the sampled action is missing."),
+        (lambda logits, action: 1 - logits.softmax(-1),
+         "The 1 belongs to the sampled action only. At all others the score is minus the probability."),
+        (lambda logits, action: _one_hot(action, logits.shape[-1]) * (1 - logits.softmax(-1)),
+         "Only the sampled action has a number. All other logits lower its probability: theirs is "
+         "minus the probability."),
+        *(
+            (answer, "These are the probabilities, or their logarithms. The score is the derivative of one logarithm.")
+            for answer in (lambda logits, action: logits.softmax(-1), lambda logits, action: logits.log_softmax(-1))
+        ),
+        (lambda logits, action: _score(logits, action) / len(logits),
+         "You divided by the number of samples. Each sample has a score of its own."),
     ),
 )  # fmt: skip
 

@@ -31,8 +31,12 @@ TIGHTEST = Exercise(
     expected=_tightest,
     cases=((TEN, 0.7), (TEN, 0.85), (MANY, 0.95)),
     mistakes=(
-        (lambda r, share: r.sort().values[math.ceil(share * len(r)) - 1],
-         "Small ratios are outside the band, too: sort by the distance from 1, the larger of r and 1/r."),
+        *(
+            (answer, "Small ratios are outside the band, too: sort by the distance from 1, the larger of r and 1/r.")
+            for answer in (
+                lambda r, share: r.sort().values[math.ceil(share * len(r)) - 1], lambda r, share: r.quantile(share)
+            )
+        ),
         (lambda r, share: _distance(r).sort().values[math.floor(share * len(r)) - 1],
          "Yours keeps too few if share · N is not a whole number: round it up."),
         (lambda r, share: _distance(r).sort().values[min(math.ceil(share * len(r)), len(r) - 1)],
@@ -42,8 +46,19 @@ TIGHTEST = Exercise(
          "k − 1."),
         (lambda r, share: _distance(r).quantile(share),
          "An interpolated quantile lies between two tokens. Take the distance of a token, so that enough are kept."),
-        (lambda r, share: 1 + (r - 1).abs().sort().values[math.ceil(share * len(r)) - 1],
-         "1/2 and 2 count as equally far from 1. You measured |r − 1|, which is at most 1 for r below 1."),
+        *(
+            (lambda r, share, start=start: start + (r - 1).abs().sort().values[math.ceil(share * len(r)) - 1],
+             "1/2 and 2 count as equally far from 1. You measured |r − 1|, which is at most 1 for r below 1.")
+            for start in (0, 1)
+        ),
+        (lambda r, share: _distance(r).sort().values[math.ceil((1 - share) * len(r)) - 1],
+         "You kept 1 − share. `share` is what stays, not what is rejected."),
+        (lambda r, share: _distance(r)[math.ceil(share * len(r)) - 1], "The distances must be sorted first."),
+        (lambda r, share: _distance(r).max(), "This band keeps every token. Ask for the share only."),
+        (lambda r, share: torch.minimum(r, 1 / r).sort().values[math.ceil(share * len(r)) - 1],
+         "You took the smaller of r and 1/r. u is at least 1: take the larger."),
+        (lambda r, share: _distance(r).sort().values[: math.ceil(share * len(r))].mean(),
+         "This is the average distance of the tokens that stay. The band ends at the largest of them."),
     ),
 )  # fmt: skip
 
@@ -64,9 +79,23 @@ TO_VERL = Exercise(
          "verl's k1 rules bound 1/r, not r: invert both bounds, and exchange them."),
         (lambda lower, upper: (1 / lower, 1 / upper),
          "Both are inverted, but now the first is the larger. Exchange them."),
-        (lambda lower, upper: (-math.log(upper), -math.log(lower)),
-         "verl takes the logarithms itself. It is given ratios."),
-        (lambda lower, upper: (1 / upper, upper),
-         "That is the band of one number u. Here the lower bound is a number of its own."),
+        *(
+            (answer, "verl takes the logarithms itself. It is given ratios.")
+            for answer in (
+                lambda lower, upper: (-math.log(upper), -math.log(lower)),
+                lambda lower, upper: (-math.log(lower), -math.log(upper)),
+                lambda lower, upper: (math.log(lower), math.log(upper)),
+            )
+        ),
+        *(
+            (answer, "That is the band of one number u. Here each bound is a number of its own.")
+            for answer in (lambda lower, upper: (1 / upper, upper), lambda lower, upper: (lower, 1 / lower))
+        ),
+        (lambda lower, upper: (upper, lower), "You exchanged the bounds. Invert them as well: verl bounds 1/r."),
+        (lambda lower, upper: (-upper, -lower),
+         "The minus sign belongs to the logarithm: −log r is the logarithm of 1/r. So invert."),
+        (lambda lower, upper: (1 / upper, lower), "The first is right. Invert the second, too."),
+        (lambda lower, upper: (lower, 1 / upper),
+         "Both bounds are inverted in verl, and exchanged: 1/upper comes first."),
     ),
 )  # fmt: skip

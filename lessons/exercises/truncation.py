@@ -30,7 +30,7 @@ WEIGHTS = Exercise(
     expected=_bounded,
     cases=(
         (
-            _logs([[0.6, 0.4, 0.5, 0.9], [0.6, 0.25, NAN, NAN]]),
+            _logs([[0.6, 0.4, 0.5, 0.9], [0.6, 0.2, NAN, NAN]]),
             _logs([[0.5, 0.8, 0.5, 0.3], [0.2, 0.5, NAN, NAN]]),
             torch.tensor([[True, True, True, True], [True, True, False, False]]),
             None,
@@ -49,18 +49,43 @@ WEIGHTS = Exercise(
          "Padding got a weight, too. Its weight must be 0, whatever the log-probs contain there."),
         (lambda old, rollout, mask, lower, upper: _bounded(rollout, old, mask, lower, upper),
          "Your ratio is engine over trainer. It must be trainer over engine."),
-        (lambda old, rollout, mask, lower, upper: _ratios(old, rollout, mask).where(
-             (_ratios(old, rollout, mask) >= (lower or 0.0)) & (_ratios(old, rollout, mask) <= upper), 0
-         ),
-         "That is masking: a weight outside became 0. Truncation moves it to the nearer bound."),
-        (lambda old, rollout, mask, lower, upper: (old - rollout).clamp(lower, upper).exp().where(mask, 0),
-         "The bounds are on r, and you compared d = log r with them. Exponentiate first, or take their logarithms."),
+        *(
+            (lambda old, rollout, mask, lower, upper, used=used: _ratios(old, rollout, mask).where(
+                 (_ratios(old, rollout, mask) >= used * (lower or 0.0)) & (_ratios(old, rollout, mask) <= upper), 0
+             ),
+             "That is masking: a weight outside became 0. Truncation moves it to the nearer bound.")
+            for used in (0, 1)
+        ),
+        *(
+            (answer,
+             "The bounds are on r, and you compared d = log r with them. Exponentiate first, or take their logarithms.")
+            for answer in (
+                lambda old, rollout, mask, lower, upper: (old - rollout).clamp(lower, upper).exp().where(mask, 0),
+                lambda old, rollout, mask, lower, upper: (old - rollout).clamp(lower, upper).where(mask, 0),
+            )
+        ),
         (lambda old, rollout, mask, lower, upper: _ratios(old, rollout, mask).clamp(lower, upper),
          "You set padding to 0 and then applied the bounds: the lower bound lifts these zeros. Apply the mask last."),
         (lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper) * mask,
          "You multiplied by the mask. Padding may contain nan, and nan times 0 is nan: choose with `torch.where`."),
         (lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, None, upper),
          "The lower bound is missing: a weight below it becomes the bound."),
+        (lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, lower, math.inf),
+         "The upper bound is missing: a weight above it becomes the bound."),
+        (lambda old, rollout, mask, lower, upper: _ratios(old, rollout, mask),
+         "These are the ratios. Apply the bounds."),
+        (lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, lower or 1 / upper, upper),
+         "If `lower` is None there is no lower bound. You took one, 1/`upper`."),
+        (lambda old, rollout, mask, lower, upper: (old / rollout).clamp(lower, upper).where(mask, 0),
+         "You divided log-probs. Subtract them, and raise e to the power of the difference."),
+        (lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, lower, upper).where(mask, 1),
+         "Padding gets the weight 1, for example as e⁰. It must be 0: select last."),
+        (lambda old, rollout, mask, lower, upper: (old - rollout).exp().clamp(lower, upper).where(~mask, 0),
+         "Your mask is the wrong way round: it is True at real tokens."),
+        (lambda old, rollout, mask, lower, upper: _bounded(old, rollout, mask, lower, math.inf).where(
+             _ratios(old, rollout, mask) <= upper, 1
+         ),
+         "A weight above the upper bound becomes this bound, not 1."),
     ),
 )  # fmt: skip
 
@@ -119,6 +144,33 @@ SQUARED_ERROR = Exercise(
              "`var` counts every action once. Each action counts with its probability under the engine, q.")
             for n in (0, 1)
         ),
+        (lambda p, q, f, cap, draws: _bias(p, q, f, cap) ** 2,
+         "This is the square of the bias. The variance, divided by N, is missing."),
+        (lambda p, q, f, cap, draws: _variance(p, q, f, cap) / draws,
+         "This is the noise alone. The square of the bias is missing."),
+        *(
+            (lambda p, q, f, cap, draws, n=n: _bias(p, q, f, cap) ** 2 + _variance(p, q, f, cap) / n(draws),
+             "The variance of the mean of N draws is that of one draw, divided by N: not by N − 1, N² or √N.")
+            for n in (lambda draws: draws - 1, lambda draws: draws**2, math.sqrt)
+        ),
+        (lambda p, q, f, cap, draws: abs(_bias(p, q, f, cap)) + _variance(p, q, f, cap) / draws,
+         "You took the size of the bias. It must be squared: a variance is a square already."),
+        (lambda p, q, f, cap, draws: _bias(p, q, f, cap) ** 2 + math.sqrt(_variance(p, q, f, cap)) / draws,
+         "You added the standard deviation. Add the variance, divided by N: both terms are squares."),
+        (lambda p, q, f, cap, draws: _bias(p, q, f, cap) ** 2 + (_variance(p, q, f, cap) / draws) ** 2,
+         "You squared the variance. It is a square already."),
+        (lambda p, q, f, cap, draws: _bias(p, q, f, cap) ** 2 - _variance(p, q, f, cap) / draws,
+         "You subtracted the noise. Both add to the error."),
+        (lambda p, q, f, cap, draws: _error(q, p, f, cap, draws),
+         "p and q are exchanged: the samples come from q, the engine, and the weight is p/q."),
+        (lambda p, q, f, cap, draws: _bias(p, q, f, cap) ** 2 + _variance(p, q, f, math.inf) / draws,
+         "The variance is that without a cap. The cap bounds the weights in both terms."),
+        (lambda p, q, f, cap, draws: _error(p, q, f, math.inf, draws),
+         "The cap is missing: the weight is min(p/q, cap)."),
+        (lambda p, q, f, cap, draws: (
+             (float((p * f - q * f).sum()) + _bias(p, q, f, cap)) ** 2 + _variance(p, q, f, cap) / draws
+         ),
+         "The truth is the trainer's average, Σ p f. You compared with the engine's."),
         (lambda p, q, f, cap, draws: math.sqrt(_error(p, q, f, cap, draws)),
          "That is the root of it. The squared error was asked for."),
     ),

@@ -21,6 +21,11 @@ SHAPES = "must match the size of tensor"
 RIGHT = "right"
 """The verdict of an exercise that grades an answer in words. Another verdict is the reason why it is wrong."""
 NOTHING = "Nothing came back: is there a return?"
+PADDED = (
+    "there is a nan. Padding may contain anything: select real tokens with the mask. Multiplying by it is not enough, "
+    "because nan times 0 is nan. "
+)
+DIVIDED = "there is a nan, as from 0 divided by 0. "
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ def problem(answer: Answer, exercise: Exercise) -> str | None:
             return words
         if words is not None:
             named = _named_mistake(answer, exercise, index - 1)
+            named = named or _relation(answer, exercise, index - 1) or _constant(answer, exercise)
             intro = f"In call {index} of {len(exercise.cases)}{_inputs(answer, exercise.expected, arguments)}"
             words = words.removeprefix("\n")  # `intro` ends with a line break already
             return f"{named}{intro}{words}"
@@ -94,15 +100,35 @@ def _named_mistake(answer: Answer, exercise: Exercise, failed: int) -> str:
     mine: dict[int, Any] = {failed: _tried(answer, exercise, exercise.cases[failed])}
     best, most = "", 0
     for mistake, message in exercise.mistakes:
-        if not _same(mine[failed], _part(mistake, exercise, exercise.cases[failed]), exercise):
+        if not _same(mine[failed], _tried(mistake, exercise, exercise.cases[failed]), exercise):
             continue
         truths = truths or {n: _part(exercise.expected, exercise, case) for n, case in enumerate(exercise.cases)}
-        results = [_part(mistake, exercise, arguments) for arguments in exercise.cases]
+        results = [_tried(mistake, exercise, arguments) for arguments in exercise.cases]
         wrong = [n for n, result in enumerate(results) if not _same(result, truths[n], exercise)]
         mine |= {n: _tried(answer, exercise, exercise.cases[n]) for n in wrong if n not in mine}
         if len(wrong) > most and all(_same(mine[n], results[n], exercise) for n in wrong):
             best, most = f"{message}\n", len(wrong)
     return best
+
+
+def _relation(answer: Answer, exercise: Exercise, failed: int) -> str:
+    """Return how the wrong results are related to the right ones, or "".
+
+    A relation that only some of the wrong calls have is chance. `failed` counts the calls before the first wrong one.
+    """
+    hints = set[str]()
+    for arguments in exercise.cases[failed:]:
+        got, wanted = _tried(answer, exercise, arguments), _part(exercise.expected, exercise, arguments)
+        if not _same(got, wanted, exercise):
+            hints.add(_hint(got, wanted, exercise.tolerance))
+    return "".join(f"{hint}\n" for hint in hints if hint and len(hints) == 1)
+
+
+def _constant(answer: Answer, exercise: Exercise) -> str:
+    """Return that an answer ignores its arguments, if it always has the same result, else ""."""
+    mine, truths = ([_tried(one, exercise, case) for case in exercise.cases] for one in (answer, exercise.expected))
+    ignores = not all(_same(x, truths[0], exercise) for x in truths) and all(_same(x, mine[0], exercise) for x in mine)
+    return "Your result is the same in every call.\n" if ignores else ""
 
 
 def _tried(answer: Answer, exercise: Exercise, arguments: tuple[Any, ...]) -> Any:
@@ -145,24 +171,31 @@ def _value(x: Any) -> str:
     return _spelled(x) if isinstance(x, Tensor) and x.numel() <= SHOWN else _short(x)
 
 
-def _hint(got: Tensor, wanted: Tensor, tolerance: float, masked: bool) -> str:
-    """Return a hint if the wrong tensor has a simple relation to the right one, else ""."""
-    if (got.isnan() & ~wanted.isnan()).any():
-        padding = (
-            "nan leaked in: padding may contain anything, and nan times 0 is nan. Do not multiply by the mask: "
-            "select with it. "
-        )
-        return padding if masked else "there is a nan, as from 0 divided by 0. "
+def _hint(mine: Any, right: Any, tolerance: float) -> str:
+    """Return how the first wrong number or tensor of a result is related to the right one, if that is simple.
+
+    Else return "".
+    """
+    if isinstance(right, dict):
+        mine, right = [mine[key] for key in right if isinstance(mine, dict) and key in mine], [*right.values()]
+    if isinstance(right, tuple | list):
+        pairs = zip(mine, right, strict=False) if isinstance(mine, tuple | list) else ()
+        return next((_hint(*pair, tolerance) for pair in pairs if difference(*pair, tolerance) is not None), "")
+    if not isinstance(mine, Tensor | float | int) or not isinstance(right, Tensor | float | int):
+        return ""
+    got, wanted = torch.as_tensor(mine).detach().double(), torch.as_tensor(right).detach().double()
+    if got.shape != wanted.shape:
+        return ""
     hints = (
-        (-wanted, "the sign is wrong. "),
-        (1 / wanted, "inverted: yours is 1/x of what is expected. "),
+        (-wanted, "The sign is wrong."),
+        (1 / wanted, "Inverted: yours is 1/x of what is expected."),
     )
     of_fractions = (
-        (wanted.log(), "yours is the logarithm of what is expected. "),
-        (wanted.exp(), "what is expected is the logarithm of yours. "),
-        (wanted.square(), "what is expected is the square root of yours. "),
-        (wanted.sqrt(), "yours is the square root of what is expected. "),
-        (1 - wanted, "yours is 1 minus what is expected. "),
+        (wanted.log(), "Yours is the logarithm of what is expected."),
+        (wanted.exp(), "What is expected is the logarithm of yours."),
+        (wanted.square(), "What is expected is the square root of yours."),
+        (wanted.sqrt(), "Yours is the square root of what is expected."),
+        (1 - wanted, "Yours is 1 minus what is expected."),
     )
     integers = bool((wanted == wanted.round()).all())  # among small integers such a relation is chance
     for related, hint in hints if integers else hints + of_fractions:
@@ -172,7 +205,7 @@ def _hint(got: Tensor, wanted: Tensor, tolerance: float, masked: bool) -> str:
     zeros_stay = not got[wanted == 0].any()
     if len(ratios) > 1 and zeros_stay and ratios[0].isfinite() and torch.allclose(ratios, ratios[0], rtol=1e-6):
         factor = f"{ratios[0]:.4g}"
-        return "" if factor in ("0", "1") else f"yours is {factor} times what is expected. "
+        return "" if factor in ("0", "1") else f"Yours is {factor} times what is expected."
     return ""
 
 
@@ -216,7 +249,8 @@ def _numbers(got: Any, wanted: Tensor, tolerance: float, masked: bool) -> str | 
     differs &= ~((mine - right).abs() <= tolerance * right.abs().clamp(min=1.0))
     if not differs.any():
         return None
-    return f"{_hint(mine, right, tolerance, masked)}{_values(got, wanted, differs)}"
+    leaked = bool((mine.isnan() & ~right.isnan()).any())
+    return f"{(PADDED if masked else DIVIDED) if leaked else ''}{_values(got, wanted, differs)}"
 
 
 def _values(got: Tensor, wanted: Tensor, differs: Tensor) -> str:

@@ -1,5 +1,6 @@
 """The committed notebooks are what their sources say, were executed, and would notice a wrong number."""
 
+import ast
 import base64
 import importlib
 import os
@@ -53,19 +54,16 @@ def printed(cell: Any) -> str:
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
-def exercises(path: Path) -> list[list[Any]]:
-    """Return the code cells under each heading "Exercise …", also of More practice."""
-    by_heading: list[list[Any]] = []
-    inside = False
+def by_heading(path: Path) -> dict[str, list[Any]]:
+    """Return the cells below each heading, without its own."""
+    parts: dict[str, list[Any]] = {"": []}
     for cell in read(path).cells:
         headings = re.findall(r"^###? (.*)", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
         if headings:
-            inside = headings[-1].startswith("Exercise")
-            if inside:
-                by_heading.append([])
-        elif cell.cell_type == "code" and inside:
-            by_heading[-1].append(cell)
-    return by_heading
+            parts[headings[-1]] = []
+        else:
+            parts[[*parts][-1]].append(cell)
+    return parts
 
 
 # --- the index ---
@@ -130,12 +128,56 @@ def test_every_cell_was_executed_in_order_and_fails_only_where_it_says_so(path: 
 
 @every_lesson
 def test_an_exercise_can_be_tried_checked_and_looked_up(path: Path) -> None:
-    assert 2 <= len(exercises(path)) <= 4
-    for cells in exercises(path):
-        assert "raise NotImplementedError(" in cells[0].source
-        assert any(cell.source.startswith("check(") and "Not yet: " in printed(cell) for cell in cells)
-        assert [cell for cell in cells if "solution" in tags(cell) and "hide-input" in tags(cell)]
-        assert any("Right." in printed(cell) for cell in cells if is_compared(cell))
+    """Each solution is behind everything else, where nobody reads it before trying: a code host folds nothing."""
+    parts = by_heading(path)
+    exercises = [heading for heading in parts if heading.startswith("Exercise")]
+    assert 2 <= len(exercises) <= 4
+    for heading in exercises:
+        to_write, check = parts[heading][:2]
+        assert "raise NotImplementedError(" in to_write.source
+        assert check.source.startswith("check(")
+        assert "Not yet: " in printed(check)
+        solution = parts[f"Solution of e{heading[1:]}"]
+        assert all({"solution", "hide-input"} <= set(tags(cell)) for cell in solution)
+        assert any("Right." in printed(cell) for cell in solution if is_compared(cell))
+    is_solution = ["solution" in tags(cell) for cell in read(path).cells]
+    assert is_solution == sorted(is_solution)
+
+
+@every_lesson
+def test_what_a_visible_cell_needs_was_computed_in_sight(path: Path) -> None:
+    """Imports, functions and CONSTANTS may come from a folded cell; values may not. More practice is not looked at."""
+    folded = dict[str, str]()  # name → the folded cell that computed it last
+    for cell in [cell for cell in read(path).cells[: _more_practice(path)] if cell.cell_type == "code"][1:]:
+        body = ast.parse(cell.source).body
+        if "hide-input" in tags(cell):
+            values = (node for node in body if not isinstance(node, ast.FunctionDef | ast.ClassDef))
+            names = (node for value in values for node in ast.walk(value) if isinstance(node, ast.Name))
+            stored = {node.id for node in names if isinstance(node.ctx, ast.Store) and not node.id.isupper()}
+            folded |= dict.fromkeys(stored, cell.id)
+            continue
+        nodes = [node for part in body for node in ast.walk(part)]
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        stored |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        assert [(name.id, folded[name.id], cell.id) for name in names if name.id in folded.keys() - stored] == []
+        folded = {name: where for name, where in folded.items() if name not in stored}
+
+
+def _more_practice(path: Path) -> int:
+    cells = read(path).cells
+    return next(n for n, cell in enumerate(cells) if re.match("## (More practice|Appendix|Solutions)", cell.source))
+
+
+@every_lesson
+def test_what_answers_a_prediction_is_folded(path: Path) -> None:
+    revealing = [cell for cell in code_cells(path) if "\nreveal(" in f"\n{cell.source}"]
+    predictions = {cell.id for heading, cells in by_heading(path).items() if "Predict" in heading for cell in cells}
+    assert revealing
+    assert {cell.id for cell in revealing} <= predictions
+    for cell in revealing:
+        said = [output.data["text/markdown"] for output in cell.outputs if "text/markdown" in output.get("data", {})]
+        assert any(text.startswith("<details><summary>Reveal</summary>\n\n") for text in said)
 
 
 @every_lesson

@@ -41,6 +41,9 @@ def is_solution(cell: Any) -> bool:
 def test_an_edition_has_every_cell_but_the_solutions(workshop: ModuleType, slug: str) -> None:
     committed = nbformat.read(LESSONS / f"{slug}.ipynb", as_version=4)
     edition = nbformat.reads(workshop.edition(LESSONS / f"{slug}.py"), as_version=4)
+    assert "Solution" not in "\n".join(
+        re.findall(r"^#.*", "\n".join(cell.source for cell in edition.cells), re.MULTILINE)
+    )
     assert [cell.source for cell in edition.cells] == [c.source for c in committed.cells if not is_solution(c)]
     assert sum(map(is_solution, committed.cells)) >= 2
     assert all(not cell.outputs and cell.execution_count is None for cell in code(edition))
@@ -70,6 +73,21 @@ def defined(tree: ast.Module) -> set[str]:
         for target in node.targets if isinstance(node, ast.Assign) else []:
             names |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     return names
+
+
+def test_every_link_of_a_text_leads_to_a_file_of_the_edition(workshop: ModuleType) -> None:
+    files = {*workshop.SINGLE, *(f"lessons/{slug}.ipynb" for slug in SLUGS)}
+    for folder in workshop.WHOLE:
+        files |= {path.relative_to(workshop.ROOT).as_posix() for path in workshop._files(workshop.ROOT / folder)}
+    folders = {str(parent) for file in files for parent in Path(file).parents}
+    texts = {file: (workshop.ROOT / file).read_text(encoding="utf-8") for file in files if file.endswith(".md")}
+    for slug in SLUGS:
+        cells = nbformat.reads(workshop.edition(LESSONS / f"{slug}.py"), as_version=4).cells
+        texts[f"lessons/{slug}.ipynb"] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    links = [(file, link) for file, text in texts.items() for link in re.findall(r"\]\(([^)\s#:]+)(?:#[^)]*)?\)", text)]
+    assert len(links) > 100
+    lost = [(f, link) for f, link in links if os.path.normpath(Path(f).parent / link) not in files | folders]
+    assert lost == []
 
 
 @pytest.fixture(scope="module")

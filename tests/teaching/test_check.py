@@ -18,7 +18,7 @@ def doubled(x: Tensor) -> Tensor:
 
 DOUBLE = Exercise(
     expected=doubled,
-    cases=((A,), (torch.tensor([3.0], dtype=torch.float64),)),
+    cases=((A,), (torch.tensor([3.0, 5.0], dtype=torch.float64),)),
     mistakes=((lambda x: x**2, "That is the square."), (lambda x: x + 1, "That adds one.")),
 )
 
@@ -32,22 +32,24 @@ FIRST = "In call 1 of 2, with\n  x = [1, 2, 4]\n"
         (lambda x: x + x, None),
         (lambda x: (2 * x).float(), None),  # another precision is no mistake
         (lambda x: x**2, "That is the square.\n" + FIRST + "  yours    [1, 4, 16]\n  expected [2, 4, 8]"),
-        (lambda x: -2 * x, FIRST + "the sign is wrong. \n  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
-        (lambda x: x, FIRST + "yours is 0.5 times what is expected. \n  yours    [1, 2, 4]\n"
+        (lambda x: -2 * x, "The sign is wrong.\n" + FIRST + "  yours    [-2, -4, -8]\n  expected [2, 4, 8]"),
+        (lambda x: x, "Yours is 0.5 times what is expected.\n" + FIRST + "  yours    [1, 2, 4]\n"
                       "  expected [2, 4, 8]"),
-        (lambda x: 0.5 / x, FIRST + "inverted: yours is 1/x of what is expected. \n  yours    [0.5, 0.25, 0.125]\n"
+        (lambda x: 0.5 / x, "Inverted: yours is 1/x of what is expected.\n" + FIRST + "  yours    [0.5, 0.25, 0.125]\n"
                             "  expected [2, 4, 8]"),
         (lambda x: x.sum(), FIRST + "the shape must be (3,); yours is ()."),
-        (lambda x: "2", FIRST + "expected a tensor; yours is '2'."),
+        (lambda x: f"{len(x)}", FIRST + "expected a tensor; yours is '3'."),
         (lambda x: x > 0, FIRST + "expected numbers; yours are torch.bool."),
-        (lambda x: torch.tensor([2.0, NAN, 8.0]), FIRST + "there is a nan, as from 0 divided by 0. "
+        (lambda x: torch.where(x == 2, NAN, 2 * x), FIRST + "there is a nan, as from 0 divided by 0. "
                                                   "\n  yours    [2, nan, 8]\n  expected [2, 4, 8]"),
-        (lambda x: torch.tensor([2.0, 4.0, 9.0]), FIRST + "  yours    [2, 4, 9]\n"
+        (lambda x: torch.where(x == 4, 9.0, 2 * x), FIRST + "  yours    [2, 4, 9]\n"
                                                   "  expected [2, 4, 8]"),
         (lambda x: 2.00001 * x, FIRST + "  yours    [2.00001, 4.00002, 8.00004]\n"
                                 "  expected [2, 4, 8]"),  # not "1 times what is expected"
-        (lambda x: torch.tensor([2.0, 4.0, 8.0]), "In call 2 of 2, with\n  x = [3]\n"
-     "the shape must be (1,); yours is (3,)."),
+        (lambda x: torch.tensor([2.0, 4.0, 8.0]), "Your result is the same in every call.\n"
+     "In call 2 of 2, with\n  x = [3, 5]\nthe shape must be (2,); yours is (3,)."),
+        (lambda x: x * (0.5 if len(x) == 3 else 3), FIRST + "  yours    [0.5, 1, 2]\n"
+                                                "  expected [2, 4, 8]"),  # no relation that both calls have
         (lambda x: x.mul_(2), FIRST + "your function changed its input. Make a new tensor instead."),
         (lambda x: None, "Nothing came back: is there a return?"),
     ],
@@ -83,17 +85,17 @@ def test_arguments_have_the_names_of_the_learner_if_there_are_any() -> None:
     def mine(old_log_probs: Tensor, mask: Tensor) -> Tensor:
         return -old_log_probs
 
-    says = "the sign is wrong. \n  yours    [-1, -2, -4]\n  expected [1, 2, 4]"
+    says = "  yours    [-1, -2, -4]\n  expected [1, 2, 4]"
     named = "  old_log_probs = [1, 2, 4]\n  mask          = [False, True, True]\n"
     unnamed = "  old  = [1, 2, 4]\n  mask = [False, True, True]\n"
-    assert problem(mine, exercise) == f"In call 1 of 1, with\n{named}{says}"
-    assert problem(lambda *both: -both[0], exercise) == f"In call 1 of 1, with\n{unnamed}{says}"
+    assert problem(mine, exercise) == f"The sign is wrong.\nIn call 1 of 1, with\n{named}{says}"
+    assert problem(lambda *both: -both[0], exercise) == f"The sign is wrong.\nIn call 1 of 1, with\n{unnamed}{says}"
 
 
 def test_nan_is_explained_by_padding_only_with_a_mask() -> None:
     with_mask = Exercise(lambda x, mask: x[mask].sum(), ((torch.tensor([1.0, NAN]), torch.tensor([True, False])),), ())
     without = Exercise(lambda x: x.sum(), ((A,),), ())
-    assert "padding may contain anything" in str(problem(lambda x, mask: x.sum(), with_mask))
+    assert "Padding may contain anything" in str(problem(lambda x, mask: x.sum(), with_mask))
     assert "0 divided by 0" in str(problem(lambda x: (x - x).sum() / 0, without))
 
 
@@ -105,11 +107,11 @@ def test_the_cases_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("answer", "hint"),
     [
-        (lambda x: x.log(), "yours is the logarithm of what is expected. "),
-        (lambda x: x.exp(), "what is expected is the logarithm of yours. "),
-        (lambda x: x**2, "what is expected is the square root of yours. "),
-        (lambda x: x**0.5, "yours is the square root of what is expected. "),
-        (lambda x: 1 - x, "yours is 1 minus what is expected. "),
+        (lambda x: x.log(), "Yours is the logarithm of what is expected.\n"),
+        (lambda x: x.exp(), "What is expected is the logarithm of yours.\n"),
+        (lambda x: x**2, "What is expected is the square root of yours.\n"),
+        (lambda x: x**0.5, "Yours is the square root of what is expected.\n"),
+        (lambda x: 1 - x, "Yours is 1 minus what is expected.\n"),
     ],
 )
 def test_a_simple_relation_is_named_unless_the_numbers_are_integers(answer: Any, hint: str) -> None:

@@ -79,8 +79,8 @@ async function drawPart(host) {
   }
 }
 
-// More practice and the appendix are folded, unless the address points into them.
-for (const part of document.querySelectorAll("#more-practice, #appendix")) {
+// More practice, appendix and solutions are folded, unless the address points into them.
+for (const part of document.querySelectorAll("#more-practice, #appendix, #solutions")) {
   const folded = document.createElement("details"), summary = document.createElement("summary")
   const [heading, ...rest] = part.children
   summary.append(heading)
