@@ -224,11 +224,14 @@ def scored_batch(session: Session, collected: Collected, request: BatchRequest) 
 
 
 def request_batches(session: Session, step: int) -> None:
-    """Request all batches up to `staleness` steps ahead that are not requested yet, with the present weights."""
+    """Request all batches up to `staleness` steps ahead that are not requested yet, with the present weights.
+
+    With in-flight weights the engine goes on beyond the last step, as it takes new weights with a request.
+    """
     config, queue = session.config, session.queue
     ahead = config.rollout.staleness
     first = queue.requests[-1].step + 1 if queue.requests else step
-    last = min(step + ahead, config.steps)
+    last = step + ahead if config.rollout.in_flight else min(step + ahead, config.steps)
     if first > last:
         return
     weights = engine_weights(local_state(session.learner.module), session.policy.lm)

@@ -184,10 +184,8 @@ def in_flight(model: Path, run: str = "tiny", **changes: Any) -> TrainConfig:
 
 
 def expected_versions(step: int, length: int) -> list[int]:
-    """Two tokens of each version from step − 3 on, and from version 0 on in the first steps. The last request is made
-    at step 4, so that no version after 3 reaches the engine."""
-    first, last = max(0, step - 1 - STALENESS), min(step - 1, FLIGHT_STEPS - STALENESS - 1)
-    return [min(first + token // TOKENS, last) for token in range(length)]
+    """Two tokens of each version from step − 3 on, and from version 0 on in the first steps."""
+    return [min(max(0, step - 1 - STALENESS) + token // TOKENS, step - 1) for token in range(length)]
 
 
 def check_tokens(path: Path, step: int, model: Path, weights: list[dict[str, Tensor]]) -> None:
