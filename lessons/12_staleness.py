@@ -384,6 +384,19 @@ for segment in by_turn(episode):
 show("kept if at most 2 updates old", [int(x) for x in without_older(episode, step=8, max_lag=2).response_mask[0]])
 
 # %% [markdown]
+# The run `in_flight` was recorded so: an answer gets up to five versions of the weights.
+
+# %%
+record = runs.read_step(runs.find_run("in_flight"), 6)
+ages = by_lag(record.batch, record.step)
+for segment in ages:
+    show(f"{segment.number} updates old: tokens, k3", segment.tokens, segment.k3)
+assert [segment.k3 for segment in ages] == sorted(segment.k3 for segment in ages)
+
+# %% [markdown]
+# k3 grows with the age of the weights. But the oldest tokens are also the first ones of each answer, so age and position
+# cannot be told apart here.
+#
 # The product of all six ratios is still right on average, because every token was divided by the probability with which
 # it was drawn (appendix). To leave old tokens out is a rejection like any other (lesson 08): it changes the
 # distribution on which the policy is trained. And if whole old **answers** are left out, short answers are preferred,

@@ -152,7 +152,7 @@ EXPECTED = {
     "top-p mass": "top_p smol_top_p",
     "stale tensor": "stale_head",
     # Pairs of an 8-bit cache look like those of older weights.
-    "undecided": "stale_4 async kv_fp8_e5m2 long_kv_fp8_e5m2 long_stale_4 smol_kv_fp8 smol_long smol_kv_fp8_e5m2 "
+    "undecided": "stale_4 async in_flight kv_fp8_e5m2 long_kv_fp8_e5m2 long_stale_4 smol_kv_fp8 smol_long smol_kv_fp8_e5m2 "
     "smol_stale_6 smol_weights_int8 smol_weights_fp8 smol_bf16 gpu_smol_kv_fp8 gpu_smol_fp8",
     "old weights": "gpu_smol_stale_6 smol_sketch_stale_6",
 }
@@ -354,5 +354,5 @@ def test_no_recorded_step_gets_a_wrong_cause(rows: str, monkeypatch: pytest.Monk
     from bench_diagnosis import LEFT_OUT, judged_with
 
     verdicts = judged_with(LEFT_OUT[rows])
-    assert {size: counts.total() for size, counts in verdicts.items()} == {"tiny": 37, "real": 68}
+    assert {size: counts.total() for size, counts in verdicts.items()} == {"tiny": 39, "real": 68}
     assert sum(verdicts.values(), Counter())["wrong"] == 0
