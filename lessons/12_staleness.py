@@ -42,7 +42,7 @@ from show import picture, show
 from study_ends import contrasts, planned_ends, rows_of
 
 from rlcorr import TokenBatch, correct, preset
-from rlcorr.analysis.segments import by_lag, by_turn, token_lags, without_older
+from rlcorr.analysis.segments import by_lag, by_turn, without_older
 from rlcorr.config import LossConfig
 from rlcorr.figures.canvas import REJECTED
 from rlcorr.gradients import toy
@@ -359,8 +359,8 @@ for name, lag, d in together:
 # | shares 0.9 and 0.1: $q$ = 0.74 and 0.26 | 0.8/0.74 = 1.08 | 0.2/0.26 = 0.77 | 0.8 + 0.2 = 1 |
 #
 # With the shares of the whole batch the mean ratio is not 1, so these weights are wrong. The reason: the text so far is
-# evidence about the version. After X, the share of version one is 0.9 and no longer ½. (To divide all answers by the
-# newest version is wrong as well; see the appendix.)
+# evidence about the version. After X, the share of version one is 0.9 and no longer ½. (The newest version is no better;
+# see the appendix.)
 #
 # ## Several versions in one episode
 #
@@ -376,26 +376,16 @@ versions, turns = torch.tensor([[4, 4, 5, 5, 7, 7]]), torch.tensor([[0, 0, 0, 1,
 old = torch.tensor([[0.9, 0.2, 0.6, 0.5, 0.7, 0.4]]).log()
 rollout = torch.tensor([[0.5, 0.4, 0.5, 0.4, 0.7, 0.4]]).log()
 episode = TokenBatch.from_log_probs(old, rollout, torch.ones(1, 6)).replace(policy_versions=versions, turn_ids=turns)
-show("lag of every token", [int(lag) for lag in token_lags(episode, step=8)[0]])
-for segment in by_lag(episode, step=8):
-    show(f"lag {segment.number}: tokens, mean |d|", segment.tokens, segment.abs_log_ratio)
 for segment in by_turn(episode):
     show(f"turn {segment.number}: tokens, mean |d|", segment.tokens, segment.abs_log_ratio)
 show("kept if at most 2 updates old", [int(x) for x in without_older(episode, step=8, max_lag=2).response_mask[0]])
 
-# %% [markdown]
-# The run `in_flight` was recorded so: an answer gets up to five versions of the weights.
-
-# %%
-record = runs.read_step(runs.find_run("in_flight"), 6)
-ages = by_lag(record.batch, record.step)
-for segment in ages:
-    show(f"{segment.number} updates old: tokens, k3", segment.tokens, segment.k3)
-assert [segment.k3 for segment in ages] == sorted(segment.k3 for segment in ages)
+# the recorded run `in_flight`
+for segment in by_lag(runs.read_step(runs.find_run("in_flight"), 6).batch, step=6):
+    show(f"in_flight, lag {segment.number}: tokens, k3", segment.tokens, segment.k3)
 
 # %% [markdown]
-# k3 grows with the age of the weights. But the oldest tokens are also the first ones of each answer, so age and position
-# cannot be told apart here.
+# In `in_flight` k3 grows with the age. But the oldest tokens are also the first ones of each answer.
 #
 # The product of all six ratios is still right on average, because every token was divided by the probability with which
 # it was drawn (appendix). To leave old tokens out is a rejection like any other (lesson 08): it changes the
