@@ -178,7 +178,7 @@ show("divided by that of lag 1", [x / walk[0] for x in walk], digits=2)
 # change this? **Look for** the slopes. Both axes are logarithmic, so a power is the slope of a straight line. The
 # dotted lines have slope one (noise) and slope two (drift). The bands reach from the lowest to the highest seed.
 
-# %%
+# %% tags=["hide-input"]
 rows, _ = read_study("stale_8")
 SEEDS = sorted({row["seed"] for row in rows})
 LAGS = range(1, 9)
@@ -194,8 +194,6 @@ NAMES = ("disabled", "decoupled_token_is", "bypass_ppo_clip")
 first = {name: [first_lags(name, seed) for seed in SEEDS] for name in NAMES}
 means = {name: [fmean(of_lag) for of_lag in zip(*grown, strict=True)] for name, grown in first.items()}
 bands = {name: ([*map(min, *grown)], [*map(max, *grown)]) for name, grown in first.items()}
-
-# %% tags=["hide-input"]
 drawn = curves(list(LAGS), means, x_name="lag h, updates", y_name="k3 per token", log="xy", bands=bands)
 for slope, cause in ((1, "noise"), (2, "drift")):
     dotted = {"x": list(LAGS)[:4], "y": [means["disabled"][0] * lag**slope for lag in LAGS][:4]}
@@ -386,7 +384,7 @@ show("kept if at most 2 updates old", [int(x) for x in without_older(episode, st
 # %% [markdown]
 # The run `in_flight` was recorded so: an answer gets up to five versions of the weights.
 
-# %%
+# %% tags=["hide-input"]
 record = runs.read_step(runs.find_run("in_flight"), 6)
 ages = by_lag(record.batch, record.step)
 for segment in ages:
