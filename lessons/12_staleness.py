@@ -392,8 +392,8 @@ for segment in ages:
 assert [segment.k3 for segment in ages] == sorted(segment.k3 for segment in ages)
 
 # %% [markdown]
-# k3 grows with the age of the weights. But the oldest tokens are also the first ones of each answer, so age and position
-# cannot be told apart here.
+# k3 grows with the age of the weights. But the oldest tokens are also the first ones of each answer, so this table does
+# not separate age from position.
 #
 # The product of all six ratios is still right on average, because every token was divided by the probability with which
 # it was drawn (appendix). To leave old tokens out is a rejection like any other (lesson 08): it changes the
