@@ -359,8 +359,8 @@ for name, lag, d in together:
 # | shares 0.9 and 0.1: $q$ = 0.74 and 0.26 | 0.8/0.74 = 1.08 | 0.2/0.26 = 0.77 | 0.8 + 0.2 = 1 |
 #
 # With the shares of the whole batch the mean ratio is not 1, so these weights are wrong. The reason: the text so far is
-# evidence about the version. After X, the share of version one is 0.9 and no longer ½. (The newest version is no better;
-# see the appendix.)
+# evidence about the version. After X, the share of version one is 0.9 and no longer ½. (The newest version is no
+# better; see the appendix.)
 #
 # ## Several versions in one episode
 #
