@@ -117,7 +117,7 @@ def _cell(cell: dict[str, Any]) -> None:
         if "image/png" in data:
             _image(base64.b64decode(data["image/png"]), "png", output["metadata"]["image/png"]["alt"])
         elif "text/markdown" in data:
-            st.markdown(inside("".join(data["text/markdown"])))
+            st.markdown(inside("".join(data["text/markdown"])), unsafe_allow_html=True)  # so do answers to predictions
         else:
             st.code("".join(output["text"]), language=None)
 

@@ -71,6 +71,9 @@ def test_a_lesson_opens_from_its_notebook(root: Path, slug: str) -> None:
             assert "text" not in output or dedent(output["text"]).strip() in printed
             drawn -= "image/png" in output.get("data", {})
     assert drawn == 0
+    folded = [part for part in at.markdown if "<details" in part.value]  # hints, and answers to predictions
+    assert folded
+    assert all(part.allow_html for part in folded)
     assert "localhost:8501" not in page
     assert ".ipynb" not in page
 
