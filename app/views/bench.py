@@ -59,7 +59,7 @@ STATISTIC = (
 )
 BUDGETS: dict[str, corrections.Budget] = {phrases.BUDGET_KEEP: "keep", phrases.BUDGET_ESS: "ess"}
 USUAL_CAPS = 2, 5
-"""Lowest and highest cap on weights that is published."""
+"""Between these are the caps of 26 of the 28 presets with a finite one."""
 EXPLAINED = "explained"
 
 
@@ -140,7 +140,7 @@ def _budget(identity: corrections.Identity, batch: TokenBatch, config: Correctio
     st.markdown(f"{plain(_part(config, reached.bound))}: threshold **{reached.threshold:.6g}**")
     st.caption(plain(f"The whole correction then keeps {kept} of the tokens. Their effective sample size is {ess}."))
     if reached.bound.rule_index is None and reached.threshold < USUAL_CAPS[0] and config.rollout_is_mode == "truncate":
-        st.caption("Published caps are {} to {}.".format(*USUAL_CAPS))
+        st.caption("Most presets cap weights at {} to {}.".format(*USUAL_CAPS))
     arguments = config, reached.threshold, reached.bound
     st.button("Set it", key="budget_set", on_click=set_threshold, args=arguments)
 

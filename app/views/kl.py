@@ -72,10 +72,8 @@ def show(selection: Selection) -> None:
     target = state.get("kl_target")
     measured = measured_at(selection.run, selection.step, target)
     position = state.get("kl_position")
-    if measured is not None and position > len(
-        sketches.kl_arrows(measured, LOSSES[0], TARGETS[target])[0]
-    ):  # of another run
-        position = 0.0
+    if measured is not None and position > len(sketches.kl_arrows(measured, LOSSES[0], TARGETS[target])[0]):
+        position = 0.0  # it is one of another run
     shown = Shown(state.get("kl_loss"), state.get("kl_distance"), position, measured, target)
     live_part(sliders(shown), content(shown), source=source(selection.source), resets={})
     st.caption(
@@ -104,14 +102,10 @@ def measured_at(run: Path, step: int | None, target: str = "reference") -> sketc
 
 def sliders(shown: Shown) -> list[Slider]:
     """Return the sliders of `ranges`, with their strips."""
-    made = []
+    made, at = [], {"kl_distance": shown.distance, "kl_position": shown.position}
     for key, (label, values) in ranges(shown).items():
         version = repr((key, replace(shown, measured=None), shown.measured and shown.measured.identity))
-        made.append(
-            offered(
-                key, label, values, vars(shown)[key.removeprefix("kl_")], partial(strip, shown, key, values), version
-            )
-        )
+        made.append(offered(key, label, values, at[key], partial(strip, shown, key, values), version))
     return made
 
 

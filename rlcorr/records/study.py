@@ -69,7 +69,7 @@ class Endpoint:
     primary: tuple[tuple[str, str], ...] = ()
     """Pairs of arms whose comparison was planned as the main one."""
     column: str = "accuracy"
-    """What of the last step is the endpoint, if `steps` is 0."""
+    """Column of the last step that is the endpoint if `steps` is 0."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""How far training moved a model: both KLs between it and its reference, exact at each token of sampled answers."""
+"""Measure how far training moved a model: both KLs to its reference, exact at each token of sampled answers."""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcorr.train.config.rollout import RolloutConfig, Sampling
@@ -17,10 +17,19 @@ from rlcorr.train.rollout.engine import to_batch
 from rlcorr.train.rollout.transformers_engine import TransformersEngine
 from rlcorr.train.session.session import task_of, tokenizer_of
 from rlcorr.train.sketches.token_scores import head_log_probs
-from rlcorr.types import TokenBatch
 
 AT_ONCE = 16
 """Answers that are sampled and compared together. The log-probs of all next tokens are in memory."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What both models answer: each prompt's ids, how long an answer may be, what ends it, and the temperature."""
+
+    prompts: list[list[int]]
+    max_tokens: int
+    eos_ids: list[int]
+    temperature: float
 
 
 def reference_kl(config: TrainConfig, trained: Path, answers: int) -> dict[str, float]:
@@ -37,30 +46,27 @@ def reference_kl(config: TrainConfig, trained: Path, answers: int) -> dict[str, 
     start = resolve_model(config.reference_model or config.model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy, reference = load_lm(trained, device).eval(), load_lm(start, device).eval()
-    return {
-        "kl": _mean_kl(config, policy, reference, start, answers),
-        "reverse_kl": _mean_kl(config, reference, policy, start, answers),
-    }
+    task, (tokenizer, ending_ids) = task_of(config), tokenizer_of(start)
+    drawn = itertools.islice(examples(task, 0, held_out=True), answers)
+    asked = Asked(
+        [encode_example(tokenizer, task, example) for example in drawn], task.max_tokens, ending_ids,
+        config.rollout.scored_temperature,
+    )  # fmt: skip
+    return {"kl": _mean_kl(policy, reference, asked), "reverse_kl": _mean_kl(reference, policy, asked)}
 
 
 @torch.no_grad()
-def _mean_kl(config: TrainConfig, p: PreTrainedModel, q: PreTrainedModel, model: Path, answers: int) -> float:
-    task, (tokenizer, ending_ids) = task_of(config), tokenizer_of(model)
-    drawn = itertools.islice(examples(task, 0, held_out=True), answers)
-    prompts = [encode_example(tokenizer, task, example) for example in drawn]
-    engine = TransformersEngine(RolloutConfig(engine="transformers", dtype="float32"), p, ending_ids)
-    sampling, sums, tokens = Sampling(config.rollout.scored_temperature), 0.0, 0
-    for first in range(0, len(prompts), AT_ONCE):
-        rows = prompts[first : first + AT_ONCE]
-        samples = engine.generate(rows, n=1, max_tokens=task.max_tokens, sampling=sampling, seed=first)
+def _mean_kl(p: PreTrainedModel, q: PreTrainedModel, asked: Asked) -> float:
+    """Return the mean of KL(p‖q) over the tokens of answers of p."""
+    engine = TransformersEngine(RolloutConfig(engine="transformers", dtype="float32"), p, asked.eos_ids)
+    sampling, sums, tokens = Sampling(asked.temperature), 0.0, 0
+    for first in range(0, len(asked.prompts), AT_ONCE):
+        rows = asked.prompts[first : first + AT_ONCE]
+        samples = engine.generate(rows, n=1, max_tokens=asked.max_tokens, sampling=sampling, seed=first)
         batch = to_batch(rows, samples, p.device)
-        log_p, log_q = (next_log_probs(lm, batch, sampling.temperature) for lm in (p, q))
+        states = (response_states(lm, batch, replay=False) for lm in (p, q))
+        log_p, log_q = (head_log_probs(lm, x, asked.temperature) for lm, x in zip((p, q), states, strict=True))
         kl = (log_p.exp() * (log_p - log_q)).sum(-1)
         sums += float(kl[batch.response_mask].double().sum())
         tokens += int(batch.response_mask.sum())
     return sums / tokens
-
-
-def next_log_probs(lm: PreTrainedModel, batch: TokenBatch, temperature: float) -> Tensor:
-    """Return the log-probs of all next tokens at each place of the responses, (B, T, V)."""
-    return head_log_probs(lm, response_states(lm, batch, replay=False), temperature)
