@@ -29,12 +29,11 @@ def forget_imports() -> None:
     gc.freeze()
 
 
-# Views below the pickers, except for Compare. Start and Learn need no run, so they are above them.
+# Views below the pickers. Start, Lab and Learn need no run, so they are above them.
 OF_A_RUN = {
-    "mismatch": mismatch, "bench": bench, "gradient": gradient, "kl": kl, "tokens": tokens,
+    "mismatch": mismatch, "bench": bench, "gradient": gradient, "kl": kl, "tokens": tokens, "compare": compare,
     "training": training, "yours": yours,
 }  # fmt: skip
-OF_A_STEP = {*OF_A_RUN, "compare"} - {"training"}
 
 forget_imports()
 state.begin()
@@ -50,32 +49,30 @@ studies = part != options.TRAINING[0]  # a study has its own runs
 sharing.apply(without_pickers=view in ("start", "lab", "learn") or studies)
 tours.show()
 all_runs = recorded.all_runs()
-first, second = pickers.select(all_runs) if all_runs else (None, None)
+shown = pickers.select(all_runs) if all_runs else None
 with st.container():  # containers, so that the pickers have the same place on every page, and stay as they are
-    sharing.heading(sharing.run_and_step(first))
+    sharing.heading(sharing.run_and_step(shown))
     for sentence in state.notices():
         st.warning(plain(sentence))
 with st.container(key="above_pickers"):
     if view == "start":
-        start.show(all_runs, first)
+        start.show(all_runs, shown)
     elif view == "lab":
         lab.show()
     elif view == "learn":
-        learn.show(first)
+        learn.show(shown)
     elif view == "yours":
         with st.container(key="upload"):
             upload_box.take()
-if first is None:
+if shown is None:
     st.info(phrases.NO_RUNS.format(root=plain(str(runs.ROOT))))
 else:
     with st.container(key="pickers"):
-        pickers.pick_all(all_runs, first, second)
+        pickers.pick_all(all_runs, shown)
     with st.container():
-        pickers.announce_new_runs(all_runs, first.slug)
-    with queueing.turn(recorded.positions(first, second) if view in OF_A_STEP else 0):
-        if view == "compare":
-            compare.show(first, second)
-        elif view in OF_A_RUN:
-            OF_A_RUN[view].show(first)
+        pickers.announce_new_runs(all_runs, shown.slug)
+    if view in OF_A_RUN:
+        with queueing.turn(0 if view == "training" else recorded.positions(shown)):
+            OF_A_RUN[view].show(shown)
 st.html("<i class='rl-end'></i>")  # components/js/first_sight.js waits for it
 state.end()

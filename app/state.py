@@ -23,21 +23,18 @@ import streamlit as st
 from data import configuration, options, reading
 from data.configuration import DEFAULT_PRESET, FIRST, SECOND, SECOND_PRESET, slot_of
 from data.kl_example import DISTANCE, DISTANCES, LOSS, LOSSES, MOST_POSITIONS, TARGETS
-from data.recorded import ANOTHER, LATEST, USUAL_RUN
+from data.recorded import LATEST, USUAL_RUN
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 from text import phrases
 from text.pages import PAGES
 
 from rlcorr import PRESETS, CorrectionConfig
-from rlcorr.command.request import TrainRequest
 from rlcorr.errors import UsageError
 from rlcorr.rules import RULE_NAMES
 from rlcorr.systems.export import SYSTEMS
 
 Values = configuration.Values
-TWO_RUNS = "compare two runs"
-VIEWS = frozenset((*PAGES, TWO_RUNS))
-"""The views, as far as they have fields of their own: Compare has others for two runs."""
+VIEWS = frozenset(PAGES)
 LONGEST = 4000
 """Characters of a value in the address."""
 LIVE = "live"
@@ -100,15 +97,12 @@ CONFIG, CONFIG_B = "config", "b.config"
 
 FIELDS: dict[str, Field] = {
     "view": _one(PAGES, "page", "start"),
-    "run": Field(USUAL_RUN, reading.run("run"), clears=("token", "take")),
-    "step": Field(LATEST, reading.step("run"), clears=("token",)),
+    "run": Field(USUAL_RUN, reading.run, clears=("token", "take")),
+    "step": Field(LATEST, reading.step, clears=("token",)),
     "preset": _one(PRESETS, "preset", DEFAULT_PRESET, clears=(CONFIG,)),
     **{key: _choice(key) for key in CHOICES},
-    "compare": _one(options.MODES, "compare", options.CONFIGURATIONS, "compare", TWO_RUNS),
     "preset_b": _one(PRESETS, "preset", SECOND_PRESET, "compare", clears=(CONFIG_B,)),
     **{SECOND + key: _choice(SECOND + key) for key in CHOICES},
-    "run_b": Field(ANOTHER, reading.run("run_b"), views=(TWO_RUNS,)),
-    "step_b": Field(LATEST, reading.step("run_b"), views=(TWO_RUNS,)),
     "answers": Field(reading.USUAL_BATCH, reading.answers, views=("gradient", "compare")),
     "kl_loss": _one(LOSSES, "loss", LOSS, "kl"),
     "kl_target": _one(TARGETS, "target", "reference", "kl"),
@@ -151,7 +145,6 @@ FIELDS: dict[str, Field] = {
     "link_view": Field("bench"),
     "link_hide": Field([]),
     "link_projector": Field(False),
-    **{f"train_{name}": Field(value) for name, value in vars(TrainRequest()).items()},
 }  # fmt: skip
 PLACES = {key: place for place, key in enumerate(FIELDS)}
 
@@ -270,7 +263,7 @@ def keep_to(key: str, options: Sequence[Any]) -> Any:
 def query_of(link: Mapping[str, str]) -> dict[str, str]:
     """Return the whole address of a link, which names only what it changes."""
     link = _with_step(link)
-    cleared, view = _cleared(link), _view({"view": get("view"), "compare": get("compare"), **link})
+    cleared, view = _cleared(link), _view(link.get("view", get("view")))
     kept = {key: text for key, text in _all_texts(_visit().values).items() if not {key, _group(key)} & cleared}
     rows = {key: (_field(key), text) for key, text in _ordered({**kept, **link}).items()}
     return {
@@ -294,7 +287,7 @@ def follow(link: Mapping[str, str]) -> None:
     """Take what a link names, in the callback of the link."""
     visit, link = _visit(), _with_step(link)
     visit.pressed = True
-    view = _view({"view": get("view"), "compare": get("compare"), **link})
+    view = _view(link.get("view", get("view")))
     _clear(visit, _cleared(link))
     _read(visit, {key: [text] for key, text in link.items()}, view)
     for key in link:
@@ -404,16 +397,13 @@ def _renew(visit: Visit, name: str) -> None:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    view = _view({key: _get(values, key) for key in ("view", "compare")})
+    view = _get(values, "view")
     return {key: text for key, text in _all_texts(values).items() if view in _field(key).views}
 
 
-def _view(names: Mapping[str, str]) -> str:
-    """Return the view that these texts name, one of `VIEWS`; the first one if they name none."""
-    view = names.get("view", "start")
-    if view == "compare" and names.get("compare") == options.RUNS:
-        return TWO_RUNS
-    return view if view in PAGES else "start"
+def _view(name: str) -> str:
+    """Return the view with this name; the first one if there is none."""
+    return name if name in PAGES else "start"
 
 
 def _all_texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -428,7 +418,7 @@ def _ordered(texts: Mapping[str, str]) -> dict[str, str]:
 def _arrive(visit: Visit, asked: dict[str, list[str]], is_first: bool) -> None:
     """Take the values of an address. Fields of other views keep theirs."""
     old = visit.values
-    view = _view({key: given[-1] for key, given in asked.items()})
+    view = _view(asked.get("view", ["start"])[-1])
     visit.address, visit.notices = asked, {}
     visit.values = {key: value for key, value in old.items() if view not in _field(key).views}
     _read(visit, asked, view)

@@ -590,8 +590,8 @@ mean of $-\\log q$ into one plot. And let a recording state how it was sampled (
 #   token*;
 # - [a real cut, top-p](http://localhost:8501/mismatch?run=top_p&step=latest): ratios of at most 1;
 # - [the mistake that agrees with itself](http://localhost:8501/mismatch?run=temperature_raw&step=latest);
-# - [the control compared with the stale
-#   head](http://localhost:8501/compare?run=kv_fp8_e5m2&step=48&run_b=stale_head&step_b=latest&compare=two%20runs).
+# - [the control and the stale head in the same
+#   axes](http://localhost:8501/training?run=kv_fp8_e5m2&step=48&with=stale_head), over the whole training run.
 #
 # ## Pitfalls
 #

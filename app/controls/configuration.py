@@ -107,7 +107,7 @@ def shown_bounds(slot: str = FIRST) -> list[Bound]:
 
 def bound_sliders(
     config: CorrectionConfig, identity: Hashable, strip: StripOf,
-    slider_values: Callable[[Bound, float], tuple[float, ...]], *, slot: str = FIRST, text: str = "",
+    slider_values: Callable[[Bound, float], tuple[float, ...]], *, slot: str = FIRST,
 ) -> list[Slider]:  # fmt: skip
     """Return a slider for each bound.
 
@@ -117,16 +117,14 @@ def bound_sliders(
         strip: Makes the strip of a bound.
         slider_values: The values of a bound's slider, from the bound and its present value.
         slot: The slot of the configuration.
-        text: The name of the moving text below the first slider.
     """
     sliders = []
     for b in shown_bounds(slot):
         value = bound_values(state.values(), slot)[b.key]
         values = slider_values(b, value)
         version = repr((identity, key_without_bound(config, b.id), values))  # whatever the bound's present value is
-        more = {"exact": (b.low, b.high), "text": "" if sliders else text, "help": b.help}
-        make = partial(strip, config, b, values)
-        sliders.append(offered(f"{state.LIVE}_{b.key}", b.label, values, value, make, version, **more))
+        key, make = f"{state.LIVE}_{b.key}", partial(strip, config, b, values)
+        sliders.append(offered(key, b.label, values, value, make, version, exact=(b.low, b.high), help=b.help))
     return sliders
 
 

@@ -11,8 +11,7 @@ from data import recorded
 from data.configuration import FIRST, SECOND
 from data.metric_rows import metric_rows
 from data.names import BETWEEN, run_labels, run_title, shown_title
-from data.options import RUNS
-from data.recorded import ANOTHER, LATEST, USUAL_RUN, Selection
+from data.recorded import LATEST, USUAL_RUN, Selection
 from text import phrases
 from text.formatting import duration, paragraph, plain
 
@@ -39,51 +38,41 @@ COLOURS = (
 WITH_PRESET = ("bench", "gradient", "tokens", "compare")
 
 
-def select(all_runs: dict[str, Path]) -> tuple[Selection, Selection | None]:
-    """Return what the page shows: a run and its step, and on Compare, if it compares runs, those of B."""
+def select(all_runs: dict[str, Path]) -> Selection:
+    """Return the run and the step that the page shows."""
     slug = state.keep_to("run", [USUAL_RUN, *all_runs])
     slug = recorded.default_run(all_runs, state.get("view")) if slug == USUAL_RUN else slug
-    first = _selected(slug, all_runs, "step")
-    if state.get("view") != "compare" or state.get("compare") != RUNS:
-        return first, None
-    other = state.keep_to("run_b", [ANOTHER, *all_runs])
-    other = recorded.another_run(all_runs, first.slug) if other == ANOTHER else other
-    return first, _selected(other, all_runs, "step_b")
-
-
-def _selected(slug: str, all_runs: dict[str, Path], key: str) -> Selection:
-    step = state.keep_to(key, recorded.step_options(runs.list_steps(all_runs[slug])))
+    step = state.keep_to("step", recorded.step_options(runs.list_steps(all_runs[slug])))
     return recorded.selected(slug, all_runs[slug], step)
 
 
-def pick_all(all_runs: dict[str, Path], first: Selection, second: Selection | None) -> None:
+def pick_all(all_runs: dict[str, Path], shown: Selection) -> None:
     """Show one line that says what is open, with the state of the run. The line unfolds the pickers.
 
-    They are run and step, and on a view with a preset the preset; on Compare also those of B.
+    They are run and step, and on a view with a preset the preset; on Compare also that of B.
     """
     view = state.get("view")
-    is_pair = view == "compare" and second is None
-    presets = [state.get("preset")] * (view in WITH_PRESET) + [state.get("preset_b")] * is_pair
+    presets = [state.get("preset")] * (view in WITH_PRESET) + [state.get("preset_b")] * (view == "compare")
     titles = [shown_title(state.values(), slot) for slot in (FIRST, SECOND)[: len(presets)]]
-    shown = [_run_and_step(one) for one in (first, second) if one is not None]
     line, at_right = st.columns([2, 1], vertical_alignment="center", gap="small")
-    with line.expander(plain(BETWEEN.join(_lettered(shown) + _lettered(titles))), key="open"):
+    with line.expander(plain(BETWEEN.join([_run_and_step(shown), *_lettered(titles)])), key="open"):
         columns = st.columns([3, 2, 3])
         with columns[0]:
-            _run_box("run", "Run", [USUAL_RUN, *all_runs])
+            options = [USUAL_RUN, *all_runs]
+            pick("run", "Run", options, written=run_labels(options).__getitem__)
         with columns[1]:
-            pick("step", "Step", first.step_options)
+            pick("step", "Step", shown.step_options)
         with columns[2]:
             if presets:
                 configuration.preset_box("Preset of A" if len(presets) == 2 else "Preset")
         if view == "compare":
-            _boxes_of_b(all_runs, first, second)
-    for problem in (*first.problems, *(second.problems if second else ())):
+            _boxes_of_b()
+    for problem in shown.problems:
         st.warning(plain(problem))
     if any(PRESETS[name].loss.score_centering for name in presets):
         st.info(CENTERED)
     with at_right, st.container(key="run_state"):
-        _state_of(first)
+        _state_of(shown)
 
 
 def _lettered(words: list[str]) -> list[str]:
@@ -95,32 +84,13 @@ def _run_and_step(shown: Selection) -> str:
     return title if shown.step is None else f"{title}{BETWEEN}step {shown.step}"
 
 
-def _boxes_of_b(all_runs: dict[str, Path], first: Selection, second: Selection | None) -> None:
-    """Show the pickers of B, and the button that exchanges A and B."""
+def _boxes_of_b() -> None:
+    """Show the picker of B's preset, and the button that exchanges A and B."""
     with st.container(key="second"):
-        columns = st.columns([3, 2, 3], vertical_alignment="bottom")
-        with columns[0]:
-            if second is None:
-                st.button("Swap A and B", key="swap", on_click=state.swap, width="stretch")
-            else:
-                _run_box("run_b", "Run B", [ANOTHER, *all_runs])
-        with columns[1]:
-            if second is not None:
-                pick("step_b", "Step B", second.step_options)
-        with columns[2]:
-            if second is None:
-                configuration.preset_box("Preset of B", SECOND)
-            else:
-                changes = {**_pair(second, FIRST), **_pair(first, "_b")}
-                st.button("Swap A and B", key="swap_runs", on_click=state.change, kwargs=changes, width="stretch")
-
-
-def _pair(shown: Selection, ending: str) -> dict[str, str]:
-    return {f"run{ending}": shown.slug, f"step{ending}": LATEST if shown.step is None else str(shown.step)}
-
-
-def _run_box(key: str, label: str, options: list[str]) -> None:
-    pick(key, label, options, written=run_labels(options).__getitem__)
+        left, _, right = st.columns([3, 2, 3], vertical_alignment="bottom")
+        left.button("Swap A and B", key="swap", on_click=state.swap, width="stretch")
+        with right:
+            configuration.preset_box("Preset of B", SECOND)
 
 
 def explain(explanation: str) -> None:

@@ -34,17 +34,12 @@ def show_live(
     config: CorrectionConfig,
     make: Callable[[CorrectionConfig], LiveContent],
     strip: StripOf,
-    batches: Sequence[tuple[corrections.Identity, TokenBatch]],
+    identity: corrections.Identity,
+    batch: TokenBatch,
     source: str,
-    text: str = "",
 ) -> bool:
-    """Show the live part of one configuration, or why there is none; return whether it is shown.
-
-    `text` is the name of the moving text below the first slider.
-    """
-    key = page, [identity for identity, _ in batches]
-    slider_values = partial(useful_slider_values, batches, config)
-    sliders = bound_sliders(config, key, strip, slider_values, text=text)
+    """Show the live part of one configuration, or why there is none; return whether it is shown."""
+    sliders = bound_sliders(config, (page, identity), strip, partial(useful_slider_values, identity, batch, config))
     content, refused = content_of(make, config)
     live_part(sliders, content, source=source, resets=resets(FIRST))
     if refused:

@@ -1,7 +1,7 @@
 """The bounds of a configuration: their ranges, the values of their sliders, and the configuration with other values."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from data.corrections import Identity, useful_ends
@@ -85,14 +85,14 @@ def _of_ratio(name: str, label: str, bound: BoundId, value: float, reach: float)
 
 
 def useful_slider_values(
-    batches: Sequence[tuple[Identity, TokenBatch]], config: CorrectionConfig, b: Bound, value: float
+    identity: Identity, batch: TokenBatch, config: CorrectionConfig, b: Bound, value: float
 ) -> tuple[float, ...]:
-    """Return slider values over the range in which moving the bound changes something on one of these batches.
+    """Return slider values over the range in which moving the bound changes something on this batch.
 
     They go on to a tenth of the preset's distance from neutral, so that its own number can be tightened, too.
     """
-    ends = [end for identity, batch in batches for end in useful_ends(identity, batch, config, b.id)]
-    ends = [b.within(end) for end in (*ends, b.value, value, _tighter(b)) if end != b.offset]
+    ends = [*useful_ends(identity, batch, config, b.id), b.value, value, _tighter(b)]
+    ends = [b.within(end) for end in ends if end != b.offset]
     if not min(ends) < max(ends):
         return slider_values_of(b, value)
     return slider_values_of(replace(b, low=min(ends), high=max(ends)), value)

@@ -5,8 +5,6 @@ from rlcorr.analysis.regions import TOKEN_METHODS, has_region
 from rlcorr.analysis.token_story import RowOrder
 from rlcorr.lab import Experiment
 
-CONFIGURATIONS, RUNS = MODES = ("two configurations", "two runs")
-"""What Compare compares."""
 ORDERS: dict[RowOrder, str] = {
     "off": "mean ratio furthest from 1 first", "recorded": "as recorded", "lowest": "lowest reward first",
     "highest": "highest reward first", "rejected": "most rejected first",
@@ -57,7 +55,7 @@ HIDEABLE = {
         ".st-key-second, .st-key-second_choices, [data-slider^='live_b.']",
     ),
     "training": (
-        "the form that starts a training run, and the button that stops it",
+        "the buttons that start and stop a training run",
         ".st-key-train, .st-key-live_stop, .st-key-part button:last-of-type",
     ),
     "explanations": ("“What is this?”", ".st-key-what_is_this"),

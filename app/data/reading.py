@@ -64,48 +64,35 @@ def projector(text: str, _: Values) -> bool:
     return text == "1"
 
 
-def run(key: str) -> Read:
-    """Read a run: `key` is that of the run itself, or of run B."""
-
-    def read(text: str, values: Values) -> str:
-        all_runs = recorded.all_runs()
-        usual = recorded.USUAL_RUN if key == "run" else recorded.ANOTHER
-        if text in (usual, *all_runs) or not all_runs:
-            return text if all_runs else usual
-        raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, key: None}, key)}.")
-
-    return read
+def run(text: str, values: Values) -> str:
+    all_runs = recorded.all_runs()
+    if text in (recorded.USUAL_RUN, *all_runs) or not all_runs:
+        return text if all_runs else recorded.USUAL_RUN
+    raise UsageError(f"{unknown('run', text, all_runs)} Showing {shown_run({**values, 'run': None})}.")
 
 
-def shown_run(values: Values, key: str) -> str | None:
-    """Return the slug of the run, or of run B, that these values show; None if there are no runs."""
+def shown_run(values: Values) -> str | None:
+    """Return the slug of the run that these values show; None if there are no runs."""
     all_runs = recorded.all_runs()
     if not all_runs:
         return None
-    if values.get(key) in all_runs:
-        return values[key]
-    if key == "run":
-        return recorded.default_run(all_runs, values.get("view", "start"))
-    return recorded.another_run(all_runs, shown_run(values, "run") or "")
+    slug = values.get("run")
+    return slug if slug in all_runs else recorded.default_run(all_runs, values.get("view", "start"))
 
 
-def step(run_key: str) -> Read:
-    """Read a step of the run with this key."""
-
-    def read(text: str, values: Values) -> str:
-        slug = shown_run(values, run_key)
-        steps = recorded.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
-        if text in recorded.step_options(steps):
-            return text
-        recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
-        raise UsageError(f"This run has no step {text!r} ({recorded_steps}). Showing the latest.")
-
-    return read
+def step(text: str, values: Values) -> str:
+    """Read a step of the run that is shown."""
+    slug = shown_run(values)
+    steps = recorded.selected(slug, recorded.all_runs()[slug], text).steps if slug else ()
+    if text in recorded.step_options(steps):
+        return text
+    recorded_steps = f"{len(steps)} recorded, {steps[0]} to {steps[-1]}" if steps else "none recorded yet"
+    raise UsageError(f"This run has no step {text!r} ({recorded_steps}). Showing the latest.")
 
 
 def token(text: str, values: Values) -> tuple[int, int] | None:
     """Read ROW.COLUMN, counted from 0."""
-    slug = shown_run(values, "run")
+    slug = shown_run(values)
     chosen = slug and recorded.selected(slug, recorded.all_runs()[slug], values.get("step", recorded.LATEST))
     if not chosen or chosen.step is None:
         return None
@@ -142,7 +129,7 @@ def system(options: Collection[str]) -> Read:
 
 def overlaid(text: str, values: Values) -> list[str]:
     """Read the other runs of the same axes."""
-    shown = shown_run(values, "run")
+    shown = shown_run(values)
     others = [slug for slug in recorded.all_runs() if slug != shown]
     wrong: list[str] = []
     try:

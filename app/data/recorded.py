@@ -23,8 +23,8 @@ sketch of the gradient shows which threshold is best."""
 Stamp = tuple[int, int]
 """(mtime_ns, size) of a file, which changes with the file; (0, 0) if there is none."""
 
-USUAL_RUN, LATEST, ANOTHER = "example", "latest", "another"
-"""The run, the step and run B that are shown if nobody has picked one."""
+USUAL_RUN, LATEST = "example", "latest"
+"""The run and the step that are shown if nobody has picked one."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,6 @@ def default_run(paths: dict[str, Path], view: str = "start") -> str:
 
 def step_options(steps: Sequence[int]) -> list[str]:
     return [LATEST, *map(str, reversed(steps))]
-
-
-def another_run(all_runs: dict[str, Path], first: str) -> str:
-    """Return the first other run with a step."""
-    others = [slug for slug, path in all_runs.items() if slug != first and has_steps(path)]
-    return (others or [first])[0]
 
 
 def selected(slug: str, run: Path, step: str) -> Selection:
@@ -146,14 +140,12 @@ def step(run: Path, number: int) -> runs.StepRecord:
     return runs.read_step(run, number)
 
 
-def positions(*shown: Selection | None) -> int:
-    """Return the positions, answers times the longest one, of the largest of these steps that can be read."""
-    most = 0
-    for one in shown:
-        with suppress(runs.DamagedFile):  # the page says so
-            if one is not None and one.step is not None:
-                most = max(most, step(one.run, one.step).batch.response_mask.numel())
-    return most
+def positions(shown: Selection) -> int:
+    """Return the positions of the step, answers times the longest one; 0 if it cannot be read."""
+    with suppress(runs.DamagedFile):  # the page says so
+        if shown.step is not None:
+            return step(shown.run, shown.step).batch.response_mask.numel()
+    return 0
 
 
 def source(run: Path, number: int | None) -> str:

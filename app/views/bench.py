@@ -95,7 +95,7 @@ def _live(
     """Show what changes with a bound, and the export below it."""
     make = partial(bench, identity, batch, preset=PRESETS[state.get("preset")])
     strip_of = partial(bench_strip, identity, batch)
-    if not strips.show_live("bench", config, make, strip_of, [(identity, batch)], shown.source):
+    if not strips.show_live("bench", config, make, strip_of, identity, batch, shown.source):
         return
     box = folding("use_it", phrases.EXPORT)
     if state.get("use_it"):  # code blocks are slow to draw, and every new bound changes them

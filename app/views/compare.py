@@ -1,4 +1,4 @@
-"""The Compare view: two configurations on one batch, or one configuration on two batches."""
+"""The Compare view: two configurations on one batch."""
 
 import math
 from dataclasses import replace
@@ -7,17 +7,15 @@ from functools import partial
 import state
 import streamlit as st
 from components.live_part import LiveContent, Note, Number, live_part
-from components.picture import Picture, picture
+from components.picture import Picture
 from controls import strips
 from controls.configuration import bound_sliders, resets, settings
 from controls.pickers import picked_record
 from controls.sharing import verdict, with_study_link
-from controls.widgets import batch_size, buttons
+from controls.widgets import batch_size
 from data import corrections, sketches, studies
 from data.bounds import Bound, useful_slider_values
 from data.configuration import FIRST, SECOND
-from data.names import run_labels
-from data.options import MODES
 from data.recorded import Selection
 from text import phrases
 from text import study_ends as say_study
@@ -26,10 +24,9 @@ from views.gradient import NOISE_REFERENCE, NUMBERS
 
 from rlcorr import CorrectionConfig, TokenBatch
 from rlcorr.analysis.comparison import Agreement, agreement
-from rlcorr.analysis.triage import triage
 from rlcorr.bounds import at_threshold
 from rlcorr.errors import UsageError
-from rlcorr.figures import cells, comparison, histograms
+from rlcorr.figures import comparison, histograms
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import GradientComparison
 from rlcorr.measuring.metrics import describe
@@ -40,9 +37,8 @@ from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip
 
 EXPLAIN = (
-    "Compare two configurations, A and B, on one batch: which tokens each trains on, the weight of each token, every "
-    "metric, and the gradient. Or compare two batches under one configuration: two runs, or two steps of a run. A is "
-    "the configuration that the other pages show."
+    "Compare two configurations, A and B, on one batch: which tokens each trains on, the weight of each token, the "
+    "metrics of the correction, and the gradient. A is the configuration that the other pages show."
 )
 AGREEMENT = {
     "Differ on": "Share of the tokens that only one of the two trains on.",
@@ -56,26 +52,13 @@ MASKS = (
 SHORT_NAMES = {
     "kept_fraction": "Kept tokens", "rollout_rs_seq_masked_fraction": "Answers touched",
     "trained_eff_sample_size": "ESS of the kept", "trained_is_mean": "Mean weight",
-    "rollout_is_oob_ratio": "Weights clipped", "ratio_eff_sample_size": "ESS of the ratios",
-    "k3_kl": "k3", "abs_log_ratio": "Mean |Δ|", "tokens": "Tokens",
+    "rollout_is_oob_ratio": "Weights clipped",
 }  # fmt: skip
-"""Metric → its name on the page. The others are named as the trainer logs them."""
+"""Metric → its name on the page."""
 GRADIENT = (
     "Compared with the on-policy gradient. Brackets: 95 % of the bootstrap samples. B − A is paired: A and B are "
     "measured on the same samples, so the noise that they share cancels. If the bracket of B − A contains 0, the two "
     "do not differ significantly."
-)
-RUNS_INTRO = (
-    "The same configuration on two batches. Their tokens differ, so the page does not compare token by token. It "
-    "compares the distribution of the tokens, the size of |Δ|, and the metrics."
-)
-DENSITY = (
-    "Horizontal: probability in the sampler. Vertical: probability in the trainer. Orange: more likely in the trainer. "
-    "Blue: more likely in the sampler."
-)
-MAGNIFIED = (
-    "The difference, magnified. Horizontal: probability in the sampler. Vertical: the ratio. A and B have the same "
-    "axes. The outermost rows contain everything outside the axes."
 )
 HEADER = ["metric", "A", "B", "B − A"]
 EXPLAINED = {"A": "explained_a", "B": "explained_b"}
@@ -83,31 +66,16 @@ HEADLINES = "headlines"
 METRICS = Note(
     "**Metrics.** Point at a name for its definition. A dash: not measured under that configuration.", HEADLINES
 )
-Pair = tuple[TokenBatch, TokenBatch]
 ExplainedRow = tuple[str, str, list[str]]  # name, its meaning, cells
 Gradients = GradientComparison | str
 """The comparison of two gradients, or the reason why there is none."""
 
 
-def show(first: Selection, second: Selection | None) -> None:
-    """Show two configurations on the first run, or one on both runs."""
-    buttons("compare", "Compare", MODES, hide_label=True)
-    record = picked_record(first)
+def show(selection: Selection) -> None:
+    """Show the live part, and below it the choices of A and B."""
+    record = picked_record(selection)
     if record is None:
         return
-    if second is None:
-        _configurations(first, record)
-    else:
-        _runs(first, record, second)
-    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
-        st.write(EXPLAIN)
-
-
-# --- two configurations of one batch ---
-
-
-def _configurations(selection: Selection, record: StepRecord) -> None:
-    """Show the live part, and below it the choices of A and B."""
     live = st.container()
     first, second, third = st.columns(3, gap="medium")
     with first:
@@ -123,6 +91,8 @@ def _configurations(selection: Selection, record: StepRecord) -> None:
         compared = str(error)
     with live:
         _live(selection, record, a, b, compared)
+    with st.expander(phrases.WHAT_IS_THIS, key="what_is_this"):
+        st.write(EXPLAIN)
 
 
 def _live(
@@ -135,7 +105,7 @@ def _live(
             varied,
             ("compare", name, identity, repr(fixed)),
             partial(two_corrections_strip, batch, fixed, name),
-            partial(useful_slider_values, [(identity, batch)], varied),
+            partial(useful_slider_values, identity, batch, varied),
             slot=slot,
         )
         sliders += [replace(slider, label=f"A: {slider.label}") for slider in of_slot] if name == "A" else of_slot
@@ -265,7 +235,7 @@ def _agreement(masks: Agreement) -> dict[str, Number]:
 
 
 def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
-    """Return a table of the most important metrics, in the order of `SHORT_NAMES`."""
+    """Return a table of the metrics that depend on the configuration, in the order of `SHORT_NAMES`."""
     rows = []
     for key, name in SHORT_NAMES.items():
         if key in a or key in b:
@@ -278,60 +248,3 @@ def _headlines(a: dict[str, float], b: dict[str, float]) -> str:
 def _signed(value: float) -> str:
     """Format a number with its sign; return a dash for NaN."""
     return "–" if math.isnan(value) else short_exponent(f"{value:+.4g}").replace("-", "−") if value else "0"
-
-
-# --- one configuration on two batches ---
-
-
-def _runs(first: Selection, record: StepRecord, second: Selection) -> None:
-    """Show both batches, what changes with a bound of the configuration that both have, and below it the choices."""
-    if second.step is None:
-        st.info("Run B has no step yet.")
-        return
-    other = picked_record(second)
-    if other is None:
-        return
-    labels = run_labels([first.slug, second.slug])
-    titles = [plain(f"{labels[slug]}, step {of.step}") for slug, of in ((first.slug, record), (second.slug, other))]
-    verdict("How do the gaps of these two runs differ?")
-    st.caption("A and B are the same step: every difference is 0." if titles[0] == titles[1] else RUNS_INTRO)
-    batches = a, b = record.batch, other.batch
-    try:
-        of_a, of_b = comparison.ratio_densities(a, b)
-        both = ("A", titles[0], a, of_a, first.source), ("B", titles[1], b, of_b, second.source)
-        for column, (name, title, batch, figure, source) in zip(st.columns(2, gap="medium"), both, strict=True):
-            with column:
-                st.markdown(f"## {name}: {title}\n\n{plain(phrases.in_words(triage(batch)[0].sentence))}")
-                density = cells.probability_density(batch)
-                picture(f"density_{name}", Picture(density, "Both probabilities", DENSITY), source)
-                picture(f"magnified_{name}", Picture(figure, "The difference", MAGNIFIED), source)
-        identities = corrections.identity(first.run, record.step), corrections.identity(second.run, other.step)
-        with_identities, source = [*zip(identities, batches, strict=True)], f"{first.source}\n{second.source}"
-        live = st.container()
-        config, make, strip_of = settings(), partial(two_batches, batches), partial(two_batches_strip, batches)
-        with live:
-            strips.show_live("compare", config, make, strip_of, with_identities, source, EXPLAINED["A"])
-    except UsageError as error:
-        st.error(plain(str(error)))
-
-
-def two_batches(batches: Pair, config: CorrectionConfig) -> LiveContent:
-    """Return the comparison of two batches under one correction. Raises `UsageError` if the correction does."""
-    tails = {
-        "tails": Picture(
-            comparison.tails(*batches),
-            "The tail",
-            "Share of the tokens that differ by at least this much, in A and in B.",
-        )
-    }
-    headlines = _headlines(*(corrections.corrected(batch, config)[1] for batch in batches))
-    texts = {EXPLAINED["A"]: config.explain()}
-    return LiveContent({}, [tails], texts=texts, tables={HEADLINES: headlines}, notes=[METRICS])
-
-
-def two_batches_strip(batches: Pair, config: CorrectionConfig, b: Bound, slider_values: strips.Values) -> Package:
-    """Return what changes in `two_batches`, for every value of the slider of this bound."""
-    of_batches = [strips.reports(batch, config, strip(batch, config, slider_values, b.id)) for batch in batches]
-    explained = [at_threshold(config, value, b.id).explain() for value in slider_values]
-    tables = {HEADLINES: [_headlines(*pair) for pair in zip(*of_batches, strict=True)]}
-    return strips.package({}, [{}] * len(slider_values), {EXPLAINED["A"]: explained}, {}, tables)

@@ -101,8 +101,8 @@ def show(shown: Selection) -> None:
         left, middle, right = st.columns([1, 2, 1.9], gap="medium")
         with left:
             config, identity = settings(), corrections.identity(shown.run, record.step)
-            strip_of, batches = partial(fates_strip, record.batch), [(identity, record.batch)]
-            strips.show_live("tokens", config, sentence, strip_of, batches, shown.source)
+            strip_of = partial(fates_strip, record.batch)
+            strips.show_live("tokens", config, sentence, strip_of, identity, record.batch, shown.source)
         try:
             result = correct(record.batch, config)
             with middle:

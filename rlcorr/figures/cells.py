@@ -39,14 +39,14 @@ def probability_density(batch: TokenBatch, over: Parts = ()) -> Figure:
     return canvas.figure([cells, diagonal | {"showlegend": False}, *over], height=440, x=x, y=y, legend=True)
 
 
-def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = (), *, span: float | None = None) -> Figure:
+def ratio_density(batch: TokenBatch, over: Parts = (), notes: Parts = ()) -> Figure:
     """Draw tokens over (π_rollout, log π_old/π_rollout), counted in cells. This magnifies the difference.
 
-    By default ±span contains 99.9 % of the tokens.
+    The axis ±span contains 99.9 % of the tokens.
     """
     old, rollout = log_prob_pair(batch)
     d = old - rollout
-    span = span_of(d) if span is None else span
+    span = span_of(d)
     box = ((-span, span), (0, 1))
     p_rollout = np.exp(rollout).clip(max=1)
     counts, y_edges, x_edges = np.histogram2d(d.clip(-span, span), p_rollout, bins=CELLS, range=box)

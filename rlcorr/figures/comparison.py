@@ -1,4 +1,4 @@
-"""Figures that compare two corrections of one batch, or two batches. A and B have one colour each."""
+"""Figures that compare two corrections of one batch, or the tails of two batches. A and B have one colour each."""
 
 import math
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from rlcorr.analysis.comparison import SHARED, shared
 from rlcorr.config import CorrectionConfig
-from rlcorr.figures.axes import span_of, tail_axis
+from rlcorr.figures.axes import tail_axis
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, figure, tail_curve
-from rlcorr.figures.cells import log_prob_pair, ratio_density, token_map
+from rlcorr.figures.cells import log_prob_pair, token_map
 from rlcorr.types import CorrectionResult, TokenBatch
 
 COLOURS = {"A": ACROSS[1], "B": ACROSS[2]}
@@ -34,15 +34,6 @@ def _may_drop(config: CorrectionConfig) -> bool:
     return bool(config.rollout_rs) or (config.rollout_is is not None and config.rollout_is_mode == "mask")
 
 
-# --- two batches ---
-
-
-def ratio_densities(a: TokenBatch, b: TokenBatch) -> tuple[Figure, Figure]:
-    """Draw tokens over (π_rollout, log r), one figure per batch, with the wider of the two axes for both."""
-    span = max(span_of(_log_ratios(batch)) for batch in (a, b))
-    return ratio_density(a, span=span), ratio_density(b, span=span)
-
-
 def tails(a: TokenBatch, b: TokenBatch) -> Figure:
     """Draw the share of the tokens with at least this |log r|, one line per batch. Both axes are logarithmic."""
     sizes = {name: np.abs(_log_ratios(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
@@ -51,9 +42,6 @@ def tails(a: TokenBatch, b: TokenBatch) -> Figure:
     least = min((1 / len(values) for values in sizes.values() if len(values)), default=0.1)
     y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
     return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)
-
-
-# --- parts ---
 
 
 def _log_ratios(batch: TokenBatch) -> np.ndarray:

@@ -30,7 +30,6 @@ from rlcorr.records.sketch_files import last_sketch, read_gradients
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
 VIEW = "views/compare.py"
-RUNS = "two runs"
 
 
 def tables(at: AppTest) -> str:
@@ -44,10 +43,6 @@ NAMES = {
     "trained_eff_sample_size": "ESS of the kept",
     "trained_is_mean": "Mean weight",
     "rollout_is_oob_ratio": "Weights clipped",
-    "ratio_eff_sample_size": "ESS of the ratios",
-    "k3_kl": "k3",
-    "abs_log_ratio": "Mean |Δ|",
-    "tokens": "Tokens",
 }
 """Metric → its name on the page."""
 
@@ -165,57 +160,16 @@ def test_a_configuration_that_the_step_does_not_allow(root: Path) -> None:
     assert "Differ on" in shown(at)
 
 
-# --- two runs ---
-
-
-def test_two_runs_under_one_configuration(root: Path) -> None:
-    run, other = make_run(root, "alpha", steps=1), make_run(root, "beta", steps=2, noise=0.02, sequences=8)
-    at = open_app(
-        VIEW, compare=RUNS, run="alpha", run_b="beta", step_b="1", preset="decoupled_token_is", is_upper="1.1"
-    )
-    text = said(at)
-    assert "A: alpha, step 0" in text
-    assert "B: beta, step 1" in text
-    assert "the page does not compare token by token" in text
-    assert "Differ on" not in shown(at)
-    means = []
-    for d, mask in (log_ratios(run), log_ratios(other, 1)):
-        weights = np.minimum(np.exp(d[mask]), 1.1)
-        means.append(weights.mean())
-    assert row(at, "trained_is_mean") == [
-        *(f"{mean:.4g}" for mean in means),
-        f"{means[1] - means[0]:+.4g}".replace("-", "−"),
-    ]
-    assert row(at, "tokens")[:2] == [f"{log_ratios(run)[1].sum()}", f"{log_ratios(other, 1)[1].sum()}"]
-
-
-def test_the_other_run_is_chosen_until_somebody_picks_one(root: Path) -> None:
-    for slug in ("alpha", "beta", "gamma"):
-        make_run(root, slug, steps=2)
-    at = open_app(VIEW, compare=RUNS, run="alpha")
-    assert "B: beta, step 1" in said(at)
-    widget(at.selectbox, "run_b").set_value("alpha").run()
-    assert "A and B are the same step" in said(at)
-    assert row(at, "tokens")[2] == "0"
-    widget(at.selectbox, "step_b").set_value("0").run()
-    assert "B: alpha, step 0" in said(at)
-    widget(at.selectbox, "run").set_value("beta").run()
-    assert "A: beta, step 1" in said(at)
-    before = row(at, "k3_kl")
-    at.button(key="swap_runs").click().run()
-    assert not at.exception
-    assert "A: alpha, step 0" in said(at)
-    assert "B: beta, step 1" in said(at)
-    assert row(at, "k3_kl")[:2] == [before[1], before[0]]
-
-
-def test_a_damaged_step_and_a_run_without_steps(root: Path) -> None:
+def test_an_address_of_two_runs_shows_two_configurations(root: Path) -> None:
+    """Version 0.1 compared runs, too: its addresses name keys that nothing knows any more."""
     make_run(root, "alpha", steps=1)
-    broken = make_run(root, "beta", steps=2)
-    runs.step_path(broken, 1).write_bytes(b"PAR1")
+    make_run(root, "beta", steps=2)
+    at = open_app(VIEW, compare="two runs", run="alpha", run_b="beta", step_b="0", preset_b="decoupled_geo_rs")
+    assert "The address has compare=, run_b=, step_b= which means nothing here." in said(at)
+    assert "Differ on" in shown(at)
+    assert widget(at.selectbox, "preset_b").value == "decoupled_geo_rs"
+
+
+def test_a_run_without_steps(root: Path) -> None:
     make_run(root, "gamma", steps=0, status="running")
-    assert "B: beta, step 0" in said(open_app(VIEW, compare=RUNS, run="alpha"))
-    at = open_app(VIEW, compare=RUNS, run="alpha", run_b="beta", step_b="1")
-    assert f"{runs.step_path(broken, 1)}: cannot be read" in said(at)
-    assert "Run B has no step yet." in said(open_app(VIEW, compare=RUNS, run="alpha", run_b="gamma"))
     assert "no step yet" in said(open_app(VIEW, run="gamma"))

@@ -33,7 +33,7 @@ OF_EACH_KIND = [*SKETCHED, "async", "both_bf16", "long_bf16"]  # several version
 PAGES = (PROJECT / "app" / "text" / "pages.py").read_text(encoding="utf-8")
 VIEWS = re.findall(r'"(\w+)": PageWords', PAGES)
 PARTS = [
-    ("kl", {"kl_loss": "k1"}), ("compare", {"compare": "two runs"}), ("training", {"part": "Study"}),
+    ("kl", {"kl_loss": "k1"}), ("training", {"part": "Study"}),
     ("training", {"part": "Train"}), ("learn", {"learn": "Glossary"}), ("learn", {"learn": "Cheat sheet"}),
     ("learn", {"learn": "Teaching"}), ("learn", {"learn": "Decision card"}), ("learn", {"learn": "Papers"}),
 ]  # fmt: skip

@@ -93,7 +93,7 @@ def test_a_link_of_a_lesson_opens_its_view(root: Path) -> None:
     from controls import lesson_pages
 
     client = TestClient(Starlette(routes=lesson_pages.ROUTES), follow_redirects=False)
-    for asked in ("view=bench&run=bf16", "run=bf16", "view=//evil.example", "compare=two%20runs"):
+    for asked in ("view=bench&run=bf16", "run=bf16", "view=//evil.example", "learn=Cheat%20sheet"):
         answer = client.get(f"/site/index.html?{asked}")
         assert answer.status_code == 307
         assert urljoin("/site/index.html", answer.headers["location"]) == f"/?{asked}"

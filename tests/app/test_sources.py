@@ -6,12 +6,12 @@ from pathlib import Path
 from app_pages import committed, one_scan, open_app, root, sources
 from app_runs import make_run, study_row
 
-from rlcorr.records import runs, step_files, study
+from rlcorr.records import step_files, study
 from rlcorr.records.disk import write_whole
 
 __all__ = ["committed", "one_scan", "root"]  # fixtures
 
-TRAINING, COMPARE = "views/training.py", "views/compare.py"
+TRAINING = "views/training.py"
 INDEX = """
 [shared]
 seeds = [0, 2]
@@ -45,15 +45,6 @@ def test_a_study_names_its_seeds_and_its_table(root: Path) -> None:
     stamps = sources(open_app(TRAINING, part="Study"))
     assert len(stamps) == 3  # reward, k3, kept tokens
     assert {source for _, source in stamps} == {f"study small · seeds 0, 2 · {digest(study.study_path('small'))}"}
-
-
-def test_two_runs_are_named_on_their_own_sides(root: Path) -> None:
-    steps = {"A": runs.step_path(make_run(root, "alpha"), 1), "B": runs.step_path(make_run(root, "beta"), 2)}
-    at = open_app(COMPARE, compare="two runs", run="alpha", step="1", run_b="beta", step_b="2")
-    a = f"alpha · step 1 · seed 0 · {digest(steps['A'])}"
-    b = f"beta · step 2 · seed 0 · {digest(steps['B'])}"
-    expected = [(title, source) for source in (a, b) for title in ("Both probabilities", "The difference")]
-    assert sorted(sources(at)) == sorted([*expected, ("The tail", f"{a}\n{b}")])
 
 
 def test_the_example_is_not_the_step(committed: None) -> None:

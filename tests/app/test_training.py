@@ -1,4 +1,4 @@
-"""The Training view's script: comparisons, clicks, the study, and the form of a training."""
+"""The Training view's script: comparisons, clicks, the study, and training runs that it starts and follows."""
 
 import fcntl
 import html as html_text
@@ -15,7 +15,6 @@ from app_runs import add_step, make_record, make_run, study_row
 from streamlit.testing.v1 import AppTest
 
 from rlcorr.command import launch
-from rlcorr.command.request import OPTIONS
 from rlcorr.command.train import train_config
 from rlcorr.figures.canvas import colours_of
 from rlcorr.records import runs, step_files, study
@@ -182,31 +181,24 @@ def buttons(at: AppTest) -> dict[str, str]:
     return {key: label for part in watched_parts(at) for key, label in part["buttons"].items()}
 
 
-def test_the_form_shows_the_command_and_starts_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_model_is_one_press_away_and_its_command_is_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(root, "alpha", steps=1)
+    (runs.LOCAL / "addition_1").mkdir(parents=True)
     asked = []
     monkeypatch.setattr(launch, "start", lambda options, task: asked.append((options, task)))
     at = open_app(VIEW, part="Train")
-    widget(at.selectbox, "train_task").set_value("running_sum")
-    widget(at.number_input, "train_steps").set_value(7)
-    widget(at.number_input, "train_temperature").set_value(0.5).run()
-    assert "Cap each token's weight at 2 · verl · decoupled_token_is" in widget(at.selectbox, "train_preset").options
-    options = dict(zip(OPTIONS.values(), OPTIONS, strict=True))
     command = at.code[0].value
-    assert command.endswith("--run running_sum_1")
-    assert all(option in command for option in options)
-    assert "--task running_sum" in command
-    assert "--steps 7 " in command
-    assert "--rollout.temperature 0.5" in command
-    at.button(key="train_start").click().run()
+    assert " -m rlcorr train " in command
+    assert command.endswith("--seed 0 --run addition_2")
+    [to_the_lab] = [link["to"] for link in links(at) if link["label"] == "Open the Lab"]
+    assert to_the_lab == {"view": "lab"}
+    at.button(key="train_small").click().run()
     assert not at.exception
-    [(started, task)] = asked
-    assert task == "running_sum"
-    assert " ".join(started) in command
-    widget(at.selectbox, "train_engine").set_value("transformers")
-    widget(at.selectbox, "train_kv_cache_dtype").set_value("fp8").run()
-    assert "kv_cache_dtype 'fp8' needs the vllm engine" in said(at)
-    assert [button.key for button in at.button if button.key == "train_start"] == []
+    [(options, task)] = asked
+    assert task == "addition"
+    assert " ".join(options) in command
 
 
 @pytest.mark.parametrize(
@@ -237,7 +229,7 @@ def test_a_training_in_progress_shows_its_curves_and_answers(root: Path, held: N
     at = open_app(VIEW, part="Train")
     assert "The first step is not done yet." in said(at)
     assert "A training run is in progress. You can start another one when it has ended." in said(at)
-    assert all(button.key != "train_start" for button in at.button)
+    assert all(button.key != "train_small" for button in at.button)
     add_step(run, make_record(1))
     append_answers(
         run, [HeldOutAnswer(0, "Compute 3 + 4.", "<b>no</b>", 0.0), HeldOutAnswer(0, "Compute 1 + 1.", "2", 1)]
@@ -294,7 +286,7 @@ def test_a_teacher_can_forbid_it(root: Path, held: None, monkeypatch: pytest.Mon
     describe("mine")
     at = open_app(VIEW, part="Train")
     assert "has not set RLCORR_NO_TRAINING=0" in said(at)
-    assert all(button.key != "train_start" for button in at.button)
+    assert all(button.key != "train_small" for button in at.button)
     assert "stop" not in buttons(at)
     assert progress(at)[0][1].startswith("mine is in progress.")
     (parts,) = open_app(VIEW).get("button_group")

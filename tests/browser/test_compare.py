@@ -32,11 +32,10 @@ def value(page: Page, side: str, expected: str) -> None:
 
 
 TWO = "preset=decoupled_token_icepop&preset_b=decoupled_seq_is&is_upper=3&b.is_upper=7"
-RUNS = "compare=two+runs&run=alpha&run_b=beta&step_b=1"
 
 
 def a_held_bound_asks_nothing(page: Page) -> None:
-    """Drag A's bound: the table of the metrics and, of two configurations, the numbers and cells are looked up."""
+    """Drag A's bound: the table of the metrics, the numbers and the cells are looked up."""
     strip_is_there(page)
     before, address, asked = page.locator(".rl-pairs").first.inner_text(), page.url, []
     page.on("request", lambda request: asked.append(request.url))
@@ -110,18 +109,3 @@ def both_are_swapped(page: Page) -> None:
     value(page, "A", "7")
     value(page, "B", "3")
     settled(page)
-
-
-def test_two_runs_are_in_the_link_follow_a_held_bound_and_swap(page: Page, url: str) -> None:
-    visit(page, f"{url}?{RUNS}")
-    expect(page.get_by_role("heading", name="B: beta, step 1")).to_be_visible()
-    a_held_bound_asks_nothing(page)
-    fits_a_phone(page)
-    unfold(page)
-    page.get_by_role("button", name="Swap A and B").click()
-    expect(page.get_by_role("heading", name="A: beta, step 1")).to_be_visible()
-    expect(page.get_by_role("heading", name="B: alpha, step 1")).to_be_visible()
-    page.wait_for_url(lambda address: "run=beta" in address and "run_b=alpha" in address and "compare=two" in address)
-    page.go_back()
-    expect(page.get_by_role("heading", name=re.compile("A: alpha|A: beta"))).to_be_visible()
-    assert page.get_by_test_id("stException").count() == 0

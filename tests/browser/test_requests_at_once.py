@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import late_streamlit
-from app_runs import make_run, pick, serve
+from app_runs import make_run, serve
 from browser_runs import a_box_a_view_and_a_switch_at_once
 from playwright.sync_api import Page, expect
 
@@ -14,13 +14,13 @@ def test_what_is_chosen_before_the_page_has_answered_counts(page: Page, tmp_path
     make_run(tmp_path, "beta", steps=1)
     with serve(tmp_path, streamlit=(late_streamlit.__file__,)) as url:
         a_box_a_view_and_a_switch_at_once(page, url)
-        page.goto(f"{url}/?view=training&run=beta&part=Train")
-        page.get_by_text("--rollout.engine auto").wait_for()
-        pick(page, "Sampler", "transformers")
-        steps = page.get_by_role("spinbutton", name="Steps")
-        for number in ("7", "8", "9"):
-            steps.fill(number)
-            steps.press("Enter")
+        share, kept = page.get_by_role("spinbutton", name="At least, %"), page.get_by_text("The whole correction then")
+        of_95 = kept.inner_text()
+        share.fill("60")
+        share.press("Enter")
+        expect(kept).not_to_have_text(of_95)
+        for number in ("70", "80", "95"):
+            share.fill(number)
+            share.press("Enter")
             page.wait_for_timeout(100)  # the messages are handled 0.3 s after they were sent
-        expect(page.get_by_text("--rollout.engine transformers")).to_be_visible()
-        expect(page.get_by_text("--steps 9 ")).to_be_visible()
+        expect(kept).to_have_text(of_95)

@@ -229,7 +229,7 @@ def test_a_view_that_only_the_app_has_is_one_address_to_copy(page: Page, url: st
         (f"view=training&run={RUN}", f"http://localhost:8501/training?run={RUN}"),
         (f"view=compare&run={RUN}&preset_b={SEVERAL}", f"http://localhost:8501/compare?run={RUN}&preset_b={SEVERAL}"),
         (f"view=compare&preset={SEVERAL}&mode=mask", f"http://localhost:8501/compare?preset={SEVERAL}&mode=mask"),
-        (f"view=compare&run={RUN}&compare=two+runs", f"http://localhost:8501/compare?run={RUN}&compare=two+runs"),
+        (f"view=training&run={RUN}&with=my+run", f"http://localhost:8501/training?run={RUN}&with=my+run"),
     ):
         page.goto(f"{url}?{query}")
         expect(page.locator("#app-address")).to_have_text(address)

@@ -1,12 +1,15 @@
-"""The Training view in a real Chromium: clicks on curves, the URL, and a training that is started and stopped."""
+"""The Training view in a real Chromium: clicks on curves, the URL, and a training run that is followed and stopped."""
 
 import re
 from pathlib import Path
 
+import pytest
 from app_runs import LINE, fits_a_phone, pick, says_open, settled
 from playwright.sync_api import Page, expect
 from tiny import save_tiny_model
 
+from rlcorr.command import launch
+from rlcorr.records import runs
 from rlcorr.records.verify import verify
 
 
@@ -67,17 +70,15 @@ def test_a_comparison_is_in_the_url_and_survives_reload_and_views_and_a_study_as
     expect(names).to_have_text(both)
 
 
-def test_a_training_is_started_followed_by_another_session_and_stopped(
-    page: Page, another_page: Page, url: str, root: Path, local: Path
+def test_a_training_is_followed_in_two_sessions_and_stopped(
+    page: Page, another_page: Page, url: str, root: Path, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is started from another process, with fewer prompts and a lighter engine than the page's buttons have."""
     save_tiny_model(root / "warm_start" / "checkpoint")
+    monkeypatch.setattr(runs, "ROOT", root)
+    monkeypatch.setattr(runs, "LOCAL", local)
+    launch.start(["--rollout.engine", "transformers", "--prompts-per-step", "4"], task="addition")
     page.goto(f"{url}/training?run=beta&part=Train")
-    prompts = page.get_by_role("spinbutton", name="Prompts per step")
-    prompts.fill("4")
-    prompts.press("Enter")
-    pick(page, "Sampler", "transformers")
-    expect(page.get_by_text(re.compile("--rollout.engine transformers.*--prompts-per-step 4"))).to_be_visible()
-    page.get_by_role("button", name="Train the small model").click()
     expect(page.get_by_text("addition_1 is in progress.")).to_be_visible()
     expect(page.get_by_text("A training run is in progress. You can start another one")).to_be_visible()
     another_page.set_viewport_size({"width": 390, "height": 844})

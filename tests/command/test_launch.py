@@ -8,13 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny import save_tiny_model
 
 from rlcorr.command import launch
-from rlcorr.command.request import LIMITS, TrainRequest, options_of
+from rlcorr.command.request import SMALL_MODEL
 from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
@@ -40,40 +39,8 @@ def wait_for(what: str, happened: Callable[[], bool], seconds: float = 240) -> N
         time.sleep(0.05)
 
 
-# --- what can be asked for ---
-
-
-def test_a_wrong_request_is_refused() -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"preset": "disabled; rm -rf /"}, "preset must be one of disabled, .*; got 'disabled; rm -rf /'"),
-        ({"task": "jsonl"}, "task must be one of addition, running_sum, countdown, sorting; got 'jsonl'"),
-        ({"steps": 0}, "steps must be between 1 and 10000; got 0"),
-        ({"steps": "9 --wandb x"}, "steps must be of type int; got '9 --wandb x'"),
-        ({"temperature": float("nan")}, "temperature must be between 0.05 and 5; got nan"),
-        ({"kv_cache_dtype": "fp8", "engine": "transformers"}, "kv_cache_dtype 'fp8' needs the vllm engine"),
-    ]
-    for values, expected in wrong:
-        with pytest.raises(UsageError, match=expected):
-            TrainRequest(**values)
-
-
-def test_the_options_of_a_request_are_what_the_trainer_understands() -> None:
-    request = TrainRequest(
-        preset="verl_dppo_tv", task="countdown", engine="transformers", dtype="float32", staleness=3, temperature=0.7,
-        learning_rate=1e-5, prompts_per_step=8, steps=12, seed=5,
-    )  # fmt: skip
-    config = train_config(options_of(request), "test")
-    assert (config.preset, config.task, config.steps, config.seed) == ("verl_dppo_tv", "countdown", 12, 5)
-    assert (config.rollout.engine, config.rollout.dtype, config.rollout.kv_cache_dtype) == (
-        "transformers", "float32", "auto",
-    )  # fmt: skip
-    assert (config.rollout.staleness, config.rollout.temperature) == (3, 0.7)
-    assert (config.optim.learning_rate, config.prompts_per_step) == (1e-5, 8)
-
-
-def test_the_defaults_are_the_trainers_own() -> None:
-    assert train_config(options_of(TrainRequest()), "test") == train_config([], "test")
-    assert all(low <= getattr(TrainRequest(), name) <= high for name, (low, high) in LIMITS.items())
+def test_the_options_of_the_small_model_are_the_trainers_defaults() -> None:
+    assert train_config(SMALL_MODEL, "test") == train_config([], "test")
 
 
 # --- the state of a training run ---
@@ -118,19 +85,22 @@ def test_without_a_training_run_there_is_nothing_to_stop(folder: Path) -> None:
 
 # --- real training runs ---
 
-REQUEST = TrainRequest(engine="transformers", dtype="float32", prompts_per_step=4, steps=10_000)
+OPTIONS = (
+    *("--rollout.engine", "transformers", "--rollout.dtype", "float32"),
+    *("--prompts-per-step", "4", "--eval-prompts", "4", "--steps", "10000"),
+)  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_training_is_started_followed_and_stopped(folder: Path) -> None:
     save_tiny_model(folder / "warm_start" / "checkpoint")
-    started = launch.start([*options_of(REQUEST), "--eval-prompts", "4"], task="addition")
+    started = launch.start(OPTIONS, task="addition")
     assert (started.run, started.started_by) == ("addition_1", os.getpid())
     assert launch.last() == started
     assert launch.outcome(started) == "running"
     assert os.getpgid(started.pid) == os.getsid(started.pid) == started.pid
     with pytest.raises(UsageError, match=r"in progress already \(addition_1\)"):
-        launch.start(options_of(REQUEST))
+        launch.start(OPTIONS)
     run = runs.LOCAL / started.run
     wait_for("two steps", lambda: len(runs.read_metrics(run)) >= 2)
     progress = launch.progress(runs.read_manifest(run).config, runs.read_metrics(run))
@@ -171,7 +141,7 @@ def test_a_training_that_does_not_listen_is_killed(folder: Path, monkeypatch: py
 @pytest.mark.slow
 def test_a_finished_training_and_one_that_fails(folder: Path) -> None:
     save_tiny_model(folder / "warm_start" / "checkpoint")
-    done = launch.start([*options_of(REQUEST), "--eval-prompts", "4", "--steps", "1"], run="one")
+    done = launch.start([*OPTIONS, "--steps", "1"], run="one")
     wait_for("the end", lambda: not launch.in_progress())
     assert launch.outcome(done) == "complete"
     failed = launch.start(["--model", str(folder / "nowhere")], run="two")
