@@ -148,9 +148,6 @@ FIELDS: dict[str, Field] = {
     **{key: Field(False) for key in options.REPAIRS},
     "dropped": Field([], take=lambda files: [file.file_id for file in files if isinstance(file, UploadedFile)]),
     "search": Field(""),
-    "link_view": Field("bench"),
-    "link_hide": Field([]),
-    "link_projector": Field(False),
     **{f"train_{name}": Field(value) for name, value in vars(TrainRequest()).items()},
 }  # fmt: skip
 PLACES = {key: place for place, key in enumerate(FIELDS)}
