@@ -142,7 +142,6 @@ FIELDS: dict[str, Field] = {
     "pasted": Field(""),
     "budget_of": Field(phrases.BUDGET_KEEP),
     "budget_share": Field(95.0),
-    "budget_m2": Field(0.04),
     "take": Field(None),
     "details": Field(False),
     **{key: Field(False) for key in options.REPAIRS},
