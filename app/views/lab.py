@@ -12,7 +12,7 @@ from components.links import Link, links
 from components.live_part import Slider
 from components.picture import Picture, headed_data
 from data.options import LAB
-from text.formatting import plain
+from text.formatting import plain, table
 
 from rlcorr.figures import lab as figures
 from rlcorr.figures.lab import UPDATE
@@ -130,8 +130,9 @@ CARRIED = (
     "Before they were compared, the Lab predicted the order of the corrections in the recorded studies, by fixed rules "
     "(runs/study/lab.md). Of the {pairs} differences that it predicted, the studies confirm {hits}, contradict "
     "{misses}, and cannot tell {unknown}. Of those that they decide, {share} are hits (95 % of resamples of the "
-    "studies: {low} to {high}). runs/README.md has them by study."
+    "studies: {low} to {high})."
 )
+CARRIED_HEAD = ["study", "corrections", "predicted", "hits", "misses", "not known", "rank correlation"]
 
 
 def show() -> None:
@@ -146,7 +147,11 @@ def show() -> None:
         with columns[index % 3].container(border=True):
             st.markdown(f"**{title}**  \n{text}")
             links(Link("Open", {"view": "lab", **query(changes)}), key=f"lab_{title}")
-    st.markdown(f"## {CARRIED_TITLE}\n{CLAIMS} {plain(carried())}")
+    sentence, by_study = carried()
+    st.markdown(f"## {CARRIED_TITLE}\n{CLAIMS} {plain(sentence)}")
+    if by_study:
+        with st.expander("By study", key="by_study"):
+            st.html(by_study)
 
 
 def lab_data(settings: Mapping[str, Any], generation: Callable[[str], int] = lambda _: 0) -> dict[str, Any]:
@@ -180,12 +185,22 @@ def query(changes: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"{value:g}" if isinstance(value, int | float) else value for key, value in texts.items()}
 
 
-def carried() -> str:
-    """Return what the recorded studies say about the Lab's predictions; nothing among the runs of somebody else."""
+def carried() -> tuple[str, str]:
+    """Return what the recorded studies say about the Lab's predictions: a sentence, and a table as HTML.
+
+    Both are empty among the runs of somebody else.
+    """
     path = study.FOLDER / "lab.json"
     if not path.is_file():
-        return ""
-    total = json.loads(path.read_text(encoding="utf-8"))["overall"]
+        return "", ""
+    read = json.loads(path.read_text(encoding="utf-8"))
+    rows = []
+    for name, one in read["scored"].items():
+        rank = "{:.2f} [{:.2f}, {:.2f}]".format(*one["correlation"]).replace("-", "−") if "correlation" in one else ""
+        counts = [len(one["seen"]), len(read["predicted"][name]["pairs"]), one["hits"], one["misses"], one["not known"]]
+        rows.append([study.find_study(name).title, *map(str, counts), rank])
+    total = read["overall"]
     share, low, high = (f"{100 * value:.0f} %" for value in total["share"])
     counts = {"hits": total["hits"], "misses": total["misses"], "unknown": total["not known"]}
-    return CARRIED.format(pairs=sum(counts.values()), **counts, share=share, low=low, high=high)
+    sentence = CARRIED.format(pairs=sum(counts.values()), **counts, share=share, low=low, high=high)
+    return sentence, f"<div class='rl-outcomes'>{table(CARRIED_HEAD, rows)}</div>"
