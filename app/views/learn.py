@@ -121,5 +121,6 @@ def _glossary() -> None:
 
 def _teaching() -> None:
     st.markdown(HIDING)
-    st.html(table(["In hide=", "What it hides"], [[name, what] for name, (what, _) in options.HIDEABLE.items()]))
+    rows = [[name, what] for name, (what, _) in options.HIDEABLE.items()]
+    st.html(f"<div class='rl-words'>{table(['In hide=', 'What it hides'], rows)}</div>")
     st.markdown(text_of("TEACHING.md"))
