@@ -60,7 +60,7 @@ with st.container(key="above_pickers"):
     elif view == "lab":
         lab.show()
     elif view == "learn":
-        learn.show(shown)
+        learn.show()
     elif view == "yours":
         with st.container(key="upload"):
             upload_box.take()

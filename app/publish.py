@@ -187,7 +187,7 @@ def _index(facts: dict[str, Any], drawing: str) -> bytes:
     }
     return _page(
         "index.html", facts=facts, stories=[story for story in start.STORIES if _is_there(story, facts)],
-        run_groups=run_groups, pages=pages.PAGES, study=pages.STUDY, phrases=phrases, lab=lab, carried=lab.carried(),
+        run_groups=run_groups, pages=pages.PAGES, study=pages.STUDY, phrases=phrases, lab=lab,
         start=start, fixes=FIXES, drawing=drawing,
         gained={fix: start.gained(fix) for fix in FIXES if start.GAINED_IN in facts["studies"]},
         study_labels={name: names.study_label(one) for name, one in studies.all_studies().items()},

@@ -1,4 +1,4 @@
-"""The server of `make app`: the page of main.py, addresses of its components, and the lessons."""
+"""The server of `make app`: the page of main.py, and addresses of its components."""
 
 import os
 import resource
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import streamlit as st
 from components import offers
-from controls import lesson_pages
 from controls.middleware import completes_page, compressed, limited_uploads, old_addresses, own_pages, safe_headers
 from data import uploads
 from starlette.middleware import Middleware
@@ -43,7 +42,7 @@ async def while_serving(_: st.App) -> AsyncIterator[None]:
 app = st.App(
     "main.py",
     lifespan=while_serving,
-    routes=[*offers.ROUTES, *lesson_pages.ROUTES],
+    routes=offers.ROUTES,
     middleware=[
         Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS or ["*"], www_redirect=False),
         Middleware(safe_headers, framed=not HOSTS),

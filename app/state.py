@@ -136,15 +136,11 @@ FIELDS: dict[str, Field] = {
     "pasted": Field(""),
     "budget_of": Field(phrases.BUDGET_KEEP),
     "budget_share": Field(95.0),
-    "budget_m2": Field(0.04),
     "take": Field(None),
     "details": Field(False),
     **{key: Field(False) for key in options.REPAIRS},
     "dropped": Field([], take=lambda files: [file.file_id for file in files if isinstance(file, UploadedFile)]),
     "search": Field(""),
-    "link_view": Field("bench"),
-    "link_hide": Field([]),
-    "link_projector": Field(False),
 }  # fmt: skip
 PLACES = {key: place for place, key in enumerate(FIELDS)}
 

@@ -112,9 +112,9 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 # $$ \mathrm{KL}(\pi\|\mathrm{ref})=\sum_a\pi(a)\,\log\frac{\pi(a)}{\mathrm{ref}(a)},\qquad
 # \mathrm{KL}(\mathrm{ref}\|\pi)=\sum_a\mathrm{ref}(a)\,\log\frac{\mathrm{ref}(a)}{\pi(a)} . $$
 #
-# The first one averages over the tokens that $\pi$ samples. It is the one that people mean by a KL penalty; this lesson
-# calls it **the KL that is meant**. Its usual name is the **reverse KL**. The second one averages over the tokens that
-# the reference would sample. Its usual name is the **forward KL**.
+# The first one, whose usual name is the **reverse KL**, averages over the tokens that $\pi$ samples. It is the one
+# that people mean by a KL penalty; this lesson calls it **the KL that is meant**. The second one, the **forward KL**,
+# averages over the tokens that the reference would sample.
 #
 # A training program does not compute this sum over the whole vocabulary at every position. It has only the token that
 # was sampled there, and its two log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$ be their difference. Schulman's three

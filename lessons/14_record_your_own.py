@@ -435,8 +435,8 @@ picture(
 # $$ \text{pairs} \approx 24\,N + 4\,N_{\text{prompt}}, \qquad \text{sketch} \approx (K + 2)\,N
 # + 2 \cdot 32 \cdot 4K + 2\,n_{\text{pos}}\,V K . $$
 #
-# The last term explains why no step of SmolLM2 has a sketch: with its vocabulary of 49,152 tokens, one position and 64
-# directions take 6 MB.
+# The last term explains why no sketch of SmolLM2 has this part: with its vocabulary of 49,152 tokens, one position and
+# 64 directions take 6 MB.
 
 # %% [markdown]
 # ## Exercise 1: how many answers?
@@ -818,20 +818,15 @@ predicted is
 # %% [markdown]
 # ### How many bytes: a sketch, and all recorded steps
 #
-# By hand: besides the formula above, the sketch of `kv_fp8_e5m2` has additional answers with fewer directions $K'$.
-# Each of their tokens takes $K' + 2$ bytes for its score, 8 for the log-probs of both policies, and 2 for its
-# advantage, a float16.
+# The cell compares the formulas above with the sizes of files: the sketch of `kv_fp8_e5m2`, and the pairs of all
+# recorded steps of the tiny runs with a sketch.
 
 # %% tags=["hide-input"]
 path, sketch = runs.sketch_path(long_run, 48), sketch_files.read_sketch(long_run, 48)
-further, of_further = sketch_files.read_gradients(long_run, 48)
 tokens, K = sketch.scores.shape[0], sketch.directions
 predicted_bytes = (K + 2) * tokens + 2 * 32 * 4 * K + 2 * POSITIONS * VOCABULARY * K
-predicted_bytes += (of_further.directions + 2 + 8 + 2) * of_further.scores.shape[0]
-small = 4 * (
-    2 * 32 + 3 * POSITIONS * VOCABULARY
-)  # counts of the blocks, and three tables of log-probs at the positions
-small += len(further.response_mask)  # a byte for the length of each further answer
+# counts of the blocks, and three tables of log-probs at the positions
+small = 4 * (2 * 32 + 3 * POSITIONS * VOCABULARY)
 content = gzip.decompress(path.read_bytes())
 header = 8 + int.from_bytes(content[:8], "little")  # of a safetensors file: names, shapes, hashes
 assert predicted_bytes + small + header == len(content)

@@ -1,7 +1,6 @@
 """One bound of a correction as a number that can be moved, the range in which moving it matters, and M2PO's bound."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -178,7 +177,7 @@ def _distances(batch: TokenBatch, correction: CorrectionConfig, bound: BoundId) 
 # --- M2PO: a bound on k2 that is computed from all tokens of a batch at once (arXiv:2510.01161) ---
 
 
-def m2po(batch: TokenBatch, threshold: float = 0.04, counts: Tensor | None = None) -> RejectionRule:
+def m2po(batch: TokenBatch, threshold: float = 0.04) -> RejectionRule:
     """Return the rejection rule of M2PO for this batch.
 
     M2PO keeps as many tokens as possible, those with the smallest d² first, while the mean d² of the kept tokens stays
@@ -195,7 +194,6 @@ def m2po(batch: TokenBatch, threshold: float = 0.04, counts: Tensor | None = Non
     Args:
         batch: Needs old_log_probs.
         threshold: The limit τ for the mean d²; > 0.
-        counts: (B,) how many times each response counts; by default once.
 
     Raises:
         UsageError: If the batch has no tokens or no old_log_probs, or if the threshold is not > 0.
@@ -207,29 +205,12 @@ def m2po(batch: TokenBatch, threshold: float = 0.04, counts: Tensor | None = Non
     """
     if not threshold > 0:
         raise UsageError(f"the threshold of M2PO must be > 0; got {threshold}.")
-    k2, means = _ordered(batch, counts)
+    mask = batch.response_mask
+    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask).detach()[mask]
+    k2 = (d.square() / 2).double().sort().values
     if not len(k2):
         raise UsageError("M2PO needs a token to keep; the batch has none.")
+    means = 2 * k2.cumsum(0) / torch.arange(1, len(k2) + 1, device=k2.device)
     kept = int((means < threshold).sum())  # the running means of ascending values ascend, so this counts a prefix
     upper = float(k2[max(kept - 1, 0)])
     return RejectionRule.named("token_k2", upper=max(upper, torch.finfo(torch.float32).tiny))
-
-
-def m2_at(batch: TokenBatch, uppers: Sequence[float], counts: Tensor | None = None) -> list[float]:
-    """Return the mean d² of the tokens that token_k2 keeps at each of these upper bounds; 0 if it keeps none.
-
-    With any threshold above the returned value, `m2po` gives at least that bound, so sweeping the bound sweeps M2PO's
-    threshold. `counts` is explained at `m2po`.
-    """
-    k2, means = _ordered(batch, counts)
-    kept = torch.searchsorted(k2, torch.tensor(uppers, dtype=k2.dtype, device=k2.device), right=True)
-    return torch.cat([means.new_zeros(1), means])[kept].tolist()
-
-
-def _ordered(batch: TokenBatch, counts: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return k2 of the real tokens in ascending order, and the mean d² of each token and all before it; float64."""
-    mask = batch.response_mask
-    d = log_ratio(old_log_probs(batch), batch.rollout_log_probs, mask).detach()[mask]
-    k2, order = (d.square() / 2).double().sort()
-    weights = torch.ones_like(k2) if counts is None else counts[:, None].expand(mask.shape)[mask].double()[order]
-    return k2, (2 * k2 * weights).cumsum(0) / weights.cumsum(0)

@@ -232,16 +232,16 @@ def line_count(path: Path) -> int:
 
 
 BUDGETS = {
-    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_812,
+    ("rlcorr", "rlcorr/losses", "rlcorr/measuring", "rlcorr/presets"): 3_767,
     ("rlcorr/systems", "rlcorr/systems/mapping", "rlcorr/systems/verl", "rlcorr/recorders"): 3_482,
-    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_969,
-    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_579,
+    ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_976,
+    ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_517,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_305,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_648,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_585,
     ("rlcorr/lab",): 448,
-    ("app",): 10_974,
+    ("app",): 10_726,
     ("lessons", "lessons/exercises"): 5_545,
-    ("tests",): 40_604,
+    ("tests",): 40_370,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

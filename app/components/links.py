@@ -54,16 +54,15 @@ def links(*shown: Link, key: str, current: str | None = None, width: Literal["st
     _links(data=data, key=key, width=width, on_go_change=lambda: state.follow(st.session_state[key]["go"]))
 
 
-def copy_link(label: str, address: str, *, key: str, is_shown: bool = False) -> None:
+def copy_link(label: str, address: str, *, key: str) -> None:
     """Show a button that copies an address, and confirms that it did.
 
     Args:
         label: The text on the button.
         address: The address, relative to the app.
         key: Streamlit's key of the component.
-        is_shown: Whether the address is shown before the button is pressed.
     """
-    _copy_link(data={"label": label, "address": address, "shown": is_shown}, key=key)
+    _copy_link(data={"label": label, "address": address}, key=key)
 
 
 def show_me(label: str, selector: str, *, key: str) -> None:

@@ -164,7 +164,7 @@ def old_addresses(app: ASGIApp, base: str) -> ASGIApp:
     Any other word becomes a view, too, which the page does not know.
     """
     root = make_url_path(base, "").rstrip("/")
-    view = re.compile(rf"{re.escape(root)}/(?!_|site/?$)([\w-]{{1,40}})/?")
+    view = re.compile(rf"{re.escape(root)}/(?!_)([\w-]{{1,40}})/?")
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         answered = app

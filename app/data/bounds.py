@@ -114,11 +114,6 @@ def slider_values_of(b: Bound, value: float, count: int = COUNT) -> tuple[float,
     return slider_scale(tightest, loosest, of_ratio=b.offset == 1, count=count, also=between)
 
 
-def m2po_rule_index(config: CorrectionConfig) -> int | None:
-    """Return the index of the rule whose bound is a threshold of M2PO; None without such a rule."""
-    return next((index for index, rule in enumerate(config.rollout_rs) if rule.name == "token_k2"), None)
-
-
 def with_bounds(config: CorrectionConfig, values: Mapping[BoundId, float]) -> CorrectionConfig:
     """Return the configuration with these bounds instead of its own."""
     rules = []

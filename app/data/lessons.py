@@ -1,4 +1,4 @@
-"""The lessons of lessons/index.toml, and their pages if they are built."""
+"""The lessons of lessons/index.toml, and what is in their notebooks."""
 
 import json
 import re
@@ -10,7 +10,6 @@ from typing import Any
 _BESIDE = Path(__file__).resolve().parent.parent.parent
 _PACKAGED = _BESIDE / "rlcorr_lessons"  # where a wheel puts their index
 LESSONS = _PACKAGED if _PACKAGED.is_dir() else _BESIDE / "lessons"
-BUILT = LESSONS.parent / "build" / "site" / "lessons"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,11 @@ def text_of(name: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return a text of the lessons with links that stay in this app, wherever its address begins."""
+    """Return a text of the lessons with links that stay in this app, wherever its address begins.
+
+    An equation gets lines of its own, because Streamlit reads $$ within a line as mathematics of the line.
+    """
+    text = re.sub(r"\$\$(.+?)\$\$", r"$$\n\1\n$$", text, flags=re.DOTALL)
     text = text.replace("](http://localhost:8501/", "](./")
     text = re.sub(r"\]\((\d\d_\w+)\.ipynb[^)]*\)", r"](./learn?lesson=\1)", text)
     text = text.replace("](README.md)", "](./learn)").replace("](DECISION_CARD.md)", "](./learn?learn=Decision%20card)")
@@ -58,11 +61,6 @@ def cells(slug: str) -> list[dict[str, Any]]:
     """Return the cells of a lesson's committed notebook, which has been executed. Empty where no notebooks are."""
     path = LESSONS / f"{slug}.ipynb"
     return json.loads(path.read_text(encoding="utf-8"))["cells"] if path.is_file() else []
-
-
-def are_built() -> bool:
-    """Check whether `make site` has made pages of the lessons."""
-    return (BUILT / "index.html").is_file()
 
 
 def number(slug: str) -> str:

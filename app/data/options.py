@@ -19,9 +19,7 @@ REPAIRS = {
 """Option of `rlcorr import` → what its box says. Without it, such files are refused with the option's name."""
 KEEPS, KEEP_DEFAULT = ("80 %", "85 %", "90 %", "95 %", "98 %", "99 %", "99.5 %", "99.9 %"), "99 %"
 """Shares of the tokens that the budgets of Your data keep."""
-LESSONS, CARD, GLOSSARY, SHEET, PAPERS, TEACHING = LEARN = (
-    "Lessons", "Decision card", "Glossary", "Cheat sheet", "Papers", "Teaching"
-)  # fmt: skip
+LESSONS, CARD, GLOSSARY, PAPERS, TEACHING = LEARN = ("Lessons", "Decision card", "Glossary", "Papers", "Teaching")
 """Parts of Learn."""
 OFFERED = TOKEN_METHODS | {name: entry.config for name, entry in PRESETS.items() if has_region(entry.config)}
 DRAWN = ["TIS", "IcePop", "KPop", "DPPO"]

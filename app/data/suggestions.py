@@ -1,4 +1,4 @@
-"""Advice for a run, thresholds by budget, and what they keep of shorter answers. Cached by the run's files."""
+"""Advice for a run, and thresholds by budget. Cached by the run's files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import streamlit as st
 
 from data import corrections, recorded
-from rlcorr import PRESETS, CorrectionConfig
+from rlcorr import PRESETS
 from rlcorr.analysis.advice import Advice, Option, advise
-from rlcorr.analysis.budget import Kept, Pairs, choose_bound, kept, kept_by_length, pairs_of
+from rlcorr.analysis.budget import Pairs, choose_bound, kept, pairs_of
 from rlcorr.analysis.verdicts import Look, look, verdict_lines
 from rlcorr.bounds import BAND
 from rlcorr.errors import UsageError
@@ -64,9 +64,3 @@ def by_budget(stamps: Stamps, share: float) -> tuple[list[Option], dict[str, str
         option = Option(config, PRESETS[name].loss, name, kept(checked.batch, config))
         reached.append(replace(option, promise=share, step=checked.steps[-1]))
     return reached, refused
-
-
-@st.cache_resource(max_entries=32, show_spinner=False)
-def by_length(stamps: Stamps, config: CorrectionConfig) -> dict[int, Kept]:
-    """Return what a correction keeps of answers cut short, on the steps that thresholds are chosen on."""
-    return kept_by_length(pairs(stamps)[0].batch, config)

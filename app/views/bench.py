@@ -14,7 +14,7 @@ from controls.pickers import explain, picked_record
 from controls.sharing import run_and_step
 from controls.widgets import folding, number, switch
 from data import corrections
-from data.bounds import Bound, bounds_of, is_first, m2po_rule_index
+from data.bounds import Bound, bounds_of, is_first
 from data.recorded import Selection
 from text import phrases
 from text.formatting import number as written
@@ -22,21 +22,16 @@ from text.formatting import percent, plain
 
 from rlcorr import PRESETS, CorrectionConfig, CorrectionResult, TokenBatch
 from rlcorr.analysis.in_words import statistic
-from rlcorr.bounds import BoundId, at_threshold, is_ratio, m2_at, m2po
+from rlcorr.bounds import BoundId, at_threshold, is_ratio
 from rlcorr.errors import UsageError
 from rlcorr.figures import histograms, thresholds
 from rlcorr.figures.fates import fate_mask, token_fates
-from rlcorr.losses.score_centering import moved_probability
 from rlcorr.measuring.metrics import describe
 from rlcorr.presets import Preset
 from rlcorr.rules import RejectionRule
 from rlcorr.strips.packing import Package, PictureStrip, arrays_of
 from rlcorr.strips.strip import strip
 
-M2 = (
-    "The mean squared log-ratio of the tokens that the rule token_k2 keeps. This is M2PO's threshold; it moves with "
-    "the slider. The paper uses 0.04. In AReaL it is called actor.m2_threshold."
-)
 CURVES_OVER = (
     "Every value of the first slider. The other sliders stay. Dotted: the present value; you can drag this line."
 )
@@ -47,10 +42,6 @@ PER_TURN_EXPORT = (
 PER_TURN_IS = (
     "Products, means and rules of an answer are then those of each turn between the answers of tools, and an answer "
     "on this page is a turn."
-)
-MOVED_IS = (
-    "The size of what score centering subtracts, averaged over the tokens. Without weights it is the sum of |q − p| "
-    "over the next tokens, where q is the sampler's probability and p the trainer's. It is 0 if both agree."
 )
 MASK = "Rows are answers, columns are tokens. If several tokens share a cell, it shows the most severe outcome."
 STATISTIC = (
@@ -79,11 +70,6 @@ def show(shown: Selection) -> None:
                 state.change(turns=False)
             with st.container(key="budget"):
                 _budget(identity, batch, config)
-                if (rule_index := m2po_rule_index(config)) is not None:
-                    label = "Or set M2PO's threshold, the mean squared log-ratio of the kept tokens"
-                    threshold = number("budget_m2", label, 1e-9, 1e3, format="%g")
-                    arguments = config, m2po(batch, threshold).upper, BoundId(rule_index)
-                    st.button("Set it", key="budget_m2_set", on_click=set_threshold, args=arguments)
         with left:
             _live(identity, batch, config, of_turns, shown)
     explain(phrases.EXPLAIN)
@@ -156,16 +142,10 @@ def bench(identity: corrections.Identity, batch: TokenBatch, config: CorrectionC
         curves, refused = curves_over(identity, batch, config, bounds[0]) if bounds else {}, ""
     except UsageError as error:
         curves, refused = {}, str(error)
-    numbers = numbers_of(report) | _m2(batch, config, [config])[0]
     notes = [Note("**What it does:**", EXPLAINED), Note(when_it_hurts(preset))]
-    if preset.loss.score_centering:
-        try:
-            numbers["Centered"] = Number(written(moved_probability(batch, config)), MOVED_IS)
-        except UsageError as error:
-            notes.append(Note(plain(str(error))))
     rows = [row for row in (pictures, curves) if row]
     texts = {ANSWER: _answer(report, config.rollout_is_mode), EXPLAINED: config.explain()}
-    return LiveContent(numbers, rows, refused, texts=texts, notes=notes)
+    return LiveContent(numbers_of(report), rows, refused, texts=texts, notes=notes)
 
 
 def when_it_hurts(preset: Preset) -> str:
@@ -188,7 +168,7 @@ def bench_strip(
             pictures |= dict.fromkeys(("shares_over", "mismatch_over"), PictureStrip(shapes=cursors))
     varied = [at_threshold(config, value, b.id) for value in slider_values]
     reports = strips.reports(batch, config, bound_strip)
-    numbers = [numbers_of(one) | m2 for one, m2 in zip(reports, _m2(batch, config, varied), strict=True)]
+    numbers = [numbers_of(one) for one in reports]
     answers = [_answer(one, config.rollout_is_mode) for one in reports]
     texts = {ANSWER: answers, EXPLAINED: [one.explain() for one in varied]}
     return strips.package(arrays_of(bound_strip), numbers, texts, pictures)
@@ -206,15 +186,6 @@ def numbers_of(report: dict[str, float]) -> dict[str, Number]:
         ("Mean |Δ| before", "abs_log_ratio", written),
     )
     return {label: Number(write(report.get(metric)), describe(metric)) for label, metric, write in shown}
-
-
-def _m2(batch: TokenBatch, config: CorrectionConfig, varied: list[CorrectionConfig]) -> list[dict[str, Number]]:
-    """Return M2PO's threshold for each of the varied configurations; nothing if `config` does not bound k2."""
-    rule_index = m2po_rule_index(config)
-    if rule_index is None:
-        return [{} for _ in varied]
-    thresholds_of_m2po = m2_at(batch, [one.rollout_rs[rule_index].upper for one in varied])
-    return [{"M2 of the kept": Number(written(m2), M2)} for m2 in thresholds_of_m2po]
 
 
 def pictures_of(batch: TokenBatch, result: CorrectionResult, config: CorrectionConfig) -> dict[str, Picture]:

@@ -1,8 +1,6 @@
 """The Mismatch view: where the two log-probs disagree, and the likely cause."""
 
-from collections.abc import Sequence
-from dataclasses import astuple
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 from components.links import Link, links
@@ -10,20 +8,16 @@ from components.picture import Picture, picture, picture_row
 from controls import sharing
 from controls.pickers import picked_record
 from controls.widgets import pick_several
-from data import recorded
-from data.caching import cached
-from data.corrections import identity
 from data.names import run_title
 from data.options import OFFERED
 from data.recorded import Selection
-from text.formatting import number, percent, plain, table
+from text.formatting import number, plain, table
 from text.phrases import in_words
 
-from rlcorr import CorrectionConfig, TokenBatch, correct, evaluate
-from rlcorr.analysis.discarding import discarded
+from rlcorr import CorrectionConfig, TokenBatch, evaluate
 from rlcorr.analysis.published import rounding
 from rlcorr.analysis.regions import SEQUENCE_METHODS
-from rlcorr.analysis.segments import AgeShare, age_share, answer_lags, by_lag, by_turn, token_lags
+from rlcorr.analysis.segments import AgeShare, age_share, by_lag, by_turn, token_lags
 from rlcorr.analysis.symptoms import Pattern, Symptom, short
 from rlcorr.analysis.symptoms import percent as round_percent
 from rlcorr.analysis.triage import triage
@@ -151,13 +145,9 @@ PICTURES = {
         "is more than noise. Positions that fewer than five responses reach are left out.",
     ),
     "tokens": (
-        "Tokens that add most",
-        "Token ids by their share of Σ|log r|. Orange: more likely in the trainer. Blue: more likely in the sampler.",
-    ),
-    "tokens_mean": (
         "Tokens that differ most",
-        "Token ids by their mean |log r|, if they occur at least five times. If a few ids differ much more than the "
-        "rest, check their rows of the output head.",
+        "Token ids by their mean |log r|, if they occur at least five times. Orange: more likely in the trainer. Blue: "
+        "more likely in the sampler. If a few ids differ much more than the rest, check their rows of the output head.",
     ),
     "length": (
         "Over the length of the response",
@@ -168,24 +158,6 @@ PICTURES = {
     "turn": ("By turn", "Mean |log r| by the turn of a token, if a tool or another speaker answers in between."),
 }
 """(title, caption) per picture."""
-DISCARDED = ("kept are answers …", "kept", "change of the mean length", "change of the mean reward")
-WITHIN = {
-    "product": "with a product of the ratios within 1/2 to 2",
-    "geometric mean": "with a geometric mean within ±0.1 %",
-}
-"""Name in SEQUENCE_METHODS → the answers that it keeps."""
-DISCARDED_MEANINGS = {
-    "kept": "Share of the answers that are kept.",
-    "change of the mean length": "Mean length of the kept answers compared with that of all answers, and the interval "
-    "of 95 % over prompts.",
-    "change of the mean reward": "Mean reward of the kept answers less that of all answers, and its interval.",
-}
-DISCARDING_IS = (
-    "Rules on whole answers reject long answers more often, and old weights may have sampled longer ones. If an "
-    "interval excludes 0, the kept answers are not like the batch that was sampled."
-)
-MOST_LAGS = 12
-"""Ages of the weights for which discarding is shown, the youngest first."""
 
 
 def show(shown: Selection) -> None:
@@ -212,7 +184,6 @@ def show(shown: Selection) -> None:
     if batch.sampled_log_probs is not None:
         _parts(batch, shown.source)
     _pictures(record, lags, shown.source)
-    _discarding(shown, lags)
 
 
 def _result(shown: Selection, record: StepRecord, symptoms: list[Symptom]) -> None:
@@ -274,61 +245,32 @@ def _regions(batch: TokenBatch, source: str) -> None:
     above = st.container()
     methods = {name: OFFERED[name] for name in pick_several("methods", "Methods to draw", list(OFFERED))}
     with above:
-        _row(
-            source, "", acceptance=mismatch.acceptance(batch, methods),
-            magnified=mismatch.acceptance(batch, methods, magnified=True),
-        )  # fmt: skip
+        magnified = mismatch.acceptance(batch, methods, magnified=True)
+        _rows({"acceptance": mismatch.acceptance(batch, methods), "magnified": magnified}, source)
     if methods:
         with st.expander("What these methods do"):
             st.html(table(["", ""], [[name, config.explain()] for name, config in methods.items()]))
 
 
 def _pictures(record: StepRecord, lags: list[int], source: str) -> None:
-    batch, second = record.batch, {}
-    length = mismatch.by_length(batch, SEQUENCE_METHODS)
-    _row(source, tail=mismatch.tail(batch), position=mismatch.by_position(batch), length=length)
-    if "response_ids" in missing(record):
-        st.caption("The step has no token ids, so the page cannot show which tokens differ.")
-    else:
-        labels = mismatch.token_labels(record)
-        second["tokens"] = mismatch.by_token(batch, labels)
-        second["tokens_mean"] = mismatch.by_token(batch, labels, mean=True)
-    if len(lags) > 1:
-        second["lag"] = mismatch.lag_bars(by_lag(batch, record.step))
-    if batch.turn_ids is not None:
-        second["turn"] = mismatch.turn_bars(by_turn(batch))
-    if second:
-        _row(source, **second)
-
-
-def _discarding(shown: Selection, lags: list[int]) -> None:
-    """Show what discarding the answers of old weights, or with large ratios, does to mean length and mean reward."""
-    st.markdown("## What discarding answers does to the batch")
-    rows = _discarded_rows(shown.run, shown.step or 0, tuple(lags[:-1][:MOST_LAGS]))
-    st.html(table(list(DISCARDED), rows, DISCARDED_MEANINGS))
-    st.caption(DISCARDING_IS)
-
-
-@cached(16, lambda run, step, lags: (identity(run, step), lags))
-def _discarded_rows(run: Path, step: int, lags: tuple[int, ...]) -> list[list[str]]:
-    """Return a row for each way of discarding. Each takes a thousand bootstrap samples."""
-    record = recorded.step(run, step)
     batch = record.batch
-    ways = {WITHIN[name]: correct(batch, config).keep_mask.any(-1) for name, config in SEQUENCE_METHODS.items()}
-    for lag in lags:
-        ways[f"of weights at most {lag} updates old"] = answer_lags(batch, record.step) <= lag
-    rows = []
-    for name, keep in ways.items():
-        kept, length, reward = 0.0, number(None), number(None)
-        if bool((keep & batch.response_mask.any(-1)).any()):
-            left = discarded(batch, keep)
-            kept, length = left.kept, "{:+.1f} % [{:+.1f}, {:+.1f}]".format(*(100 * x for x in astuple(left.length)))
-            reward = reward if left.reward is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*astuple(left.reward))
-        rows.append(
-            [name, *(text.replace("-", "−").replace(" %", "\u00a0%") for text in (percent(kept), length, reward))]
-        )
-    return rows
+    figures = {
+        "tail": mismatch.tail(batch), "position": mismatch.by_position(batch),
+        "length": mismatch.by_length(batch, SEQUENCE_METHODS),
+    }  # fmt: skip
+    if "response_ids" not in missing(record):
+        figures["tokens"] = mismatch.by_token(batch, mismatch.token_labels(record))
+    if len(lags) > 1:
+        figures["lag"] = mismatch.lag_bars(by_lag(batch, record.step))
+    if batch.turn_ids is not None:
+        figures["turn"] = mismatch.turn_bars(by_turn(batch))
+    _rows(figures, source)
+    if "tokens" not in figures:
+        st.caption("The step has no token ids, so the page cannot show which tokens differ.")
 
 
-def _row(source: str, prefix: str = "mismatch_", **figures: Figure) -> None:
-    picture_row({prefix + key: Picture(figure, *PICTURES[key]) for key, figure in figures.items()}, source)
+def _rows(figures: Mapping[str, Figure], source: str) -> None:
+    """Show pictures by their keys in `PICTURES`, two in a row."""
+    shown = [(f"mismatch_{key}", Picture(figure, *PICTURES[key])) for key, figure in figures.items()]
+    for index in range(0, len(shown), 2):
+        picture_row(dict(shown[index : index + 2]), source)

@@ -17,7 +17,7 @@ from data.recorded import Selection
 from data.suggestions import Stamps
 from text.formatting import number, percent, plain, table
 from text.phrases import answers, in_words
-from views.mismatch import PICTURES, SIZES, headline
+from views.mismatch import SIZES, headline
 
 from rlcorr.analysis.advice import Advice, Option, does
 from rlcorr.analysis.budget import Kept
@@ -26,7 +26,6 @@ from rlcorr.analysis.in_words import limits
 from rlcorr.analysis.symptoms import Symptom, without_outliers
 from rlcorr.analysis.triage import triage
 from rlcorr.errors import UsageError
-from rlcorr.figures import mismatch
 from rlcorr.figures.effects import Bar, effect_bars
 from rlcorr.figures.gaps import gap_strip
 from rlcorr.records import runs
@@ -62,12 +61,8 @@ BANDS_ARE = {
     "tokens": "Share of the tokens whose ratio is within the band.",
     "answers": "Share of the answers whose geometric mean of the token ratios is within the band.",
 }
-BY_LENGTH_IS = (
-    "A limit on a token does not depend on the length. A limit on a mean does, so longer answers need another."
-)
 MOST = 7
 """Corrections of a system that are drawn: its default, and the mildest."""
-HEIGHT = 260
 
 
 def show(selection: Selection) -> None:
@@ -104,10 +99,10 @@ def _page(selection: Selection, record: runs.StepRecord) -> None:
         if advice.k3:
             picture("gaps", Picture(gap_strip(advice.k3), *STRIP), selection.source)
         _corrections(stamps, advice, selection)
-    box = folding("details", "Details: averages, tail, shorter answers")
+    box = folding("details", "Details: steps and averages")
     if state.get("details"):
         with box:
-            _details(record, symptoms, stamps, selection.source)
+            _details(record, symptoms, stamps)
 
 
 def _said(sentence: str) -> str:
@@ -200,8 +195,8 @@ def _kind(one: Option) -> list[str]:
 # --- details ---
 
 
-def _details(record: runs.StepRecord, symptoms: list[Symptom], stamps: Stamps, source: str) -> None:
-    """Show the diagnosis of the step and of the others, averages, the tail, and thresholds on shorter answers."""
+def _details(record: runs.StepRecord, symptoms: list[Symptom], stamps: Stamps) -> None:
+    """Show the diagnosis of the step and of the others, and the size of the gap in averages and shares."""
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown(f"**Step {record.step}**")
@@ -211,9 +206,6 @@ def _details(record: runs.StepRecord, symptoms: list[Symptom], stamps: Stamps, s
             st.caption("Over all recorded steps:")
             for line in suggestions.looks_like(stamps):
                 st.markdown(f"- {plain(headline(answers(in_words(line)))[0])}")
-        figure = mismatch.tail(record.batch)
-        figure.layout.height = HEIGHT
-        picture("tail", Picture(figure, *PICTURES["tail"]), source)
     with right:
         _sizes(record, symptoms)
         size = gap_size(without_outliers(record.batch, symptoms))
@@ -221,7 +213,6 @@ def _details(record: runs.StepRecord, symptoms: list[Symptom], stamps: Stamps, s
             shares = size.shares_within()
             rows = [[f"±{100 * band:g} %", percent(tokens), percent(answers)] for band, tokens, answers in shares]
             st.html(table(list(BANDS), rows, BANDS_ARE))
-        _by_length(stamps)
 
 
 def _sizes(record: runs.StepRecord, symptoms: list[Symptom]) -> None:
@@ -235,21 +226,3 @@ def _sizes(record: runs.StepRecord, symptoms: list[Symptom]) -> None:
     columns = [column for column in AVERAGES if named or column != WITHOUT]
     meanings = {label.removeprefix("Mean "): help for label, (_, help) in SIZES.items()}
     st.html(table(columns, rows, meanings | AVERAGES_ARE))
-
-
-def _by_length(stamps: Stamps) -> None:
-    """Show what the thresholds by budget keep of the same answers cut to fewer tokens."""
-    keep = state.get("keep")
-    reached, _ = suggestions.by_budget(stamps, float(keep.removesuffix(" %")) / 100)
-    kept = {str(one.preset): suggestions.by_length(stamps, one.config) for one in reached}
-    if not kept or len(next(iter(kept.values()))) < 2:
-        return
-    *cuts, whole = next(iter(kept.values()))
-    columns = ["what is limited", *(f"first {cut:,}" for cut in cuts), f"whole, up to {whole:,}"]
-    rows = [
-        [suggestions.SUGGESTED[name], *(percent(cut.share) for cut in lengths.values())]
-        for name, lengths in kept.items()
-    ]
-    st.markdown(f"**The thresholds that keep {keep} on shorter answers**")
-    st.html(table(columns, rows))
-    st.caption(BY_LENGTH_IS)

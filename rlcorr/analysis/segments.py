@@ -59,14 +59,6 @@ def token_lags(batch: TokenBatch, step: int) -> Tensor:
     return max(step - 1, int(sampled.max()) if len(sampled) else 0) - versions
 
 
-def answer_lags(batch: TokenBatch, step: int) -> Tensor:
-    """Return the lag of the oldest weights that sampled a token of each answer, (B,); 0 for an answer without tokens.
-
-    Raises as `token_lags` does.
-    """
-    return token_lags(batch, step).where(batch.response_mask, 0).amax(-1)
-
-
 def without_older(batch: TokenBatch, step: int, max_lag: int) -> TokenBatch:
     """Return the batch without the tokens that weights more than `max_lag` updates old have sampled.
 

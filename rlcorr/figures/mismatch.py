@@ -136,11 +136,11 @@ def _centre(name: str, x: Sequence[float], y: Sequence[float], colour: str, coun
     return canvas.line(name, x, y, colour, mode=mode, marker={"size": 5}, customdata=counts, hovertemplate=hover)
 
 
-def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False) -> Figure:
-    """Draw the 20 token ids with the largest share of Σ|log r|, or with the largest mean of |log r| (`mean`).
+def by_token(batch: TokenBatch, labels: Mapping[int, str]) -> Figure:
+    """Draw the 20 token ids with the largest mean of |log r|, of those that occur at least five times.
 
-    For the mean an id must occur five times. Bars are warm if the mean log r of the id is above 0. For `labels` see
-    `token_labels`. Raises `UsageError` without ids.
+    Bars are warm if the mean log r of the id is above 0. For `labels` see `token_labels`. Raises `UsageError` without
+    ids.
     """
     if batch.response_ids is None:
         raise UsageError("a figure by token needs response_ids; this batch has none.")
@@ -148,7 +148,7 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
     ids, group = np.unique(batch.response_ids[real].cpu().numpy(), return_inverse=True)
     count = np.bincount(group, minlength=len(ids))
     size, net = (np.bincount(group, weights=v, minlength=len(ids)) for v in (np.abs(d), d))
-    value = np.where(count >= _FEWEST, size / count, 0) if mean else 100 * size / max(float(size.sum()), 1e-300)
+    value = np.where(count >= _FEWEST, size / count, 0)
     top = np.argsort(-value, kind="stable")[:_SHOWN]
     top = top[value[top] > 0][::-1]  # the largest bar on top
     bars = {
@@ -161,7 +161,7 @@ def by_token(batch: TokenBatch, labels: Mapping[int, str], *, mean: bool = False
     }  # fmt: skip
     names = [html.escape(labels.get(i, f"id {i}")) for i in ids[top].tolist()]
     y = {"tickvals": np.arange(len(top)), "ticktext": names, "showgrid": False, "range": [-0.6, len(top) - 0.4]}
-    x = {"title_text": "mean |log r|" if mean else "share of Σ|log r|, %", "rangemode": "tozero"}
+    x = {"title_text": "mean |log r|", "rangemode": "tozero"}
     return canvas.figure([bars], height=60 + 17 * max(len(top), 4), x=x, y=y)
 
 

@@ -16,7 +16,7 @@ from rlcorr.errors import UsageError
 from rlcorr.foreign.columns import Column, Columns, Lists, one_per_row, require_lists, require_readable
 from rlcorr.foreign.parse.request import Keys, Unreadable
 from rlcorr.systems.loss_masks import COUNTED, LOSSES, MASKS, PLACED, REFUSED, REWARDS, RL, TOKEN_SCORES, may_count
-from rlcorr.systems.mapping.facts import FACTS, Dump
+from rlcorr.systems.mapping.facts import FACTS, Dump, WithoutPair
 from rlcorr.types import TOP
 
 DUMPS = tuple(facts.dump for facts in FACTS.values() if facts.dump is not None)
@@ -73,7 +73,14 @@ UNIQUE = (
 )  # fmt: skip
 """The most important columns. If a file has two names of one of these, it is refused or the column is left out."""
 
-WITHOUT_PAIR = tuple(facts.without_pair for facts in FACTS.values() if facts.without_pair is not None)
+WITHOUT_PAIR = (
+    *(facts.without_pair for facts in FACTS.values() if facts.without_pair is not None),
+    WithoutPair(
+        frozenset({"columns", "data"}),
+        "a table, whose names are a list of its own; write one object per answer, as pandas' to_json does with "
+        "orient='records', lines=True",
+    ),
+)
 
 
 def _spelled(fields: Iterable[str]) -> frozenset[str]:

@@ -92,32 +92,6 @@ def _clamped(x: Tensor, scale: Tensor, low: float, high: float) -> Tensor:
     return above if math.isinf(high) else above.clamp(max=high * scale)  # ∞ · 0 is no bound
 
 
-def moved_probability(batch: TokenBatch, config: CorrectionConfig) -> float:
-    """Return the mean over the tokens of Σ_v |∂C/∂z_v|, with logits z and p = π_old: the size of what is subtracted.
-
-    Without weights it is Σ_v |q(v) − p(v)|, which is 0 on the policy that sampled. Raises `UsageError` without the
-    lists of π_old and π_rollout, and as `check_centering` does.
-
-    >>> p, q = torch.tensor([[[0.5, 0.25]]]).log(), torch.tensor([[[0.6, 0.25]]]).log()
-    >>> batch = TokenBatch(torch.tensor([[True]]), torch.zeros(1, 1), rollout_top_log_probs=q, old_top_log_probs=p)
-    >>> round(moved_probability(batch, CorrectionConfig()), 4)  # 0.1 in the head, and 0.1 in the tail
-    0.2
-    """
-    check_centering(config)
-    if batch.rollout_top_log_probs is None or batch.old_top_log_probs is None:
-        raise UsageError(
-            "this batch has no top-k lists, so what score centering subtracts is unknown: record them with "
-            "--rollout.top-logprobs 20."
-        )
-    log_q, log_p = (x[batch.response_mask].double() for x in (batch.rollout_top_log_probs, batch.old_top_log_probs))
-    p, q = torch.where(log_q > -torch.inf, log_p.exp(), 0), log_q.exp()
-    head = p.sum(-1, keepdim=True)
-    c = score_coefficients_of(p, q, head, q.sum(-1, keepdim=True), config)
-    total = c.sum(-1, keepdim=True)
-    tail = (1 - head).clamp(min=0) * total.abs()
-    return float(((c - total * p).abs().sum(-1, keepdim=True) + tail).mean())
-
-
 def centering_of(batch: TokenBatch, top_log_probs: Tensor | None, config: CorrectionConfig, keep: Tensor) -> Tensor:
     """Return `centering_terms` of a batch, (B, T), and 0 outside `keep`.
 

@@ -14,10 +14,7 @@ Some steps also have all likely answers to some other prompts, with one node per
     exact_task_prompts (1,)             number of prompts of the training run, if it is finite
 Steps with reference answers have the on-policy gradient, in M blocks:
     by_token_scores, by_sequence_scores (M, K) int8 with _units (M,), tokens, sequences (M,) float32
-Those that were recorded before version 0.2 have it as by_token, by_sequence (M, K) float32, and some of them have A
-sampled answers to other prompts, with N tokens, one answer after the other:
-    drawn_lengths (A,), drawn_old_log_probs, drawn_rollout_log_probs (N,) float32, drawn_advantages (N,) float16,
-    drawn_scores (N, K') int8, drawn_units (N,)    along the first K' of the K directions
+Those that were recorded before version 0.2 have it as by_token, by_sequence (M, K) float32.
 
 A score is an integer between -15 and 15, times the unit of its row. Its rounding error is at most half a unit, 3.3 % of
 the largest of the row's K numbers, and has mean 0. For normal numbers the squared error is 1/300 of the square, with
@@ -32,7 +29,6 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -46,7 +42,6 @@ from rlcorr.gradients.sketch import ExactSketch, KLGradients, NextTokens, Refere
 from rlcorr.losses.advantages import GROUPED, whiten
 from rlcorr.records import runs
 from rlcorr.records.disk import UNREADABLE, content_of, make_folder, write_whole
-from rlcorr.records.step_files import pad
 from rlcorr.types import TokenBatch
 
 HASHES = ("weights_hash", "directions_hash")
@@ -136,13 +131,11 @@ def _in_units(prefix: str, scores: Tensor, largest: int = LARGEST) -> dict[str, 
 def read_gradients(run: Path, step: int) -> tuple[TokenBatch, Sketch]:
     """Return the batch and the sketch on which the gradients of a step are measured.
 
-    These are every likely answer to some prompts, or the answers that were sampled for it, if the step has them. Else
-    they are its own answers as its update sees them. Raises as `read_sketch` does, and if the step cannot be read.
+    These are every likely answer to some prompts, if the step has them. Else they are its own answers as its update
+    sees them. Raises as `read_sketch` does, and if the step cannot be read.
     """
     sketch, tensors = _read(run, step)
     with runs.reading(runs.sketch_path(run, step), *DAMAGED):
-        if "drawn_scores" in tensors:
-            return _drawn(sketch, tensors)
         if "exact_scores" in tensors:
             exact = _exact(sketch, tensors)
             return exact.answers.batch, exact
@@ -162,24 +155,6 @@ def _exact(sketch: SampledSketch, tensors: dict[str, Tensor]) -> ExactSketch:
         next_tokens=sketch.next_tokens,
         **{name: getattr(sketch, name) for name in HASHES},
     )
-
-
-def _drawn(sketch: SampledSketch, tensors: dict[str, Tensor]) -> tuple[TokenBatch, SampledSketch]:
-    """Return the sampled answers, and the step's sketch with their scores instead of its own."""
-    lengths, scores = tensors["drawn_lengths"].long(), _scores("drawn_", tensors)
-    columns = {
-        name: pad(tensors[f"drawn_{name}"].float(), lengths)
-        for name in ("old_log_probs", "rollout_log_probs", "advantages")
-    }
-    batch = TokenBatch(
-        response_mask=columns["advantages"][1], **{name: padded for name, (padded, _) in columns.items()}
-    )
-    scale = (sketch.directions / scores.shape[1]) ** 0.5  # a projection is divided by the root of the number
-    reference = sketch.reference
-    if reference is not None:
-        along = {name: vars(reference)[name][:, : scores.shape[1]] * scale for name in ("by_token", "by_sequence")}
-        reference = replace(reference, **along)
-    return batch, replace(sketch, scores=scores, reference=reference)
 
 
 def _scores(prefix: str, tensors: dict[str, Tensor]) -> Tensor:

@@ -1,1 +1,1 @@
-"""For learners: checks of exercises, the glossary, the map of presets, and where the code is published."""
+"""For learners: checks of exercises, the glossary, and where the code is published."""

@@ -91,7 +91,7 @@ WRONG = [
     ("tour=helthy", "unknown tour 'helthy'. Did you mean 'healthy'?"),
     ("tour=stale&tour_step=9", "tour_step=9 is not a step of this tour"),
     ("view=gradient&answers=300", "answers='300' is not offered; using 256. Offered: 16, 32, 64,"),
-    ("view=learn&learn=Sheet", "unknown part 'Sheet'."),
+    ("view=learn&learn=Cheat sheet", "unknown part 'Cheat sheet'."),
     ("view=learn&lesson=../../secret", "unknown lesson '../../secret'"),
     ("view=mismatch&methods=TIS,IcePopp", "unknown method 'IcePopp'. Did you mean 'IcePop'?"),
     ("view=training&part=Studdy", "unknown part 'Studdy'. Did you mean 'Study'? Known: Runs, Study,"),

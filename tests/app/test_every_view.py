@@ -34,7 +34,7 @@ PAGES = (PROJECT / "app" / "text" / "pages.py").read_text(encoding="utf-8")
 VIEWS = re.findall(r'"(\w+)": PageWords', PAGES)
 PARTS = [
     ("kl", {"kl_loss": "k1"}), ("training", {"part": "Study"}),
-    ("training", {"part": "Train"}), ("learn", {"learn": "Glossary"}), ("learn", {"learn": "Cheat sheet"}),
+    ("training", {"part": "Train"}), ("learn", {"learn": "Glossary"}),
     ("learn", {"learn": "Teaching"}), ("learn", {"learn": "Decision card"}), ("learn", {"learn": "Papers"}),
 ]  # fmt: skip
 """Views with something else chosen than what they open with."""

@@ -12,7 +12,6 @@ from app_pages import committed, html_of, links, one_scan, open_app, root, said,
 from app_runs import add_step, make_record, make_run
 
 from rlcorr import TokenBatch, preset
-from rlcorr.analysis.discarding import discarded
 from rlcorr.analysis.regions import TOKEN_METHODS
 from rlcorr.analysis.symptoms import Pattern, Symptom
 from rlcorr.analysis.triage import triage
@@ -148,20 +147,6 @@ def test_the_age_of_the_weights_is_said_or_drawn(root: Path) -> None:
     text = said(open_app(VIEW))
     assert "By age of the weights" in text
     assert "By turn" in text
-
-
-def test_what_discarding_does_to_the_batch_is_said_with_intervals(root: Path) -> None:
-    """Every number is the library's. Half of the answers are of newer weights, and shorter."""
-    run = make_run(root, "alpha", steps=0, status="running")
-    record = make_record(5)
-    versions = torch.tensor([1] * 12 + [4] * 12)
-    add_step(run, replace(record, batch=record.batch.replace(policy_versions=versions)))
-    page = next(e.proto.body for e in open_app(VIEW).get("html") if "change of the mean length" in e.proto.body)
-    left = discarded(runs.read_step(run, 5).batch, versions == 4)
-    assert f"{100 * left.length.value:+.1f}\u00a0% [{100 * left.length.low:+.1f}".replace("-", "−") in page
-    assert left.reward is not None
-    assert f"{left.reward.value:+.3f} [".replace("-", "−") in page
-    assert "of weights at most 0 updates old" in page
 
 
 def test_what_a_dropped_file_lacks_is_left_out(root: Path) -> None:

@@ -1,14 +1,15 @@
-"""`make bench ARGS=app`: the playground in a real browser, from a moved slider to the repainted pictures."""
+"""`make bench ARGS=app`: the playground in a real browser: what a page shows and loads, and how quickly it redraws."""
 
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from app_runs import chromium, make_run, serve, settled, tab, write_sketch
-from playwright.sync_api import Page
+from app_runs import PROJECT, chromium, make_run, serve, settled, tab, write_sketch
+from playwright.sync_api import Browser, Page
 
 from rlcorr.records import runs
 
@@ -66,7 +67,77 @@ DRAG = """async (seconds) => {
 }"""
 
 
+WITHOUT_PICTURES = ("tokens", "learn", "training&part=Train")
+SHARE = """() => [...document.querySelectorAll(".rl-picture, .rl-tiles, .rl-ends")].reduce((sum, one) => {
+  const { left, right, top, bottom } = one.getBoundingClientRect()
+  const width = Math.min(right, innerWidth) - Math.max(left, 0)
+  return sum + Math.max(0, width) * Math.max(0, Math.min(bottom, innerHeight) - Math.max(top, 0))
+}, 0) / (innerWidth * innerHeight)"""
+SIZES = """() => {
+  const all = new Set(), texts = document.createTreeWalker(document.querySelector(".stMain"), NodeFilter.SHOW_TEXT)
+  while (texts.nextNode()) {
+    const { parentElement: element, textContent: text } = texts.currentNode
+    if (text.trim() && element.checkVisibility() && !element.closest("style, .katex")) {
+      all.add(parseFloat(getComputedStyle(element).fontSize))
+    }
+  }
+  return [...all].sort((a, b) => b - a)
+}"""
+SHIFTS = """() => {
+  window.shifts = 0
+  const note = (list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) shifts += one.value }
+  new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true })
+}"""
+
+
 def main(steps: int = 60) -> None:
+    pages()
+    redraws(steps)
+
+
+def pages() -> None:
+    """Print a row per page of the recorded runs: what a first visit with an empty cache loads and shows."""
+    sys.path.insert(0, str(PROJECT / "app"))
+    from text.pages import PAGES
+
+    print("\n| page | pictures, 1440×900 | on a projector, 1280×720 | type, px | layout shift | kB | requests |")
+    print("|---|---|---|---|---|---|---|")
+    views = [*PAGES, "training&part=Study", "training&part=Train"]
+    with serve(PROJECT / "runs") as url, chromium() as browser:
+        for view in views:
+            print(page_row(browser, f"{url}/?view={view}", view), flush=True)
+
+
+def page_row(browser: Browser, address: str, view: str) -> str:
+    """Wait for the page's pictures, its script and half a second without a request."""
+    with tab(browser, viewport={"width": 1440, "height": 900}) as page:
+        loaded: list[float] = []
+        network = page.context.new_cdp_session(page)
+        network.send("Network.enable")
+        network.on("Network.loadingFinished", lambda event: loaded.append(event["encodedDataLength"]))
+        page.add_init_script(f"({SHIFTS})()")
+        complete(page, address)
+        size, requests, shift = sum(loaded) / 1000, len(loaded), page.evaluate("shifts")
+        wide, sizes = page.evaluate(SHARE), page.evaluate(SIZES)
+        page.set_viewport_size({"width": 1280, "height": 720})
+        complete(page, f"{address}&projector=1")
+        projected = page.evaluate(SHARE)
+    written = ", ".join(f"{value:g}" for value in sizes)
+    return f"| {view} | {wide:.0%} | {projected:.0%} | {written} | {shift:.3f} | {size:,.0f} | {requests} |"
+
+
+def complete(page: Page, address: str) -> None:
+    page.goto(address)
+    if not address.partition("view=")[2].startswith(WITHOUT_PICTURES):
+        page.wait_for_selector(".rl-picture .main-svg")
+    settled(page)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.rl-picture')].every((one) => one.querySelector('.main-svg'))"
+    )
+
+
+def redraws(steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, sequences in SIZES.items():

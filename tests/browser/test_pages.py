@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from app_runs import add_step, make_record, make_run, says_open, visit
+import nbformat
+from app_runs import FITS, PROJECT, add_step, make_record, make_run, says_open, visit
 from playwright.sync_api import Page, WebSocketRoute, expect
 
 
@@ -15,6 +16,18 @@ def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(pag
     page.keyboard.press("Tab")
     expect(link).to_be_focused()
     expect(link).to_have_css("outline-style", "solid")
+
+
+def test_every_equation_of_a_lesson_is_drawn(page: Page, url: str) -> None:
+    """With its number, which only an equation on lines of its own can have. The text fits on a phone."""
+    cells = nbformat.read(PROJECT / "lessons" / "03_cap.ipynb", as_version=4).cells
+    equations = sum(cell.source.count("$$") // 2 for cell in cells if cell.cell_type == "markdown")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{url}/?view=learn&lesson=03_cap")
+    expect(page.locator(".katex-display")).to_have_count(equations)
+    expect(page.locator(".katex-display .tag").first).to_be_attached()
+    expect(page.locator(".katex-error")).to_have_count(0)
+    page.wait_for_function(FITS)
 
 
 def test_a_run_grows_while_one_watches_and_a_new_one_is_offered(page: Page, url: str, local: Path) -> None:

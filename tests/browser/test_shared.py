@@ -27,8 +27,7 @@ PAGES = {
 }  # fmt: skip
 """Path → a text that the page ends its work with."""
 LEARN = {
-    "Lessons": "What do you want to understand?", "Glossary": "Also called", "Cheat sheet": "in the code",
-    "Teaching": "Make a link",
+    "Lessons": "What do you want to understand?", "Glossary": "Also called", "Teaching": "In hide=",
 }  # fmt: skip
 """The parts of the page that is left, and such a text of each."""
 

@@ -99,21 +99,14 @@ TOKENS = with_ids(
 )
 
 
-def test_tokens_by_their_share() -> None:
-    """Sums: id 9 2.0, id 5 1.3, id 7 0.5, id 8 0.3; all together 4.1. Labels are text."""
-    figure: Any = plots.by_token(TOKENS, {7: "'a'", 9: "<i>"})
-    bars = trace(figure, "tokens")
-    assert bars.x.tolist() == pytest.approx([100 * s / 4.1 for s in (0.3, 0.5, 1.3, 2.0)], rel=1e-4)
-    assert list(bars.marker.color) == [COOL, WARM, COOL, WARM]
-    assert bars.customdata[2] == pytest.approx([5, 5, 0.26, -0.22], abs=1e-5)
-    assert list(figure.layout.yaxis.ticktext) == ["id 8", "&#x27;a&#x27;", "id 5", "&lt;i&gt;"]
-
-
 def test_tokens_by_their_mean_need_five_of_a_kind() -> None:
-    figure: Any = plots.by_token(TOKENS, {}, mean=True)
+    """Ids 8 and 9 occur once. Mean |d| of id 7: 0.5/5; of id 5: 1.3/5, and its mean d −1.1/5. Labels are text."""
+    figure: Any = plots.by_token(TOKENS, {7: "<i>"})
     bars = trace(figure, "tokens")
     assert bars.x.tolist() == pytest.approx([0.1, 0.26], rel=1e-4)
-    assert list(figure.layout.yaxis.ticktext) == ["id 7", "id 5"]
+    assert list(bars.marker.color) == [WARM, COOL]
+    assert bars.customdata[1] == pytest.approx([5, 5, 0.26, -0.22], abs=1e-5)
+    assert list(figure.layout.yaxis.ticktext) == ["&lt;i&gt;", "id 5"]
 
 
 def test_characters_are_known_where_every_response_agrees() -> None:
@@ -158,7 +151,6 @@ def all_figures(batch: TokenBatch) -> list[Any]:
         plots.tail(batch),
         plots.by_position(batch),
         plots.by_token(batch, {}),
-        plots.by_token(batch, {}, mean=True),
         plots.by_length(batch, SEQUENCE_METHODS),
         lag_bars(by_lag(batch, 3)),
     ]

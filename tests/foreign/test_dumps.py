@@ -161,6 +161,7 @@ PAIR = {"rollout_log_probs": [-1.0, -2.0], "old_log_probs": [-1.0, -2.0]}
         ({"input": "a", "output": "b", "gts": "c", "score": 1, "step": 1}, "verl's rollout_data_dir"),
         ({"input": "a", "output": "b", "score": 1, "rollout_log_probs": [-1]}, "old_log_probs is missing."),
         ({"prompt": "a", "completion": "b", "head_version": 1}, "AReaL's rollouts"),
+        ({"columns": ["old_log_probs"], "data": [[[-1.0]]]}, "a table, whose names are a list of its own; write one"),
     ],
 )  # fmt: skip
 def test_without_a_pair(row: dict[str, Any], said: str) -> None:

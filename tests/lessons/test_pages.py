@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -159,7 +158,7 @@ def live_numbers(page: Page) -> tuple[float, dict[str, str]]:
 
 @pytest.mark.slow
 def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str) -> None:
-    """By pointer and by key. The numbers are those of the library for the bound that the text shows, on a phone."""
+    """By pointer, by key, and by the dashed line of the picture. The numbers are the library's, on a phone."""
     batch = runs.read_step(runs.ROOT / "kv_fp8_e5m2", 48).batch
     config, page = PRESETS["decoupled_token_is"].config, watched.page
     page.goto(f"{host}/03_cap.html")
@@ -168,17 +167,21 @@ def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str
     number = page.get_by_role("slider", name="Largest weight").and_(page.locator(".pull"))
     expect(number).to_have_text("2")
     seen = set()
-    for act in ("drag", "key"):
-        number.evaluate(INTO_THE_MIDDLE)
-        before, box = number.inner_text(), number.bounding_box()
-        assert box is not None
-        if act == "drag":
-            page.mouse.move(box["x"] + 3, box["y"] + box["height"] / 2)
-            page.mouse.down()
-            page.mouse.move(box["x"] - 60, box["y"] + box["height"] / 2, steps=6)
-            page.mouse.up()
-        else:
+    line = page.locator(".live [data-picture=weights] .shapelayer path").last  # it has no width, so it counts as hidden
+    for act in ("drag", "key", "line"):
+        pulled = line if act == "line" else number
+        pulled.evaluate(INTO_THE_MIDDLE)
+        before = number.inner_text()
+        while (box := pulled.bounding_box()) is None:  # the picture is just being drawn anew
+            page.wait_for_timeout(50)
+        if act == "key":
             number.press("PageUp")
+        else:
+            x, y = box["x"] + min(box["width"] / 2, 3), box["y"] + box["height"] / 2
+            page.mouse.move(x, y)
+            page.mouse.down()
+            page.mouse.move(x - 60, y, steps=6)
+            page.mouse.up()
         expect(number).not_to_have_text(before)
         page.wait_for_function(RESTED)
         value, shown = live_numbers(page)
@@ -187,57 +190,13 @@ def test_a_number_of_the_text_moves_the_live_picture(watched: Watched, host: str
         metrics = evaluate(batch, at_threshold(config, value, BoundId(None, "upper")))[1]
         assert float(shown["Mean weight"]) == pytest.approx(metrics["rollout_corr/trained_is_mean"], rel=1e-3)
         seen.add((value, page.locator(".live .rl-answer").inner_text()))
-    assert len(seen) == 2
+    assert len(seen) == 3
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         of_part = {name for name, where in app_runs.unreadable(page) if "rl-" in where or "pull" in where}
         assert of_part == set(), scheme
     assert watched.faults == []
-
-
-@pytest.fixture
-def app(folder: Path, tmp_path: Path) -> Iterator[str]:
-    """The app of a project in which `make site` has built the site of this file."""
-    shutil.copytree(app_runs.PROJECT / "app", tmp_path / "app")
-    (tmp_path / "lessons").mkdir()
-    shutil.copy(LESSONS / "index.toml", tmp_path / "lessons")
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "site").symlink_to(folder / "some" / "project", target_is_directory=True)
-    (tmp_path / "runs").mkdir()
-    with app_runs.serve(tmp_path / "runs", project=tmp_path) as address:
-        yield address
-
-
-@pytest.mark.slow
-def test_a_live_picture_is_dragged_inside_the_apps_frame(chromium: Browser, app: str) -> None:
-    """By its dashed line, to the number of the library; the frame has the colours of the app."""
-    batch, config = runs.read_step(runs.ROOT / "kv_fp8_e5m2", 48).batch, PRESETS["decoupled_token_is"].config
-    theme = tomllib.loads((app_runs.PROJECT / "app/.streamlit/config.toml").read_text(encoding="utf-8"))["theme"][
-        "dark"
-    ]
-    background = f"rgb{tuple(bytes.fromhex(theme['backgroundColor'].removeprefix('#')))}"
-    with app_runs.tab(chromium, viewport={"width": 1440, "height": 900}, color_scheme="dark") as page:
-        page.goto(f"{app}/learn?lesson=03_cap")
-        lesson = page.frame_locator("[title='The lessons as pages, with their own list and search']")
-        expect(lesson.locator("body")).to_have_css("background-color", background)
-        lesson.locator(".live").scroll_into_view_if_needed()
-        number = lesson.locator(".pull").first
-        line = lesson.locator(".live [data-picture=weights] .shapelayer path").last
-        line.wait_for(state="attached")  # it has no width, so that it counts as hidden
-        before = number.inner_text()
-        line.evaluate(INTO_THE_MIDDLE)
-        while (box := line.bounding_box()) is None:  # the picture is just being drawn anew
-            page.wait_for_timeout(50)
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(x, y)
-        page.mouse.down()
-        page.mouse.move(x - 50, y, steps=6)
-        page.mouse.up()
-        expect(number).not_to_have_text(before)
-        mean = evaluate(batch, at_threshold(config, float(number.inner_text()), BoundId(None, "upper")))[1]
-        shown = lesson.locator(".live [data-number='Mean weight'] b")
-        expect(shown).to_have_text(f"{mean['rollout_corr/trained_is_mean']:.4g}")
 
 
 def test_every_live_part_has_its_place_and_its_numbers(pages: ModuleType) -> None:

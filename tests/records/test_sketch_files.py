@@ -37,37 +37,6 @@ def rewritten(run: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
     return path
 
 
-# What `--sketch.answers` of version 0.1 recorded: two answers of one and two tokens, along two of the directions.
-DRAWN = {
-    "drawn_lengths": torch.tensor([1, 2], dtype=torch.int8),
-    "drawn_old_log_probs": torch.tensor([-0.25, -0.5, -1.0]),
-    "drawn_rollout_log_probs": torch.tensor([-0.125, -0.5, -0.25]),
-    "drawn_advantages": torch.tensor([1.0, -0.5, -1.5]).half(),
-    "drawn_scores": torch.tensor([[15, -3], [0, 0], [9, -15]], dtype=torch.int8),
-    "drawn_units": torch.tensor([1.0, 1.0, 0.5]).bfloat16(),
-}
-
-
-def test_drawn_answers_of_older_files_are_read(tmp_path: Path) -> None:
-    """A projection on K directions is divided by √K: the first 2 of 256 count √128 as much."""
-    run = make_run(tmp_path, "alpha", steps=1)
-    write_sketch(run)
-    rewritten(run, lambda content: content.update(DRAWN))
-    batch, sketch = read_gradients(run, 0)
-    assert batch.response_mask.tolist() == [[True, False], [True, True]]
-    assert batch.rollout_log_probs.tolist() == [[-0.125, 0.0], [-0.5, -0.25]]
-    assert batch.old_log_probs is not None
-    assert batch.old_log_probs.tolist() == [[-0.25, 0.0], [-0.5, -1.0]]
-    assert batch.advantages is not None
-    assert batch.advantages.tolist() == [[1.0, 0.0], [-0.5, -1.5]]
-    assert sketch.scores.tolist() == [[15.0, -3.0], [0.0, 0.0], [4.5, -7.5]]
-    whole = read_sketch(run, 0).reference
-    assert isinstance(sketch, SampledSketch)
-    assert sketch.reference is not None
-    assert whole is not None
-    torch.testing.assert_close(sketch.reference.by_token, whole.by_token[:, :2] * 128**0.5)
-
-
 def test_a_sketch_without_a_reference_comes_back(tmp_path: Path) -> None:
     run = make_run(tmp_path, "alpha", steps=1)
     scores = torch.tensor([[15.0, -3.0], [0.0, 0.0]])

@@ -10,7 +10,6 @@ export default function ({ data, parentElement }) {
   button.textContent = data.label
   box.setAttribute("aria-label", "Link to this view")
   box.value = href
-  if (data.shown) box.hidden = false
   button.onclick = async () => {
     if (window.isSecureContext && navigator.clipboard) {
       try {

@@ -3,10 +3,6 @@
 
 const ROOT = document.documentElement.dataset.content_root
 
-// In a frame of the app, the page has the app's font. On the site it has that of the system.
-const font = window.frameElement?.ownerDocument.querySelector("link[rel=preload][as=font]")
-if (font) document.fonts.add(new FontFace("App", `url("${font.href}")`, { weight: "200 900" }))
-
 const dark = () => {
   const chosen = document.body.dataset.theme
   return chosen === "dark" || (chosen !== "light" && matchMedia("(prefers-color-scheme: dark)").matches)
@@ -89,11 +85,6 @@ for (const part of document.querySelectorAll("#more-practice, #appendix, #soluti
   const unfold = () => { folded.open ||= part.contains(document.getElementById(location.hash.slice(1))) }
   window.addEventListener("hashchange", unfold)
   unfold()
-}
-
-// The app shows these pages in a frame, which its browser lets nothing leave but a new tab.
-if (window !== window.top) {
-  for (const link of document.querySelectorAll('a[href^="http"], a[href^="../index.html"]')) link.target = "_blank"
 }
 
 if (window.katex) {
