@@ -73,7 +73,7 @@ SHARE = """() => [...document.querySelectorAll(".rl-picture, .rl-tiles, .rl-ends
   const width = Math.min(right, innerWidth) - Math.max(left, 0)
   return sum + Math.max(0, width) * Math.max(0, Math.min(bottom, innerHeight) - Math.max(top, 0))
 }, 0) / (innerWidth * innerHeight)"""
-SIZES = """() => {
+TYPE = """() => {
   const all = new Set(), texts = document.createTreeWalker(document.querySelector(".stMain"), NodeFilter.SHOW_TEXT)
   while (texts.nextNode()) {
     const { parentElement: element, textContent: text } = texts.currentNode
@@ -118,7 +118,7 @@ def page_row(browser: Browser, address: str, view: str) -> str:
         page.add_init_script(f"({SHIFTS})()")
         complete(page, address)
         size, requests, shift = sum(loaded) / 1000, len(loaded), page.evaluate("shifts")
-        wide, sizes = page.evaluate(SHARE), page.evaluate(SIZES)
+        wide, sizes = page.evaluate(SHARE), page.evaluate(TYPE)
         page.set_viewport_size({"width": 1280, "height": 720})
         complete(page, f"{address}&projector=1")
         projected = page.evaluate(SHARE)
