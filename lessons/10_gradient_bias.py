@@ -300,15 +300,15 @@ probability. With the {directions} directions of this sketch a squared length is
 # %% [markdown]
 # ## On a real model
 #
-# SmolLM2-135M has too many possible answers to follow all of them. So the score of each token of a step's sampled
-# answers was sketched, and $g^*$ is that of many more answers, which the trained weights sampled themselves. In
-# `smol_sketch_bf16` the engine is fresh; in `smol_sketch_stale_6` its weights are six updates old. **Guess** whether a
-# step's answers tell which correction gets further.
+# SmolLM2-135M has too many possible answers. So the scores of a step's sampled answers were sketched, and $g^*$ is that
+# of many more, which the trained weights sampled. In `smol_sketch_bf16` the engine is fresh, in `smol_sketch_kv_fp8`
+# its cache has 8 bits, and in `smol_sketch_stale_6` its weights are six updates old. **Guess** whether a step's answers
+# tell which correction gets further.
 
 # %% tags=["hide-input"]
 show("η(256)", "no correction", "token_is", "seq_is", "token_is − none", "from", "to", digits=2)
 gained = {}
-for name in ("smol_sketch_bf16", "smol_sketch_stale_6"):
+for name in ("smol_sketch_bf16", "smol_sketch_kv_fp8", "smol_sketch_stale_6"):
     three = compare(*load(name), [preset(one) for one in ("disabled", TOKEN, "decoupled_seq_is")])
     gained[name] = difference(three.progress[1, 0], three.progress[0, 0])
     ends = gained[name].value, gained[name].low, gained[name].high
@@ -320,10 +320,10 @@ needed = units_needed(answers, gained["smol_sketch_stale_6"])
 assert of_none.low < 0 < of_capped.low
 assert needed
 say(f"""
-No: they are {answers}. With a fresh engine the difference is {untold(gained["smol_sketch_bf16"])}, with old weights
-{untold(gained["smol_sketch_stale_6"])}: about {needed} answers would tell. One thing can be told: the gradient of
-capped token weights points along $g^*$, its cosine is {above(of_capped, 0)}; that without a correction may point
-anywhere, {bracketed(of_none)}.
+No: they are {answers}. With a fresh engine the difference is {untold(gained["smol_sketch_bf16"])}, with the coarse
+cache {untold(gained["smol_sketch_kv_fp8"])}, with old weights {untold(gained["smol_sketch_stale_6"])}: about {needed}
+answers would tell. But there the gradient of capped token weights points along $g^*$, its cosine is
+{above(of_capped, 0)}; that without a correction may point anywhere, {bracketed(of_none)}.
 """)
 
 # %% [markdown]
@@ -608,9 +608,8 @@ say(f"""
 
 So η orders fifteen arms better than chance in both studies. But in one of them a rule that costs nothing, "keep more
 tokens", orders them better, and "a cap, always" is better than chance in both, too. **On long answers η is not known**:
-from 64 sampled answers its interval reaches from about 0 to 0.9 for every arm (`runs/README.md`). Nor was it measured
-in the studies of the real model, whose steps have no sketch of the scores. So read η together with the kept share and
-the ESS, never alone.
+from 64 sampled answers its interval reaches from about 0 to 0.9 for every arm (`runs/README.md`). So read η together
+with the kept share and the ESS, never alone.
 """)
 
 # %% [markdown]

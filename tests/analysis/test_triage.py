@@ -153,7 +153,8 @@ EXPECTED = {
     "stale tensor": "stale_head",
     # Pairs of an 8-bit cache look like those of older weights.
     "undecided": "stale_4 async in_flight kv_fp8_e5m2 long_kv_fp8_e5m2 long_stale_4 smol_kv_fp8 smol_long "
-    "smol_kv_fp8_e5m2 smol_stale_6 smol_weights_int8 smol_weights_fp8 smol_bf16 gpu_smol_kv_fp8 gpu_smol_fp8",
+    "smol_kv_fp8_e5m2 smol_stale_6 smol_sketch_kv_fp8 smol_weights_int8 smol_weights_fp8 smol_bf16 gpu_smol_kv_fp8 "
+    "gpu_smol_fp8",
     "old weights": "gpu_smol_stale_6 smol_sketch_stale_6",
 }
 RUNS = {name: pattern for pattern, names in EXPECTED.items() for name in names.split()}

@@ -100,7 +100,7 @@ def test_kl_estimators_on_real_places(name: str) -> None:
     assert k3.reverse_cosine.value == pytest.approx(1, abs=0.01)
 
 
-REAL = ("smol_sketch_bf16", "smol_sketch_stale_6")
+REAL = ("smol_sketch_bf16", "smol_sketch_kv_fp8", "smol_sketch_stale_6")
 IN_WORDS = {
     "none": "disabled",
     "cap of 2 on each token": "decoupled_token_is",
