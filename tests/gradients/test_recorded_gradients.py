@@ -131,7 +131,7 @@ def test_the_table_of_the_real_model_in_the_readme() -> None:
 
 def test_what_k3_makes_of_old_tokens() -> None:
     """README: the mean of k3 is 5,779, that of k2 1.6, and two tokens make 92 % of the first. By its definition."""
-    batch = read_gradients(runs.find_run(REAL[1]), last_sketch(runs.find_run(REAL[1])))[0]
+    batch = read_gradients(runs.find_run(REAL[-1]), last_sketch(runs.find_run(REAL[-1])))[0]
     assert batch.old_log_probs is not None
     assert batch.ref_log_probs is not None
     delta = (batch.old_log_probs - batch.ref_log_probs)[batch.response_mask].double()
@@ -143,7 +143,8 @@ def test_what_k3_makes_of_old_tokens() -> None:
 
 
 def test_how_far_k3_pulls_away_on_the_real_model() -> None:
-    for name, angle, length in ((REAL[0], (14, 10, 23), (1.1, 0.9, 1.3)), (REAL[1], (35, 28, 52), (1.9, 1.1, 3.0))):
+    angles, lengths = ((14, 10, 23), (8, 7, 14), (35, 28, 52)), ((1.1, 0.9, 1.3), (1.2, 1.0, 1.3), (1.9, 1.1, 3.0))
+    for name, angle, length in zip(REAL, angles, lengths, strict=True):
         got = places(name, "k3")
         degrees = [math.degrees(math.acos(cosine)) for cosine in (got.cosine.value, got.cosine.high, got.cosine.low)]
         assert degrees == pytest.approx(angle, abs=0.6)
