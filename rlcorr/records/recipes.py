@@ -82,6 +82,7 @@ def install(recorded: Path, recipe: Recipe) -> Path:
     if problems:
         raise UsageError(f"{recorded} is damaged, so it was not installed: {problems[0]}")
     runs.pack_metrics(recorded)
+    (recorded / "checkpoint" / "trainer.pt").unlink(missing_ok=True)  # nobody goes on with a committed run
     runs.finish_run(recorded, replace(runs.read_manifest(recorded), story=recipe.story))
     committed = runs.ROOT / recipe.name
     if committed.exists():

@@ -97,7 +97,10 @@ def test_a_run_takes_its_place_unless_it_is_damaged(
     assert verify(first).problems == []
     assert "metrics.jsonl.gz" in runs.read_manifest(first).files
     assert [row["step"] for row in runs.read_metrics(first)] == [1, 2]
-    second = recipes.install(train(tiny_config(tiny_model, seed=1)), replace(recipe, story="Another."))
+    again = train(tiny_config(tiny_model, seed=1, checkpoint_every=1))
+    assert (again / "checkpoint" / "trainer.pt").is_file()
+    second = recipes.install(again, replace(recipe, story="Another."))
+    assert "checkpoint/trainer.pt" not in runs.read_manifest(second).files
     assert second == first
     assert runs.read_manifest(second).seed == 1
     assert not (local_runs / "tiny").exists()
