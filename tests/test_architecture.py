@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 448,
     ("app",): 10_726,
     ("lessons", "lessons/exercises"): 5_545,
-    ("tests",): 40_375,
+    ("tests",): 40_373,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

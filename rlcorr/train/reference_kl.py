@@ -24,7 +24,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Asked:
-    """What both models answer: each prompt's ids, how long an answer may be, what ends it, and the temperature."""
+    """The prompts for both models, as token ids; how long an answer may be, what ends it, and the temperature."""
 
     prompts: list[list[int]]
     max_tokens: int

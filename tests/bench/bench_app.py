@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app_runs import PROJECT, chromium, make_run, serve, settled, tab, write_sketch
+from page_measures import SHARE, SHIFTS
 from playwright.sync_api import Browser, Page
 
 from rlcorr.records import runs
@@ -68,11 +69,6 @@ DRAG = """async (seconds) => {
 
 
 WITHOUT_PICTURES = ("tokens", "learn", "training&part=Train")
-SHARE = """() => [...document.querySelectorAll(".rl-picture, .rl-tiles, .rl-ends")].reduce((sum, one) => {
-  const { left, right, top, bottom } = one.getBoundingClientRect()
-  const width = Math.min(right, innerWidth) - Math.max(left, 0)
-  return sum + Math.max(0, width) * Math.max(0, Math.min(bottom, innerHeight) - Math.max(top, 0))
-}, 0) / (innerWidth * innerHeight)"""
 TYPE = """() => {
   const all = new Set(), texts = document.createTreeWalker(document.querySelector(".stMain"), NodeFilter.SHOW_TEXT)
   while (texts.nextNode()) {
@@ -82,11 +78,6 @@ TYPE = """() => {
     }
   }
   return [...all].sort((a, b) => b - a)
-}"""
-SHIFTS = """() => {
-  window.shifts = 0
-  const note = (list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) shifts += one.value }
-  new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true })
 }"""
 
 
@@ -117,7 +108,11 @@ def page_row(browser: Browser, address: str, view: str) -> str:
         network.on("Network.loadingFinished", lambda event: loaded.append(event["encodedDataLength"]))
         page.add_init_script(f"({SHIFTS})()")
         complete(page, address)
-        size, requests, shift = sum(loaded) / 1000, len(loaded), page.evaluate("shifts")
+        size, requests, shift = (
+            sum(loaded) / 1000,
+            len(loaded),
+            page.evaluate("shifts.reduce((sum, one) => sum + one, 0)"),
+        )
         wide, sizes = page.evaluate(SHARE), page.evaluate(TYPE)
         page.set_viewport_size({"width": 1280, "height": 720})
         complete(page, f"{address}&projector=1")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from app_runs import LINE, PROJECT, serve, settled, visit
+from page_measures import SHARE
 from playwright.sync_api import Page, ViewportSize, expect
 from thumbs import hold, quiet, strip_is_there
 
@@ -31,14 +32,6 @@ OVERLAPS = """() => [...document.querySelectorAll(".rl-legend")].filter((legend)
   return legend.getBoundingClientRect().bottom > picture.getBoundingClientRect().top + 0.5 ||
     picture.querySelector(".legend") !== null
 }).length"""
-SHARE = """() => {
-  const held = document.querySelector(".rl-held")?.getBoundingClientRect()  // the slider, which may cover a picture
-  return [...document.querySelectorAll(".rl-picture, .rl-tiles, .rl-ends")].reduce((sum, one) => {
-    const { left, right, top, bottom } = one.getBoundingClientRect()
-    const end = Math.min(bottom, held && held.top > top ? held.top : innerHeight, innerHeight)
-    return sum + Math.max(0, Math.min(right, innerWidth) - left) * Math.max(0, end - Math.max(top, 0))
-  }, 0) / (innerWidth * innerHeight)
-}"""
 FILLED = """() => {
   const input = document.querySelector(".rl-slider input"), share = input.style.getPropertyValue("--rl-filled")
   return [Number(share), Number(input.value) / Number(input.max)]

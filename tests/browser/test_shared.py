@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 from app_runs import FITS, PROJECT, settled, unfold, unreadable
+from page_measures import SHIFTS
 from playwright.sync_api import Page, ViewportSize, expect
 
 from rlcorr import CorrectionConfig, TokenBatch, correct
@@ -231,13 +232,6 @@ def usable(page: Page, path: str = "learn") -> None:
     assert unreadable(page) == set(), page.url
     in_colours(page, "dark")
     assert unreadable(page, "color-contrast") == set(), page.url
-
-
-SHIFTS = """() => {
-    window.shifts = []
-    const note = (list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) shifts.push(one.value) }
-    new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true })
-}"""
 
 
 def test_nothing_jumps_while_a_page_loads(page: Page, url: str) -> None:
