@@ -9,9 +9,10 @@ from pathlib import Path
 
 import streamlit as st
 from components import offers
-from controls.middleware import completes_page, compressed, limited_uploads, old_addresses, own_pages, safe_headers
+from controls.middleware import completes_page, limited_uploads, old_addresses, own_pages, safe_headers
 from data import uploads
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rlcorr.foreign.import_run import return_large_blocks
@@ -49,7 +50,7 @@ app = st.App(
         Middleware(own_pages, hosts=HOSTS),
         Middleware(limited_uploads),
         Middleware(old_addresses, base=st.get_option("server.baseUrlPath")),
-        Middleware(compressed, base=st.get_option("server.baseUrlPath")),
+        Middleware(GZipMiddleware, compresslevel=6),  # Streamlit sends its scripts, 3 MB, as they are
         Middleware(completes_page, style=STYLE),
     ],
 )

@@ -26,7 +26,7 @@ from exercises.policy_gradient import SOFTMAX_SCORE
 from sentences import below, reveal, say
 from show import moving_picture, picture, show
 
-from rlcorr.figures.canvas import ACROSS, REJECTED, figure
+from rlcorr.figures.canvas import ACROSS, REJECTED, axis, figure, line
 from rlcorr.gradients import toy
 from rlcorr.gradients.kl_losses import kl_report
 from rlcorr.losses.advantages import returns_to_go
@@ -261,26 +261,24 @@ for name in ("k1", "k2", "k3", "k3+"):
 
 # %% tags=["hide-input"]
 COLOURS = {"reference": REJECTED, "k2": ACROSS[0], "k3": ACROSS[1]}
+RIGHT = {"xaxis": "x2", "yaxis": "y2"}
+AXES_ON_THE_RIGHT = {
+    "xaxis2": axis({"title_text": "step", "anchor": "y2", "range": [0, 300], "domain": [0.66, 1]}),
+    "yaxis2": axis({"title_text": "value of the loss", "anchor": "x2", "range": [0, 1.1]}),
+}
 
 
 def after(step):
     """Draw reference and policies after this step, and next to them the value of each loss up to it."""
     shapes = {"reference": two_hills.exp()} | {name: policies[name][step - 1] for name in ("k2", "k3")}
-    line = {"type": "scatter", "mode": "lines"}
-    traces = [
-        line | {"name": name, "x": place.tolist(), "y": shape.tolist(), "line": {"color": COLOURS[name], "width": 2.5}}
-        for name, shape in shapes.items()
-    ]
+    steps = list(range(1, step + 1))
+    traces = [line(name, place.tolist(), y.tolist(), COLOURS[name], width=2.5) for name, y in shapes.items()]
     traces += [
-        line | {"name": f"value of {name}", "x": list(range(1, step + 1)), "y": values_of[name][:step],
-                "xaxis": "x2", "yaxis": "y2", "line": {"color": COLOURS[name], "dash": "dot", "width": 2.5}}
+        line(f"value of {name}", steps, values_of[name][:step], COLOURS[name], width=2.5, dash="dot", **RIGHT)
         for name in ("k2", "k3")
-    ]  # fmt: skip
-    x = {"title_text": "action", "domain": [0, 0.52]}
-    drawn = figure(traces, height=340, x=x, y={"title_text": "probability", "range": [0, 0.45]}, legend=True)
-    right = {"anchor": "x2", "range": [0, 1.1], "title": {"text": "value of the loss", "font": {"size": 12}}}
-    below_ = {"anchor": "y2", "range": [0, 300], "domain": [0.66, 1], "title": {"text": "step", "font": {"size": 12}}}
-    return drawn.update_layout(xaxis2=below_, yaxis2=right)
+    ]
+    x, y = {"title_text": "action", "domain": [0, 0.52]}, {"title_text": "probability", "range": [0, 0.45]}
+    return figure(traces, height=340, x=x, y=y, legend=True).update_layout(AXES_ON_THE_RIGHT)
 
 
 STEPS = (1, 25, 50, 75, 100, 125, 150, 175, 200, 250, 300)

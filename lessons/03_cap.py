@@ -30,7 +30,7 @@ from show import moving_picture, picture, show
 
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.canvas import ACROSS, bars_with_errors, fade, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, arrow, fade, figure, interval_bars, points, vertical_line
 from rlcorr.gradients.report import compare_gradients
 from rlcorr.gradients.sketch import ExactSketch
 from rlcorr.gradients.sweep import gradient_sweep, toy_sweep
@@ -178,17 +178,13 @@ generator = torch.Generator().manual_seed(5)
 drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).view(150, 8)
 traces = []
 for colour, (name, (middle, _)) in zip((ACROSS[1], ACROSS[3], ACROSS[2]), of_ways.items(), strict=True):
-    x, y = of_action[name][drawn].mean(1).T.tolist()
-    dot = {"type": "scatter", "mode": "markers", "name": f"{name}: one batch", "x": x, "y": y}
-    traces.append(dot | {"marker": {"color": fade(colour, 0.4), "size": 5}})
-    large = {"type": "scatter", "mode": "markers", "name": f"{name}: mean of all batches"}
-    large |= {"x": [float(middle[0])], "y": [float(middle[1])], "marker": {"color": colour, "size": 15}}
-    traces.append(large | {"marker": {"color": colour, "size": 15, "line": {"color": "black", "width": 1}}})
-arrow = {"x": 1, "y": 0, "ax": 0, "ay": 0, "xref": "x", "yref": "y", "axref": "x", "ayref": "y", "text": ""}
-arrow |= {"showarrow": True, "arrowhead": 3, "arrowwidth": 3, "arrowcolor": "black", "yanchor": "middle"}
+    batches, edge = of_action[name][drawn].mean(1).T.tolist(), {"color": "black", "width": 1}
+    traces.append(points(f"{name}: one batch", *batches, fade(colour, 0.4), size=5))
+    middles = [[float(number)] for number in middle]
+    traces.append(points(f"{name}: mean of all batches", *middles, colour, size=15, line=edge))
 axes = [{"title_text": f"{side}, in units of ‖g*‖"} for side in ("along g*", "across")]
-picture(figure(traces, height=380, x=axes[0] | {"range": [-0.3, 2]}, y=axes[1] | {"scaleanchor": "x"},
-               notes=[arrow], legend=True))  # fmt: skip
+traces.append(arrow("exact gradient g*", (1, 0), "black"))
+picture(figure(traces, height=380, x=axes[0] | {"range": [-0.3, 2]}, y=axes[1] | {"scaleanchor": "x"}, legend=True))
 show("", "along", "across", "bias", "noise", "η")
 eta = {}
 for name, (middle, spread) in of_ways.items():
@@ -360,15 +356,9 @@ for label, spell in (
 
 
 def both_ways(pick, y_name):
-    traces = [
-        bars_with_errors(label, {name: pick(effects[name]) for name in NAMES}, colour)
-        for label, effects, colour in (
-            ("one batch", in_sample, ACROSS[2]),
-            ("all likely answers", of_all, ACROSS[0]),
-        )
-    ]
-    made = figure(traces, height=320, x={"type": "category"}, y={"title_text": y_name}, legend=True)
-    return made.update_layout(barmode="group", bargap=0.3)
+    effects = {"one batch": in_sample, "all likely answers": of_all}
+    groups = {label: {name: pick(of[name]) for name in NAMES} for label, of in effects.items()}
+    return interval_bars(groups, y_name, (ACROSS[2], ACROSS[0]), height=320)
 
 
 picture(both_ways(lambda e: e.noise[0], "change of the noise, in units of ‖g*‖"))

@@ -36,7 +36,7 @@ from rlcorr.analysis.bound_curve import bound_curve
 from rlcorr.analysis.budget import ess_at_least, keep_at_least
 from rlcorr.bounds import at_threshold, usual_thresholds
 from rlcorr.errors import UsageError
-from rlcorr.figures.canvas import COOL, REJECTED, WARM, bars_with_errors, figure
+from rlcorr.figures.canvas import COOL, REJECTED, WARM, horizontal_line, interval_bars
 from rlcorr.gradients.bootstrap import Interval
 from rlcorr.ratios import over_sequence
 from rlcorr.records import runs
@@ -126,27 +126,10 @@ of_reward = {pair: comparisons(last_rows, [pair])[0].difference for pair in agai
 # %% tags=["hide-input"]
 start = mean_interval([row["reward"] for row in last_rows if row["step"] == 1 and row["preset"] == "fresh"]).value
 SHORT = {"product_cap_normalized": "product_normalized"}
-pairs_of_bars = [
-    bars_with_errors(name, {SHORT.get(arm, arm): mean_interval(x) for arm, x in values.items()}, colour)
-    for name, values, colour in (
-        ("mean reward of the last six steps", rewards, REJECTED),
-        ("greedy accuracy of the last weights", accuracy, COOL),
-    )
-]
-start_line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": start, "y1": start}
-start_line |= {"line": {"color": WARM, "dash": "dot", "width": 2}}
-note = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "y": start + 0.06, "text": "reward of the first step"}
-picture(
-    figure(
-        pairs_of_bars,
-        height=320,
-        x={"type": "category"},
-        y={"title_text": "reward, accuracy (0 to 1)", "range": [0, 0.72]},
-        shapes=[start_line],
-        notes=[note],
-        legend=True,
-    ).update_layout(barmode="group", bargap=0.3)
-)
+ends = {"mean reward of the last six steps": rewards, "greedy accuracy of the last weights": accuracy}
+groups = {end: {SHORT.get(arm, arm): mean_interval(x) for arm, x in of.items()} for end, of in ends.items()}
+start_line = horizontal_line(y=start, label="reward of the first step", colour=WARM)
+picture(interval_bars(groups, "reward, accuracy (0 to 1)", (REJECTED, COOL), height=320, shapes=[start_line]))
 
 NONE, CAP, PRODUCT, FRESH = "none", "token_cap", "product_cap_normalized", "fresh"
 PREDICTED = {  # from the plan: from, to, and whether the interval was expected to exclude 0

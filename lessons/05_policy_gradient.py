@@ -53,7 +53,7 @@ from show import moving_picture, picture, show
 from rlcorr import CorrectionConfig, TokenBatch, correct, preset
 from rlcorr.config import LossConfig
 from rlcorr.errors import UsageError
-from rlcorr.figures.canvas import KEPT, REJECTED, fade, figure, vertical_line
+from rlcorr.figures.canvas import KEPT, REJECTED, axis, figure, vertical_line
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import contributions
@@ -536,23 +536,17 @@ def bars_of(tokens):
 def within(clip):
     """Draw the ratios of tokens with A > 0 and with A < 0, grey if bypass PPO with this clip removes the gradient."""
     traces, left = [], [STEP * n for n in range(BINS)]
-    for axis, tokens, silent in (
+    for side, tokens, silent in (
         ("y", signs, [x >= 1 + clip - 1e-9 for x in left]),
         ("y2", ~signs, [x + STEP <= 1 - clip + 1e-9 for x in left]),
     ):
         for name, colour, shown in (("with a gradient", KEPT, False), ("silent", REJECTED, True)):
             heights = [count if mute == shown else 0 for count, mute in zip(bars_of(tokens), silent, strict=True)]
-            bar = {"type": "bar", "x": [round(x + STEP / 2, 3) for x in left], "y": heights, "yaxis": axis}
-            traces.append(bar | {"name": name, "marker": {"color": colour}, "showlegend": axis == "y"})
+            bar = {"type": "bar", "x": [round(x + STEP / 2, 3) for x in left], "y": heights, "yaxis": side}
+            traces.append(bar | {"name": name, "marker": {"color": colour}, "showlegend": side == "y"})
     low, high = {"title_text": "tokens, A > 0", "type": "log", "domain": [0.55, 1]}, {"title_text": "ratio p/q"}
     drawn = figure(traces, height=380, x=high | {"anchor": "y2"}, y=low, legend=True)
-    below_ = {
-        "title": {"text": "tokens, A < 0", "font": {"size": 12}},
-        "type": "log",
-        "domain": [0, 0.45],
-        "gridcolor": fade(REJECTED, 0.25),
-    }
-    return drawn.update_layout(yaxis2=below_)
+    return drawn.update_layout(yaxis2=axis({"title_text": "tokens, A < 0", "type": "log", "domain": [0, 0.45]}))
 
 
 WIDTHS = 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7

@@ -52,7 +52,7 @@ from rlcorr import TokenBatch
 from rlcorr.analysis.log_prob_pairs import RESOLVED, tokens_of
 from rlcorr.analysis.log_prob_pairs import logits as logits_of
 from rlcorr.analysis.triage import PER_TOKEN, triage
-from rlcorr.figures.canvas import ACROSS, bars_with_errors, figure
+from rlcorr.figures.canvas import interval_bars
 from rlcorr.figures.cells import ratio_density
 from rlcorr.figures.comparison import tails
 from rlcorr.figures.mismatch import token_labels
@@ -255,8 +255,8 @@ def drawn_again(batch, generator):
 
 
 stale = constants("stale_head")
-axes = {"type": "category", "title_text": "character that the engine wrote"}, {"title_text": "mean gap in log-odds"}
-picture(figure([bars_with_errors("mean gap", stale, ACROSS[0])], height=300, x=axes[0], y=axes[1]))
+drawn = interval_bars({"mean gap": stale}, "mean gap in log-odds")
+picture(drawn.update_layout({"xaxis.title.text": "character that the engine wrote"}))
 
 batch = load("stale_head")
 shares = torch.tensor([share_per_token(batch), *(share_per_token(drawn_again(batch, generator)) for _ in range(200))])

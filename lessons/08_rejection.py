@@ -32,7 +32,7 @@ from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.analysis.regions import TOKEN_METHODS, region
 from rlcorr.bounds import m2po
 from rlcorr.config import LossConfig
-from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, fade, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, fade, figure, horizontal_line, line, points, vertical_line
 from rlcorr.figures.study import differences
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import interval_of, resampled
@@ -153,13 +153,11 @@ def answers_at(bound):
                  ("rejected", "circle"): ~keeps & right, ("rejected", "x"): ~keeps & ~right}  # fmt: skip
     traces = []
     for (name, symbol), those in groups_of.items():
-        marker = {"color": KEPT if name == "kept" else REJECTED, "size": 6, "symbol": symbol}
-        points = {"x": surprise[those].tolist(), "y": (100 * away[those]).tolist(), "showlegend": symbol == "circle"}
-        traces.append({"type": "scatter", "mode": "markers", "name": name, **points, "marker": marker})
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100 * bound, "y1": 100 * bound}
+        place, colour = (surprise[those].tolist(), (100 * away[those]).tolist()), KEPT if name == "kept" else REJECTED
+        traces.append(points(name, *place, colour, symbol=symbol) | {"showlegend": symbol == "circle"})
     x = {"title_text": "mean −log q of the answer's tokens, nats", "type": "log"}
     y = {"title_text": "geometric mean of the ratios: deviation from 1, %", "type": "log"}
-    return figure(traces, height=360, x=x, y=y, shapes=[line | {"line": {"color": REJECTED}}], legend=True)
+    return figure(traces, height=360, x=x, y=y, shapes=[horizontal_line(y=100 * bound)], legend=True)
 
 
 moving_picture("bound ±", {label: answers_at(bound) for label, bound in BOUNDS.items()}, "1 %")
@@ -274,10 +272,9 @@ def kept_region(config):
     edges = region(config, grid.log())
     low, high = edges.lower.exp().nan_to_num(0.0).clamp(min=0).tolist(), edges.upper.exp().nan_to_num(1.0).tolist()
     q = grid.tolist()
-    green = {"type": "scatter", "mode": "lines", "name": "kept", "fill": "toself", "fillcolor": fade(KEPT, 0.35)}
-    green |= {"x": [*q, *reversed(q)], "y": [*low, *reversed(high)], "line": {"color": KEPT, "width": 2}}
-    same = {"type": "scatter", "mode": "lines", "name": "p = q", "x": [0, 1], "y": [0, 1]}
-    same |= {"line": {"color": REJECTED, "dash": "dot"}}
+    area = {"fill": "toself", "fillcolor": fade(KEPT, 0.35)}
+    green = line("kept", [*q, *reversed(q)], [*low, *reversed(high)], KEPT, **area)
+    same = line("p = q", [0, 1], [0, 1], REJECTED, dash="dot")
     axes = [{"title_text": f"probability in the {side}", "range": [0, 1]} for side in ("engine, q", "trainer, p")]
     return figure([green, same], height=400, x=axes[0], y=axes[1], legend=True)
 

@@ -57,7 +57,7 @@ from study_ends import contrasts, rows_of
 
 from rlcorr import CorrectionConfig, correct, preset
 from rlcorr.config import LossConfig
-from rlcorr.figures.canvas import ACROSS, COOL, WARM, bars_with_errors, figure
+from rlcorr.figures.canvas import ACROSS, COOL, WARM, interval_bars
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval, interval_of, resampled
 from rlcorr.gradients.contributions import per_sequence
@@ -236,13 +236,7 @@ for name in ("bf16", "kv_fp8_e5m2"):
     for estimator in ("k1", "k2", "k3"):
         reports[name, estimator] = kl_report(places_of[name], estimator, "rollout", on_policy=False)
 cosines = {name: {k: reports[name, k].cosine for k in ("k1", "k2", "k3")} for name in ("bf16", "kv_fp8_e5m2")}
-both_runs = [
-    bars_with_errors(name, one, colour) for (name, one), colour in zip(cosines.items(), (COOL, WARM), strict=True)
-]
-y = {"title_text": "cosine with ∇KL(π‖q)", "range": [-1.05, 1.05]}
-picture(
-    figure(both_runs, height=300, x={"type": "category"}, y=y, legend=True).update_layout(barmode="group", bargap=0.3)
-)
+picture(interval_bars(cosines, "cosine with ∇KL(π‖q)", (COOL, WARM), range=[-1.05, 1.05]))
 
 fine, rough = cosines["bf16"], cosines["kv_fp8_e5m2"]
 say(f"""
@@ -469,13 +463,9 @@ def positions(run_name):
 
 
 def directions_of(of_run):
-    traces = [
-        bars_with_errors(MEANT, {name: one.cosine for name, one in of_run.items()}, ACROSS[0]),
-        bars_with_errors(OTHER, {name: one.reverse_cosine for name, one in of_run.items()}, ACROSS[2]),
-    ]
-    y = {"title_text": "cosine", "range": [-0.6, 1.1]}
-    made = figure(traces, height=300, x={"type": "category"}, y=y, legend=True)
-    return made.update_layout(barmode="group", bargap=0.3)
+    cosines = {MEANT: {name: one.cosine for name, one in of_run.items()}}
+    cosines[OTHER] = {name: one.reverse_cosine for name, one in of_run.items()}
+    return interval_bars(cosines, "cosine", (ACROSS[0], ACROSS[2]), range=[-0.6, 1.1])
 
 
 reports = {run: {name: kl_report(positions(run), name) for name in ("k2", "k3", "k3+")} for run in SKETCHED}
@@ -489,12 +479,9 @@ by_position = {}
 for run in ("bf16", "kv_fp8"):
     truth, _, of_k3 = kl_gradients(positions(run), "k3")
     by_position[run] = sorted(torch.cosine_similarity(of_k3, truth, dim=-1).tolist())
-bars = [
-    {"type": "bar", "name": run, "y": cosines, "marker": {"color": colour}}
-    for (run, cosines), colour in zip(by_position.items(), ACROSS, strict=False)
-]
-y = {"title_text": "cosine of k3 with ∇KL(π‖ref)", "range": [-1.05, 1.05]}
-picture(figure(bars, height=260, x={"title_text": "position, sorted"}, y=y, legend=True).update_layout(barmode="group"))
+sorted_places = list(range(len(by_position["bf16"])))
+of_positions = curves(sorted_places, by_position, x_name="position, sorted", y_name="cosine of k3 with ∇KL(π‖ref)")
+picture(of_positions.update_layout(yaxis_range=[-1.05, 1.05]))
 
 # %% tags=["hide-input"]
 meant = {run: of["k3"].cosine for run, of in reports.items()}

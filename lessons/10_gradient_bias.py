@@ -55,8 +55,8 @@ from show import moving_picture, picture, show
 from rlcorr import CorrectionConfig, RejectionRule, TokenBatch, correct, preset
 from rlcorr.bounds import BAND, at_threshold, tight_thresholds, usual_thresholds
 from rlcorr.config import LossConfig
-from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, bars_with_errors, figure
-from rlcorr.figures.gradients import exact_curves, parts_of_bias, progress_curves
+from rlcorr.figures.canvas import COOL, KEPT, REJECTED, WARM, arrow, figure, interval_bars, line, points
+from rlcorr.figures.gradients import exact_curves, progress_curves
 from rlcorr.gradients.bootstrap import EXACT_WEIGHTS, Interval, bootstrap, interval_of, mean_gradients
 from rlcorr.gradients.contributions import contributions
 from rlcorr.gradients.report import (
@@ -160,16 +160,8 @@ exact_arrow, mean_arrow = torch.tensor([1.0, 0.0]), torch.tensor([0.7, 0.35])
 batches = mean_arrow + 0.3 * torch.randn(60, 2, generator=torch.Generator().manual_seed(10))
 
 
-def arrow(name, end, colour):
-    x, y = ([0.0, round(float(value), 4)] for value in end)
-    look = {"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y}
-    return look | {"line": {"color": colour, "width": 3}, "marker": {"color": colour, "size": [0, 11]}}
-
-
-cloud = {"type": "scatter", "mode": "markers", "name": "g of one batch", "marker": {"color": REJECTED, "size": 5}}
-cloud |= {"x": [round(x, 4) for x in batches[:, 0].tolist()], "y": [round(y, 4) for y in batches[:, 1].tolist()]}
-gap = {"type": "scatter", "mode": "lines", "name": "bias", "x": [0.7, 1.0], "y": [0.35, 0.0]}
-gap |= {"line": {"color": WARM, "width": 2, "dash": "dot"}}
+cloud = points("g of one batch", *batches.T.tolist(), REJECTED, size=5)
+gap = line("bias", [0.7, 1.0], [0.35, 0.0], WARM, dash="dot")
 picture(
     figure(
         [cloud, arrow("exact gradient g*", exact_arrow, KEPT), arrow("expected gradient E g", mean_arrow, COOL), gap],
@@ -273,12 +265,8 @@ factors = [round(0.01 * n, 3) for n in range(61)]
 lines = {name: [error(of_preset[name], a) for a in factors] for name in ("disabled", TOKEN, GEO)}
 lowest = {name: min(range(len(factors)), key=values.__getitem__) for name, values in lines.items()}
 drawn = curves(factors, lines, x_name="length of the step, λ", y_name="error, in units of ‖g*‖")
-circles = {
-    "mode": "markers",
-    "name": "lowest points",
-    "marker": {"symbol": "circle-open", "size": 11, "color": REJECTED},
-}
-drawn.add_scatter(x=[factors[n] for n in lowest.values()], y=[lines[name][n] for name, n in lowest.items()], **circles)
+circles = [factors[n] for n in lowest.values()], [lines[name][n] for name, n in lowest.items()]
+drawn.add_trace(points("lowest points", *circles, REJECTED, size=11, symbol="circle-open"))
 picture(drawn.update_layout(yaxis_range=[0.8, 1.3]))
 
 of_token, of_geo = of_preset[TOKEN], of_preset[GEO]
@@ -342,12 +330,7 @@ show("stale_head, 256 answers, ‖g*‖ = 1", "bias", "noise", "error", "step", 
 for name, r in of_preset.items():
     show(name, r.relative_bias.value, r.noise[0].value, error(r), r.scale.value, r.progress[0].value, digits=2)
 etas = {name.removeprefix("decoupled_"): r.progress[0] for name, r in of_preset.items()}
-y = {"title_text": "progress η(256)", "rangemode": "tozero"}
-picture(
-    figure([bars_with_errors("progress", etas, COOL)], height=290, x={"type": "category"}, y=y).update_layout(
-        bargap=0.3
-    )
-)
+picture(interval_bars({"progress": etas}, "progress η(256)", (COOL,)))
 
 RUNS = ("stale_head", "bf16", "kv_fp8", "stale_4", "async")
 everywhere = {name: compare(*load(name), [preset(one) for one in SHOWN]).reports for name in RUNS}
@@ -576,16 +559,7 @@ for name, label in (("decide_stale", "old weights"), ("decide_cache", "coarse ca
     gaps[label] = correlation_gap(by_name["budget"], by_name["η"], rows)
     first = max(eta, key=lambda arm: eta[arm].value)
     picked[label] = first, next(pair.difference for pair in against_nothing(rows) if pair.arm == first)
-both_studies = [
-    bars_with_errors(label, one, colour)
-    for (label, one), colour in zip(correlations.items(), (WARM, COOL), strict=True)
-]
-y = {"title_text": "rank correlation with the reward", "range": [-1, 1]}
-picture(
-    figure(both_studies, height=300, x={"type": "category"}, y=y, legend=True).update_layout(
-        barmode="group", bargap=0.3
-    )
-)
+picture(interval_bars(correlations, "rank correlation with the reward", (WARM, COOL), range=[-1, 1]))
 
 old, cache = correlations["old weights"], correlations["coarse cache"]
 (stale_arm, stale_gain), (cache_arm, cache_gain) = picked.values()
@@ -916,7 +890,7 @@ run.
 # %% tags=["hide-input"]
 parts = decompose(*stale_head, preset("decoupled_k3_rs_token_tis"))
 measured = {name: getattr(parts, name) for name in ("level", "truncation", "rejection", "denominator")}
-picture(parts_of_bias(measured).update_layout(bargap=0.4, yaxis_title_text="part of the bias, in units of ‖g*‖"))
+picture(interval_bars({"parts": measured}, "part of the bias, in units of ‖g*‖"))
 assert parts.denominator.high < 0.01
 say(f"""
 Rejection causes the largest part, {above(parts.rejection, max(parts.level.high, parts.truncation.high))} of the length

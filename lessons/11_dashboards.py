@@ -57,7 +57,18 @@ from study_ends import contrasts
 
 from rlcorr import CorrectionConfig, correct, evaluate, metrics, preset
 from rlcorr.analysis.triage import triage
-from rlcorr.figures.canvas import ACROSS, COOL, KEPT, REJECTED, WARM, bars_with_errors, figure, vertical_line
+from rlcorr.figures.canvas import (
+    ACROSS,
+    COOL,
+    KEPT,
+    REJECTED,
+    WARM,
+    figure,
+    horizontal_line,
+    interval_bars,
+    points,
+    vertical_line,
+)  # fmt: skip
 from rlcorr.figures.comparison import tails
 from rlcorr.gradients import toy
 from rlcorr.gradients.bootstrap import Interval
@@ -212,20 +223,11 @@ def surprise(name):
 
 
 surprises = {name: surprise(name) for name in ASKED}
-zero_line = {
-    "type": "line",
-    "xref": "paper",
-    "x0": 0,
-    "x1": 1,
-    "y0": 0,
-    "y1": 0,
-    "line": {"color": REJECTED, "width": 1},
-}
-y = {"title_text": "mean of −log q, minus entropy (nats)"}
-drawn = figure(
-    [bars_with_errors("difference", surprises, COOL)], height=330, x={"type": "category"}, y=y, shapes=[zero_line]
+zero = [horizontal_line(y=0)]
+drawn = interval_bars(
+    {"difference": surprises}, "mean of −log q, minus entropy (nats)", (COOL,), height=330, shapes=zero
 )
-picture(drawn.update_layout(bargap=0.3, xaxis_tickangle=-35, margin_b=100))
+picture(drawn.update_layout(xaxis_tickangle=-35, margin_b=100))
 
 below_zero = [name for name, one in surprises.items() if one.high < 0]
 above_zero = [name for name, one in surprises.items() if one.low > 0]
@@ -458,30 +460,15 @@ missed, false = wrong_at(level, late, failed)
 arms_shown = dict(
     zip(("fresh", "none", "token_cap", "product_cap_normalized"), (KEPT, WARM, COOL, ACROSS[1]), strict=True)
 )
-points = [
-    {
-        "type": "scatter", "mode": "markers", "name": arm, "marker": {"color": colour, "size": 9},
-        "x": [largest_k3(rows) for (name, _), rows in late.items() if name == arm],
-        "y": [rows[-1]["accuracy"] for (name, _), rows in late.items() if name == arm],
-    }
-    for arm, colour in arms_shown.items()
-]  # fmt: skip
-half_line = {
-    "type": "line",
-    "xref": "paper",
-    "x0": 0,
-    "x1": 1,
-    "y0": half,
-    "y1": half,
-    "line": {"color": REJECTED, "dash": "dot"},
-}
+ends_of = {arm: [(largest_k3(rows), rows[-1]["accuracy"]) for (name, _), rows in late.items() if name == arm]
+           for arm in arms_shown}  # fmt: skip
 picture(
     figure(
-        points,
+        [points(arm, *zip(*ends_of[arm], strict=True), colour, size=9) for arm, colour in arms_shown.items()],
         height=340,
         x={"title_text": "largest k3 of a step (nats)", "type": "log", "dtick": 1, "exponentformat": "power"},
         y={"title_text": "greedy accuracy of the last weights", "range": [-0.02, 0.72]},
-        shapes=[half_line, vertical_line(x=level, colour=REJECTED, dash="dash", width=2)],
+        shapes=[horizontal_line(y=half), vertical_line(x=level, colour=REJECTED, dash="dash", width=2)],
         legend=True,
     )
 )

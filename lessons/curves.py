@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, fade, figure, vertical_line
+from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, band, figure, vertical_line
 
 Values = Sequence[float]
 _FEW = 20
@@ -31,10 +31,8 @@ def curves(
     for place, (name, y) in enumerate(lines.items()):
         colour = ACROSS[place % len(ACROSS)]
         if bands and name in bands:
-            low, high = bands[name]
-            around = {"x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself", "mode": "none"}
-            quiet = {"hoverinfo": "skip", "showlegend": False, "fillcolor": fade(colour, 0.18)}
-            traces.append({"type": "scatter", "name": f"{name}, interval", "legendgroup": name, **around, **quiet})
+            quiet = {"legendgroup": name, "showlegend": False}
+            traces.append(band(f"{name}, interval", x, *bands[name], colour, **quiet))
         mode = "lines+markers" if len(x) <= _FEW else "lines"
         line = {"type": "scatter", "name": name, "x": list(x), "y": list(y), "mode": mode, "legendgroup": name}
         traces.append(line | {"line": {"color": colour, "width": 2}, "marker": {"color": colour, "size": 5}})

@@ -3,7 +3,6 @@
 Each function wraps the app, which is of the standard ASGI.
 """
 
-import gzip
 import re
 from collections.abc import Collection
 from contextlib import suppress
@@ -12,7 +11,6 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from components.sources import script
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse
@@ -73,43 +71,6 @@ def completes_page(app: ASGIApp, style: str) -> ASGIApp:
 
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].endswith("/")
         await app(scope, receive, with_script if is_page else send)
-
-    return answer
-
-
-def compressed(app: ASGIApp, base: str) -> ASGIApp:
-    """Compress Streamlit's scripts and styles, each once, and keep them: their addresses change with their content.
-
-    Streamlit sends them as they are, because it would compress them for every visitor anew.
-    """
-    packed: dict[str, tuple[Message, bytes]] = {}
-    static = re.compile(rf"{re.escape(make_url_path(base, 'static'))}/.+\.(js|css)")
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        is_static = scope["type"] == "http" and scope["method"] == "GET" and static.fullmatch(scope["path"])
-        if not is_static or "gzip" not in Headers(scope=scope).get("accept-encoding", ""):
-            await app(scope, receive, send)
-            return
-        if scope["path"] not in packed:
-            messages: list[Message] = []
-
-            async def keep(message: Message) -> None:
-                messages.append(message)
-
-            await app(scope, receive, keep)
-            start, *rest = messages
-            if start["status"] != 200:
-                for message in messages:
-                    await send(message)
-                return
-            body = await run_in_threadpool(gzip.compress, b"".join(message["body"] for message in rest), 6)
-            MutableHeaders(scope=start).update(
-                {"Content-Encoding": "gzip", "Content-Length": str(len(body)), "Vary": "Accept-Encoding"}
-            )
-            packed[scope["path"]] = start, body
-        start, body = packed[scope["path"]]
-        await send(start)
-        await send({"type": "http.response.body", "body": body})
 
     return answer
 

@@ -24,7 +24,7 @@ from text.formatting import number as written
 from views import study
 
 from rlcorr.command import launch
-from rlcorr.command.request import SMALL_MODEL, real_model_megabytes, real_model_options
+from rlcorr.command.request import real_model_megabytes, real_model_options
 from rlcorr.errors import UsageError
 from rlcorr.figures.canvas import MOST_LINES, colours_of
 from rlcorr.figures.training import PANELS, nearest, over_steps
@@ -68,7 +68,8 @@ REAL_FETCH = (
 )
 SMALL_IS = (
     "A tiny model learns to add two numbers for 400 steps; each token's weight is capped at 2. The button runs this "
-    "command. To train with other settings, change it and run it in a terminal; this page shows that run, too."
+    "command. To train with other settings, run it in a terminal with options, which `--help` lists; this page shows "
+    "that run, too."
 )
 IN_THE_LAB = "In the Lab you change such settings and see their effect in seconds."
 LIVE_HELP = (
@@ -331,9 +332,9 @@ def _train() -> None:
                 )
             st.markdown(f"## Or train a small model\n\n{SMALL_IS}")
             # With the name that the run will have, unless somebody else takes the name first.
-            command = launch.train_command([*SMALL_MODEL, "--run", runs.free_name("addition")])
+            command = launch.train_command(["--run", runs.free_name("addition")])
             st.code(" ".join(command), language="bash", wrap_lines=True)
-            st.button("Train the small model", key="train_small", on_click=_start, args=(SMALL_MODEL, "addition"))
+            st.button("Train the small model", key="train_small", on_click=_start, args=((), "addition"))
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.markdown(IN_THE_LAB, width="content")
                 links(Link("Open the Lab", {"view": "lab"}), key="open_lab")

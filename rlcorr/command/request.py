@@ -1,4 +1,4 @@
-"""Training runs that a page starts with one click, as options of `python -m rlcorr train`."""
+"""The training run of a real model that a page starts with one click, as options of `python -m rlcorr train`."""
 
 from rlcorr.train.config.packaged import has_fast_bfloat16
 
@@ -7,13 +7,6 @@ REAL_MODEL = (
     *("--checkpoint-every", "0", "--no-save-model", "--no-tensorboard"),
 )  # fmt: skip
 """Options of the training run of a real model. It saves no weights."""
-SMALL_MODEL = (
-    *("--preset", "decoupled_token_is", "--task", "addition", "--rollout.engine", "auto"),
-    *("--rollout.dtype", "bfloat16", "--rollout.kv-cache-dtype", "auto"),
-    *("--rollout.staleness", "0", "--rollout.temperature", "1.0", "--optim.learning-rate", "0.0003"),
-    *("--prompts-per-step", "256", "--steps", "400", "--seed", "0"),
-)  # fmt: skip
-"""Options of the training run of the tiny model: the trainer's own defaults, written out so that a reader sees them."""
 
 
 def real_model_options() -> tuple[str, ...]:

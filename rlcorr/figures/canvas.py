@@ -45,7 +45,7 @@ def figure(
     If the labels of an axis differ from its coordinates, its `read` converts a coordinate to the label: exp, exp of −,
     10^ or −. Exported tables contain the converted values.
     """
-    read = {name: axis["read"] for name, axis in (("x", x), ("y", y)) if axis.get("read")}
+    read = {name: of["read"] for name, of in (("x", x), ("y", y)) if of.get("read")}
     note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11}}
     layout = {
         "template": "none",
@@ -59,21 +59,21 @@ def figure(
         "uirevision": "keep",
         "paper_bgcolor": BLANK,
         "plot_bgcolor": BLANK,
-        "xaxis": _axis(x),
-        "yaxis": _axis(y),
+        "xaxis": axis(x),
+        "yaxis": axis(y),
         "shapes": list(shapes),
         "annotations": [note | n for n in notes],
     } | ({"meta": {"read": read}} if read else {})
     return Figure(data=traces, layout=layout, _validate=False)
 
 
-def _axis(axis: Part) -> Part:
-    """Return the settings with the title as a dict.
+def axis(settings: Part) -> Part:
+    """Return the settings of an axis with its title as a dict, and with the look of all axes.
 
     Plotly splits `title_text` only in figures that it validates; these skip validation.
     """
-    title = {"text": axis.get("title_text", ""), "standoff": 6, "font": {"size": 12}}
-    rest = {key: value for key, value in axis.items() if key not in ("read", "title_text")}
+    title = {"text": settings.get("title_text", ""), "standoff": 6, "font": {"size": 12}}
+    rest = {key: value for key, value in settings.items() if key not in ("read", "title_text")}
     return {"gridcolor": fade(REJECTED, 0.25), "zeroline": False, "title": title} | rest
 
 
@@ -129,6 +129,25 @@ def line(name: str, x: Values, y: Values, colour: str, *, width: float = 2, dash
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": look, **more}
 
 
+def arrow(name: str, end: tuple[float, float], colour: str, *, width: int = 3, **more: Any) -> Part:
+    """Draw an arrow from the origin. `more` are further arguments of `line`."""
+    tip = {"symbol": ["circle", "arrow"], "size": [1, 12 + width], "angleref": "previous", "color": colour}
+    ends = ([0.0, float(part)] for part in end)
+    return line(name, *ends, colour, width=width, mode="lines+markers", marker=tip, **more)
+
+
+def points(name: str, x: Values, y: Values, colour: str, *, size: int = 6, **look: Any) -> Part:
+    """Draw points. `look` are further settings of the marker."""
+    marker = {"color": colour, "size": size, **look}
+    return {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": marker}
+
+
+def band(name: str, x: Values, low: Values, high: Values, colour: str, **more: Any) -> Part:
+    """Shade the area between two lines. It is one closed outline, so that it stays with them."""
+    outline = {"x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself", "fillcolor": fade(colour, 0.18)}
+    return {"type": "scatter", "name": name, "mode": "none", "hoverinfo": "skip", **outline, **more}
+
+
 def vertical_band(low: float, high: float, colour: str, **more: Any) -> Part:
     """Return a shaded rectangle of the whole height between two positions."""
     box = {"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1}
@@ -142,9 +161,9 @@ def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = 
     return shape | {"label": _label(label, side)} if label else shape
 
 
-def horizontal_line(*, y: float, label: str) -> Part:
+def horizontal_line(*, y: float, label: str = "", colour: str = REJECTED) -> Part:
     """Draw a dotted line over the whole width, with its label above its right end."""
-    line = {"color": REJECTED, "dash": "dot", "width": 1.5}
+    line = {"color": colour, "dash": "dot", "width": 1.5}
     text = {"text": label, "textposition": "end", "font": {"size": 10}, "padding": 2}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line, "label": text}
 
@@ -190,12 +209,21 @@ def error_bars(intervals: Sequence[Interval], colour: str, *, thickness: int = 1
     return {"array": above, "arrayminus": below, "color": colour, "thickness": thickness}
 
 
-def bars_with_errors(name: str, values: Mapping[str, Interval], colour: str) -> Part:
-    """Draw one bar per name with its interval."""
-    return {
-        "type": "bar", "name": name, "x": list(values), "y": [interval.value for interval in values.values()],
-        "marker": {"color": fade(colour, 0.7)}, "error_y": error_bars(list(values.values()), colour),
-    }  # fmt: skip
+def interval_bars(
+    groups: Mapping[str, Mapping[str, Interval]], y_name: str, colours: Sequence[str] = ACROSS, *,
+    height: int = 300, shapes: Parts = (), **axis: Any,
+) -> Figure:  # fmt: skip
+    """Draw one bar with its interval per name, groups side by side. `axis` has more settings of the vertical axis."""
+    traces = [
+        {
+            "type": "bar", "name": group, "x": list(values), "y": [interval.value for interval in values.values()],
+            "marker": {"color": fade(colour, 0.7)}, "error_y": error_bars(list(values.values()), colour),
+        }
+        for (group, values), colour in zip(groups.items(), colours, strict=False)
+    ]  # fmt: skip
+    x, y = {"type": "category"}, {"title_text": y_name, **axis}
+    made = figure(traces, height=height, x=x, y=y, shapes=shapes, legend=len(groups) > 1)
+    return made.update_layout(barmode="group", bargap=0.3)
 
 
 def rows_with_errors(

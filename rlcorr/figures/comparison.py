@@ -36,15 +36,10 @@ def _may_drop(config: CorrectionConfig) -> bool:
 
 def tails(a: TokenBatch, b: TokenBatch) -> Figure:
     """Draw the share of the tokens with at least this |log r|, one line per batch. Both axes are logarithmic."""
-    sizes = {name: np.abs(_log_ratios(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
+    differences = {name: np.subtract(*log_prob_pair(batch)) for name, batch in zip(COLOURS, (a, b), strict=True)}
+    sizes = {name: np.abs(d[np.isfinite(d)]) for name, d in differences.items()}
     traces = [tail_curve(name, values, COLOURS[name], shares=True) for name, values in sizes.items()]
     x = tail_axis(np.concatenate(list(sizes.values())))
     least = min((1 / len(values) for values in sizes.values() if len(values)), default=0.1)
     y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
     return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)
-
-
-def _log_ratios(batch: TokenBatch) -> np.ndarray:
-    """Return log r of the real tokens with finite log-probs."""
-    old, rollout = log_prob_pair(batch)
-    return (old - rollout)[np.isfinite(old) & np.isfinite(rollout)]

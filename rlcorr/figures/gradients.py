@@ -12,7 +12,6 @@ from rlcorr.gradients.bootstrap import Interval
 from rlcorr.gradients.report import BATCH_SIZES, GradientReport
 from rlcorr.gradients.sweep import GradientSweep, ToySweep
 
-UNIT = "in units of the on-policy gradient"
 PROGRESS = "progress η"
 USUAL = BATCH_SIZES[0]
 
@@ -100,19 +99,11 @@ def shown_line(progress: Interval) -> list[Part]:
     return [band, canvas.vertical_line(x=progress.value, colour=WARM, dash="solid", width=2)]
 
 
-def parts_of_bias(parts: Mapping[str, Interval]) -> Figure:
-    """Draw one bar per part with its 95 % interval."""
-    bars = canvas.bars_with_errors("parts", parts, ACROSS[0])
-    return canvas.figure([bars], height=320, x={"type": "category"}, y={"title_text": UNIT, "rangemode": "tozero"})
-
-
 def banded(name: str, x: Sequence[float], values: Sequence[Band], colour: str, of: str = "95 %") -> list[Part]:
-    """Draw a line over its band. The band is one closed outline, so that it stays with its line."""
-    around = [*(high for _, _, high in values), *(low for _, low, _ in reversed(values))]
-    band = {"type": "scatter", "x": [*x, *reversed(x)], "y": around, "fill": "toself", "mode": "none"}
-    band |= {"fillcolor": canvas.fade(colour, 0.18), "hoverinfo": "skip", "showlegend": False}
-    band |= {"legendgroup": name, "name": f"{name}, {of}"}
-    return [band, canvas.line(name, list(x), [middle for middle, _, _ in values], colour, legendgroup=name)]
+    """Draw a line over its band."""
+    middle, low, high = ([value[part] for value in values] for part in range(3))
+    area = canvas.band(f"{name}, {of}", x, low, high, colour, legendgroup=name, showlegend=False)
+    return [area, canvas.line(name, list(x), middle, colour, legendgroup=name)]
 
 
 # --- parts ---

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM, Figure, Part, figure, line, vertical_line
+from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, WARM, Figure, Part, arrow, figure, line, vertical_line
 
 POLICY, REFERENCE = "KL(policy‖reference)", "KL(reference‖policy)"
 COLOURS = {POLICY: KEPT, REFERENCE: ACROSS[6]}
@@ -44,10 +44,8 @@ def _arrow(name: str, end: tuple[float, float], colour: str, width: int) -> Part
         point = {"symbol": "x", "size": 11, "color": colour}
         return line(name, [0.0], [0.0], colour, mode="markers", marker=point)
     share = min(1.0, LONGEST / length)
-    tip = {"symbol": ["circle", "arrow"], "size": [1, 12 + width], "angleref": "previous", "color": colour}
-    look = {"mode": "lines+markers", "marker": tip, "opacity": 0.5 if width > 3 else 1}
-    ends = [0.0, share * end[0]], [0.0, share * end[1]]
-    return line(name, *ends, colour, width=width, dash="dot" if share < 1 and width < 4 else "", **look)
+    dash, opacity = "dot" if share < 1 and width < 4 else "", 0.5 if width > 3 else 1
+    return arrow(name, (share * end[0], share * end[1]), colour, width=width, dash=dash, opacity=opacity)
 
 
 def over_distance(distances: Sequence[float], lines: Mapping[str, Sequence[float]], at: float, y: str) -> Figure:

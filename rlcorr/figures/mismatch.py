@@ -120,8 +120,7 @@ def by_position(batch: TokenBatch) -> Figure:
     x, values = [b * width + (width + 1) / 2 for b in bins], [groups[b] for b in bins]  # positions count from 1
     low, middle, high = np.array([np.quantile(v, (0.05, 0.5, 0.95)) for v in values]).reshape(-1, 3).T.tolist()
     mean = [float(v.mean()) for v in values]
-    band = {"type": "scatter", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "mode": "none", "fill": "toself"}
-    band |= {"fillcolor": canvas.fade(REJECTED, 0.25), "name": "5 to 95 %", "hoverinfo": "skip"}
+    band = canvas.band("5 to 95 %", x, low, high, REJECTED)
     counts = count[bins].astype(np.int32)
     lines = [_centre("median", x, middle, ACROSS[0], counts), _centre("mean", x, mean, ACROSS[4], counts)]
     span = max(1.1 * max(map(abs, [*low, *high, *mean]), default=0.0), 1e-4)

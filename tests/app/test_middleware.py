@@ -75,19 +75,6 @@ def test_only_pages_of_this_server_may_ask() -> None:
                 pass
 
 
-def test_scripts_are_compressed_and_nothing_else_is() -> None:
-    """The server's own answer is asked for once, and comes back as it was."""
-    from controls.middleware import compressed
-
-    asking = client(compressed, base="tools")
-    for address, encoding in (("/tools/static/js/a.js", "gzip"), ("/tools/static/a.png", None), ("/static/a.js", None)):
-        for _ in range(2):
-            answer = asking.get(address)
-            assert (answer.headers.get("content-encoding"), answer.text) == (encoding, "page"), address
-    plain = asking.get("/tools/static/js/a.js", headers={"accept-encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-
-
 def test_a_server_has_one_name_in_all_its_pages_and_the_next_one_another() -> None:
     """By it components/js/no_connection.js knows that the server was restarted."""
     from controls.middleware import completes_page

@@ -21,10 +21,7 @@ BENCH = ("weights", "mask", "shares_over", "mismatch_over")
 VIEWS = {
     "bench, decoupled_token_is": ("bench?preset=decoupled_token_is", BENCH),
     "bench, decoupled_token_icepop": ("bench?preset=decoupled_token_icepop", BENCH),
-    "gradient, decoupled_token_is": (
-        "gradient?preset=decoupled_token_is",
-        ("gradient_curves", "ranking", "plane", "parts"),
-    ),
+    "gradient, decoupled_token_is": ("gradient?preset=decoupled_token_is", ("gradient_curves", "ranking")),
 }
 """What is measured → its address, and the pictures that move with the first bound."""
 

@@ -13,8 +13,6 @@ import pytest
 from tiny import save_tiny_model
 
 from rlcorr.command import launch
-from rlcorr.command.request import SMALL_MODEL
-from rlcorr.command.train import train_config
 from rlcorr.errors import UsageError
 from rlcorr.records import runs
 from rlcorr.records.verify import verify
@@ -37,10 +35,6 @@ def wait_for(what: str, happened: Callable[[], bool], seconds: float = 240) -> N
         training = launch.last()
         assert time.monotonic() < deadline, f"{what}: {training and launch.last_lines(training.run, 40)}"
         time.sleep(0.05)
-
-
-def test_the_options_of_the_small_model_are_the_trainers_defaults() -> None:
-    assert train_config(SMALL_MODEL, "test") == train_config([], "test")
 
 
 # --- the state of a training run ---
