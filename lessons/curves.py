@@ -49,7 +49,7 @@ def rows(values: Mapping[str, float], *, x_name: str) -> Figure:
     written = [line for name in values for line in name.split("<br>")]
     bar: Part = {"type": "bar", "orientation": "h", "name": x_name, "x": list(values.values()), "y": list(values)}
     bar |= {"marker": {"color": ACROSS[0]}}
-    y = {"type": "category", "autorange": "reversed", "dtick": 1, "tickfont": {"size": 11}}
+    y = {"type": "category", "autorange": "reversed", "dtick": 1}
     made = figure([bar], height=90 + 20 * len(values) + 8 * len(written), x=_axis(x_name, log=False), y=y)
     return made.update_layout({"bargap": 0.3, "margin.l": 20 + 6 * max(map(len, written))})
 

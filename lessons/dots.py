@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rlcorr.figures.canvas import ACROSS, REJECTED, Figure, Part, error_bars, figure, vertical_line
 from rlcorr.gradients.bootstrap import Interval
 
-ROW, LETTER = 24, 6.6
+ROW, LETTER = 24, 7.2
 """Pixels: height of a row, and width of a letter of its name."""
 
 
@@ -35,7 +35,7 @@ def dots(
         for colour, (label, x) in zip((REJECTED, *ACROSS[2:]), (lines or {}).items(), strict=False)
     ]
     y = {"type": "category", "categoryorder": "array", "categoryarray": list(values), "autorange": "reversed"}
-    y |= {"dtick": 1, "tickfont": {"size": 11}}
+    y["dtick"] = 1
     x: Part = {"title_text": x_name, **({"range": list(x_range)} if x_range else {})}
     made = figure([points], height=ROW * len(values) + 90, x=x, y=y, shapes=shapes)
     room = 20 + LETTER * max((len(row) for row in values), default=0)

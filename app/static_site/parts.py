@@ -26,7 +26,7 @@ CURVES, EVERY, CURVE_DIGITS = ("shares_over", "mismatch_over"), 3, 3
 NO_LINE = {
     "type": "line", "xref": "paper", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 0,
     "line": {"color": "black", "dash": "solid", "width": 0},
-    "label": {"text": "", "font": {"size": 12}, "textposition": "end", "textangle": 0, "xanchor": "left",
+    "label": {"text": "", "textposition": "end", "textangle": 0, "xanchor": "left",
               "yanchor": "top", "padding": 3},
 }  # fmt: skip
 """A line that is not seen, with all keys that a line of a strip can have. 3 is Plotly's usual padding."""

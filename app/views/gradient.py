@@ -274,7 +274,7 @@ def curves_over(shown: Shown, sweep: GradientSweep, b: Bound) -> dict[str, Pictu
     choice = sweep.ranking.choices[shown.size_index]
     none = sweep.ranking.reports[choice.best].progress[shown.size_index].value - choice.over_nothing.value
     label = {"text": "no correction", "xref": "paper", "x": 1, "xanchor": "right", "y": none, "yanchor": "bottom"}
-    curve.update_layout(annotations=[label | {"showarrow": False, "font": {"size": 12}}], showlegend=False)
+    curve.update_layout(annotations=[label | {"showarrow": False}], showlegend=False)
     curve.update_layout({"yaxis.rangemode": "normal", "margin.t": 8})
     return {"gradient_curves": Picture(curve, "Progress of this step at each threshold", caption)}
 

@@ -125,8 +125,7 @@ def tail_axis(sizes: np.ndarray) -> dict[str, Any]:
     """
     positive = sizes[sizes > 0]
     low, high = np.quantile(positive, [0.1, 1]) if len(positive) else (1e-3, 1.0)
-    axis = {"title_text": "|log r|", "type": "log", "exponentformat": "power", "dtick": 1}
-    return axis | {"range": [math.log10(low), math.log10(high) + 0.1]}
+    return power_axis(low, high) | {"title_text": "|log r|", "range": [math.log10(low), math.log10(high) + 0.1]}
 
 
 def power_axis(low: float, high: float) -> dict[str, Any]:

@@ -27,9 +27,8 @@ ACROSS = ("#5f7a94", "#9a6cb4", "#b0803a", "#4f9a94", "#c0607a", "#7a8f3a", "#6a
 
 MOST_LINES = len(ACROSS)
 
-ROW, LETTER = 17, 6.4
+ROW, LETTER = 18, 7
 """Pixels: height of a row of a row plot, and width of a letter of its name."""
-SMALL = "font-size:10px"
 _RANKS = 120  # points of a `tail_curve`, at most
 
 Part = dict[str, Any]
@@ -46,13 +45,13 @@ def figure(
     10^ or −. Exported tables contain the converted values.
     """
     read = {name: of["read"] for name, of in (("x", x), ("y", y)) if of.get("read")}
-    note = {"yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11}}
+    note = {"yref": "paper", "yanchor": "top", "showarrow": False}
     layout = {
         "template": "none",
         "height": height,
         "margin": {"l": 52, "r": 12, "t": 42 if legend else 8, "b": 40},
         "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "bargap": 0,
         "barmode": "overlay",
         "hovermode": "closest",
@@ -82,8 +81,8 @@ def row_plot(
 ) -> Figure:
     """Draw a trace of named rows with the names or titles of all rows, below a horizontal axis.
 
-    With titles, hover texts have them instead of the names, and the names in small. A browser cuts titles, or puts them
-    above the rows, to fit its width (`row_names.js`).
+    With titles, hover texts have the title above the name. A browser cuts titles, or puts them above the rows, to fit
+    its width (`row_names.js`).
 
     Args:
         rows: a trace from `rows_with_errors`.
@@ -92,7 +91,7 @@ def row_plot(
         layout: further settings of the figure.
     """
     names = rows["y"]
-    y = {"type": "category", "dtick": 1, "tickfont": {"size": 11}} | y
+    y = {"type": "category", "dtick": 1} | y
     if titles is not None:
         y |= {"tickmode": "array", "tickvals": names, "ticktext": [literal(titles[name]) for name in names]}
         rows = rows | {"hovertext": [titled(titles[name], name) for name in names]}
@@ -108,8 +107,8 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def titled(title: str, names: str) -> str:
-    """Return a hover text: a title, and below it in small the names that links and commands use."""
-    return literal(title) if names == title else f"{literal(title)}<br><span style='{SMALL}'>{literal(names)}</span>"
+    """Return a hover text: a title, and below it the names that links and commands use."""
+    return literal(title) if names == title else f"{literal(title)}<br>{literal(names)}"
 
 
 def literal(text: str) -> str:
@@ -164,7 +163,7 @@ def vertical_line(*, x: float, colour: str, dash: str, width: int, label: str = 
 def horizontal_line(*, y: float, label: str = "", colour: str = REJECTED) -> Part:
     """Draw a dotted line over the whole width, with its label above its right end."""
     line = {"color": colour, "dash": "dot", "width": 1.5}
-    text = {"text": label, "textposition": "end", "font": {"size": 10}, "padding": 2}
+    text = {"text": label, "textposition": "end", "padding": 2}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line, "label": text}
 
 
@@ -180,7 +179,7 @@ def moving_note(text: str, *, x: float, y: float = 1, side: str, xref: str = "x"
 
 def _label(text: str, side: str) -> Part:
     position = {"textposition": "end", "textangle": 0, "xanchor": side, "yanchor": "top"}
-    return {"text": text, "font": {"size": 11}} | position
+    return {"text": text} | position
 
 
 def tail_curve(name: str, sizes: np.ndarray, colour: str, *, shares: bool = False) -> Part:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlcorr.analysis.comparison import SHARED, shared
 from rlcorr.config import CorrectionConfig
-from rlcorr.figures.axes import tail_axis
+from rlcorr.figures.axes import power_axis, tail_axis
 from rlcorr.figures.canvas import ACROSS, KEPT, REJECTED, Figure, figure, tail_curve
 from rlcorr.figures.cells import log_prob_pair, token_map
 from rlcorr.types import CorrectionResult, TokenBatch
@@ -41,5 +41,5 @@ def tails(a: TokenBatch, b: TokenBatch) -> Figure:
     traces = [tail_curve(name, values, COLOURS[name], shares=True) for name, values in sizes.items()]
     x = tail_axis(np.concatenate(list(sizes.values())))
     least = min((1 / len(values) for values in sizes.values() if len(values)), default=0.1)
-    y = {"title_text": "share of tokens with at least that", "type": "log", "dtick": 1, "exponentformat": "power"}
+    y = power_axis(least, 1) | {"title_text": "share of tokens with at least that"}
     return figure(traces, height=300, x=x, y=y | {"range": [math.log10(0.8 * least), 0.05]}, legend=True)

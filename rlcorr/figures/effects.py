@@ -71,4 +71,4 @@ def _words(bar: Bar, is_chosen: bool) -> Part:
     name = f"<b>{literal(bar.name)}</b>" if is_chosen else literal(bar.name)
     words = f"<span style='color:{RED}'>{literal(bar.words)}</span>" if bar.is_missed else literal(bar.words)
     place = {"x": 0.005, "xref": "paper", "xanchor": "left", "y": bar.key, "yref": "y", "yanchor": "middle"}
-    return place | {"yshift": 0.16 * ROW, "align": "left", "text": f"{name}<br>{words}", "font": {"size": 12}}
+    return place | {"yshift": 0.16 * ROW, "align": "left", "text": f"{name}<br>{words}"}

@@ -77,7 +77,7 @@ def _neighbours(gaps: tuple[Sized, ...], size: float) -> list[Part]:
 
 
 def _note(lane: str, text: str, **place: Any) -> Part:
-    return {"yref": "y", "y": lane, "yanchor": "bottom", "text": html.escape(text), "font": {"size": 12}} | place
+    return {"yref": "y", "y": lane, "yanchor": "bottom", "text": html.escape(text)} | place
 
 
 def _middle(size: Range) -> float:

@@ -83,11 +83,11 @@ def ranking_bars(
     made = canvas.row_plot(bars, titles, x=x, y=y, shapes=shapes, room=60, bargap=0.25)
     if not trained:
         return made
-    at_right = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False, "font": {"size": 12}, "xshift": 4}
+    at_right = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False, "xshift": 4}
     notes = [at_right | {"y": name, "text": text} for name, text in trained.items()]
     for note in notes:
         if note["y"] in against:
-            note["font"] = {"size": 12, "color": RED}
+            note["font"] = {"color": RED}
     notes.append(at_right | {"yref": "paper", "y": 1, "yanchor": "bottom", "text": "in training"})
     room = 14 + LETTER * max(map(len, ("in training", *trained.values())))
     return made.update_layout({"annotations": notes, "margin.r": room, "height": 56 + 22 * len(progress)})

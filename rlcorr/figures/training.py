@@ -163,7 +163,7 @@ def names_at_ends(ends: Mapping[str, float], colours: Mapping[str, str], y: Part
     return [
         {
             "xref": "paper", "x": 1, "xanchor": "left", "y": name_height, "yanchor": "middle",
-            "text": f" {_short(name)}", "font": {"size": 12, "color": colours[name]},
+            "text": f" {_short(name)}", "font": {"color": colours[name]},
         }
         for name, name_height in zip(ends, heights, strict=True)
     ]  # fmt: skip

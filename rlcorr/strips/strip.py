@@ -201,12 +201,12 @@ def _counts(first: np.ndarray, bars: np.ndarray, count: int) -> np.ndarray:
 
 
 def _counts_divided(first: np.ndarray, log_w: np.ndarray, shift: np.ndarray, span: float) -> np.ndarray:
-    """Count log weights less a shift, (K,), per bar. If the shift moves, every slider value is counted anew."""
-
-    def bars(shifted: np.ndarray) -> np.ndarray:
-        return np.where(np.isnan(shifted), -1, bin_of(np.nan_to_num(shifted).astype(np.float32), -span, span))
-
+    """Count log weights less a shift, (K,), per bar. If the shift moves, the bars move over the sorted weights."""
     if (shift == shift[0]).all():
-        return _counts(first, bars(log_w - shift[0]), len(shift))
-    of_each = (bars(log_w[first <= index] - of_index) for index, of_index in enumerate(shift))
-    return np.stack([np.bincount(x[x >= 0], minlength=BINS) for x in of_each]).astype(np.int32)
+        return _counts(first, bin_of((log_w - shift[0]).astype(np.float32), -span, span), len(shift))
+    order = np.argsort(log_w)[: np.count_nonzero(~np.isnan(log_w))]  # NaN is last
+    edges, log_w, first, counts = np.linspace(-span, span, BINS + 1)[1:-1], log_w[order], first[order], []
+    for index, of_index in enumerate(shift):
+        bars = np.split(first <= index, np.searchsorted(log_w, edges + of_index))
+        counts.append([np.count_nonzero(bar) for bar in bars])
+    return np.array(counts, np.int32)

@@ -88,7 +88,7 @@ def test_the_ranking_has_a_bar_for_each_correction() -> None:
     assert bars.marker.color[1] == gradients.WARM
     assert figure.layout.xaxis.range == (0, pytest.approx(1.05 * 0.88))
     assert list(figure.layout.yaxis.ticktext) == ["Title of second", "Title of third", "first"]
-    assert bars.hovertext[0] == "Title of second<br><span style='font-size:10px'>second</span>"
+    assert bars.hovertext[0] == "Title of second<br>second"
     band, line = figure.layout.shapes
     assert (band.x0, band.x1) == pytest.approx((0.45, 0.55))
     assert (line.x0, line.x1, line.line.color) == (0.5, 0.5, gradients.WARM)

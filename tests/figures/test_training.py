@@ -134,4 +134,4 @@ def test_differences_have_the_largest_on_top_and_end_where_rewards_do() -> None:
     titled: Any = study.differences([pairs[0], pairs[2]], {"low": "Cap at 2", "high": "Reject"})
     assert list(titled.layout.yaxis.ticktext) == ["Reject", "Cap at 2"]
     assert list(titled.layout.xaxis.range) == pytest.approx([-0.35, 0.75])
-    assert titled.data[0].hovertext[1] == "Cap at 2<br><span style='font-size:10px'>low</span>"
+    assert titled.data[0].hovertext[1] == "Cap at 2<br>low"

@@ -25,7 +25,7 @@ const shortened = (name, room) => {
 export const fitRowNames = ({ data, layout }, box, scale) => {
   const { yaxis, margin } = layout, width = box.clientWidth / scale
   if (yaxis.type !== "category" || !yaxis.ticktext) return null
-  ruler.font = `${yaxis.tickfont.size}px ${getComputedStyle(box).fontFamily}`
+  ruler.font = `12px ${getComputedStyle(box).fontFamily}`
   const widest = Math.max(...yaxis.ticktext.map(nameWidth))
   if (widest <= width * NAMES_SHARE || width >= WIDE_ENOUGH) {
     const room = Math.min(widest, width * NAMES_SHARE)
@@ -41,7 +41,7 @@ export const fitRowNames = ({ data, layout }, box, scale) => {
   if (rows.type === "bar") Object.assign(rows, BAR_BELOW)
   const look = { xref: "paper", x: 0, xanchor: "left", showarrow: false, borderpad: 0, yshift: RAISED[rows.type] * scale }
   const names = yaxis.ticktext.map((name, i) => {
-    const font = { ...yaxis.tickfont, shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
+    const font = { shadow: `${halo}, ${halo}, ${halo}` }  // lines are below it
     return { ...look, font, text: shortened(name, room), y: yaxis.tickvals[i] }
   })
   layout.annotations = [...(layout.annotations ?? []), ...names]
