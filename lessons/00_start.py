@@ -11,7 +11,7 @@
 #
 # ![three policies in time](diagrams/policies.svg)
 #
-# The first picture is the loop of training. The second one has three policies in the order of time, with other names
+# The first picture is the loop of training. The second one has three policies in order of time, with their other names
 # below. This lesson is about $q$ and $p$; lesson 05 explains π.
 #
 # This is the first of five lessons that lead to a decision about your own run. Next: [lesson
@@ -52,7 +52,7 @@ torch.set_num_threads(1)
 # it is like a large system: the answers are sampled with **older weights** than those that are trained. The Lab does
 # every run twice, without a correction and with one, on several seeds.
 #
-# 1. Open the [healthy run](http://localhost:8501/lab?lag=0) and press ▶. The sampler has the weights that are trained.
+# 1. Open the [healthy run](http://localhost:8501/lab?lag=0) and press ▶. Here the sampler has the newest weights.
 #    Both curves climb.
 # 2. **Write down a guess:** what happens to the curve without a correction if the sampler is sixteen updates behind?
 #    Then open [that run](http://localhost:8501/lab?lag=16&ratio=token&bound=cap&threshold=1) and press ▶.
@@ -133,7 +133,7 @@ probability, is at the token `{words[largest].strip()}`: the engine gave it {q_o
 #
 # The **ratio** of a token is $r = p/q$: the trainer would sample this token $r$ times as often as the engine. Programs
 # store logarithms of probabilities, **log-probs**, because probabilities of long texts are too small for a float. Here
-# `rollout_log_probs` is $\log q$, and `old_log_probs` is $\log p$, from before the update. Their difference is the
+# `rollout_log_probs` is $\log q$; `old_log_probs` is $\log p$, computed before the update. Their difference is the
 # **log-ratio** $d = \log p - \log q$, and $r = e^d$.
 #
 # ## Four tokens, by hand
@@ -165,7 +165,7 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 #
 # Let $f$ be anything that we average over tokens, for example the reward. The trainer's policy is the one that
 # we train. So we need $\mathbb{E}_p[f]$, the average over tokens that are sampled with $p$. But our tokens were sampled
-# with $q$. So we multiply by the ratio first. Write the average as a sum over all possible tokens $a$:
+# with $q$. So we multiply $f$ by the ratio. Write the average as a sum over all possible tokens $a$:
 #
 # $$ \mathbb{E}_q\!\left[\frac{p}{q}\, f\right] = \sum_a q(a)\,\frac{p(a)}{q(a)}\, f(a) = \sum_a p(a)\, f(a)
 # = \mathbb{E}_p[f] . $$
@@ -175,13 +175,13 @@ show("their geometric mean", ratio(over_sequence(d, mask, "mean")))
 # consequences:
 #
 # - With $f = 1$ the equation says that **the ratios average to 1**.
-# - It needs $q > 0$ wherever $p > 0$: a token that the engine never writes cannot be weighted.
+# - The equation needs $q > 0$ wherever $p > 0$: a token that the engine never writes cannot be weighted.
 #
 # ## What this does to training
 #
 # By hand: take three possible tokens, or **actions**, X, Y and Z. The engine writes them with the probabilities ½, ¼,
 # ¼, the trainer would write them with ¼, ¼, ½, and the rewards are 1, 0, 4. So the ratios are ½, 1, 2. The engine earns
-# 1.5 on average, the trainer 2.25. (*More practice* has the table that repairs the first number into the second.)
+# 1.5 on average, the trainer 2.25. (*More practice* has the table that turns the first number into the second.)
 #
 # The gradient is an average over sampled actions, too. So a **mismatch** of $q$ and $p$ changes it as well. The model
 # has one number for each action; the larger the number, the more probable is the action. Training changes these
@@ -248,7 +248,7 @@ in the engine and {p_there:.5f} in the trainer. Most tokens are not like that.
 - The mean $|d|$ of the step is {last[0]:.3f}. That is {above(interval_of(last / fine, signed=False), 1, 1)} times as
   much as in `smol_bf16_both`. The brackets contain a 95 % interval: with very many answers of the same kind, the
   number would probably be in this range.
-- In `smol_bf16_both` it is {fine[0]:.3f}. That is normal: for models with {min(billions):g} to
+- In `smol_bf16_both`, $|d|$ averages {fine[0]:.3f}. That is normal: for models with {min(billions):g} to
   {max(billions):g} billion parameters in bfloat16, others published
   {min(lows):.3f} to {max(highs):.3f} (`rlcorr/analysis/published.toml`).
 """)
@@ -302,10 +302,10 @@ mean_log = interval_of(drawn @ log_product / count, signed=True)
 of_products = interval_of(drawn @ products / count, signed=False)
 of_tokens = ratio(d)[mask]  # of every real token, in one row
 reveal(f"""
-1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is less than $T$, because positive and
-   negative $d$ partly cancel, and close to $\\sqrt{{T}}$ = {root:.1f}. But if two policies differ, $d$ is negative
+1. It is {untold(of_answer, root, 1)} times as large as $d$ of one token. That is close to $\\sqrt{{T}}$ = {root:.1f},
+   and less than $T$, because positive and negative $d$ partly cancel. But if two policies differ, $d$ is negative
    on average: the ratios ½ and 1½ average to 1, but their logarithms to less than 0. (The average is −KL(q‖p):
-   lesson 02.) Here it adds up to {below(mean_log)} per answer. In longer answers this part grows like $T$.
+   lesson 02.) Here $d$ adds up to {below(mean_log)} per answer. In longer answers this part grows like $T$.
 2. It is {below(of_mean, 1)} times as large as $d$ of one token. So the geometric mean is close to 1.
 3. Yes, as far as this sample can show: their average is {untold(of_products, 1)}, and this interval contains 1. But it
    is wide. The token ratios of the same step average to {of_tokens.mean():.4f}, with a standard error of
@@ -314,8 +314,8 @@ reveal(f"""
 
 # %% [markdown]
 # The longer the answers are, the noisier is the product. So corrections bound the weights, or reject tokens or whole
-# answers, or use the token's own ratio or the geometric mean as the weight. Each of these accepts some **bias**, an
-# average that is not quite right, for less noise.
+# answers. Instead of the product, some use the token's ratio or the geometric mean. Each of these accepts some
+# **bias**, an average that is not quite right, for less noise.
 #
 # ## Exercise 1: the ratio of an answer
 #

@@ -91,7 +91,8 @@ for name, estimates in (("plain", plain), ("self-normalised", normalised)):
 # How many samples of weight 1 are $N$ weighted samples worth? Suppose that $f$ is independent of the weights and has
 # the variance $\sigma^2$.
 #
-# 1. Each $w f$ has the variance $w^2\sigma^2$, and $\sum w f / \sum w$ has $\sum w^2\sigma^2 / (\sum w)^2$.
+# 1. Each $w f$ has the variance $w^2\sigma^2$, and $\sum w f / \sum w$ has the variance
+#    $\sum w^2\sigma^2 / (\sum w)^2$.
 # 2. A plain average of $N_1$ samples, all with weight 1, has the variance $\sigma^2/N_1$.
 # 3. Both are equal if $N_1 = (\sum w)^2 / \sum w^2$. So the weighted samples are worth $N_1$ samples of weight 1.
 #
@@ -170,12 +171,13 @@ def weights_of(batch, count):
 # %% [markdown]
 # ## Predict, then reveal
 #
-# **Write down a guess:**
+# Below is one line per recorded step. **Write down a guess:**
 #
 # 1. On a logarithmic axis, an exponential is a straight line. Will the lines be straight?
-# 2. In one step the ESS falls only near the end. What is it there without the heaviest answer (largest weight)?
+# 2. In one step the ESS falls only near the end. What is the ESS there without the heaviest answer (largest
+#    weight)?
 #
-# **Look for** the points at which a line falls suddenly. There is one line per recorded step.
+# **Look for** the points at which a line falls suddenly.
 
 # %%
 cuts = list(range(4, 61, 4))
@@ -200,8 +202,8 @@ def share_of(w, seed):
 cliffs = [n for n in range(len(steps)) if lighter[n] > 3 * shares[n]]
 late = max(range(len(steps)), key=lambda n: effective_share(weights_of(batches[n], 48)) / shares[n])
 reveal(f"""
-1. No. The lines fall in a few sudden steps. The ESS falls suddenly where the weight of a **single** answer has become
-   large. In {len(cliffs)} of the {len(steps)} recorded steps, the ESS of whole answers becomes more than three times as
+1. No. The lines fall suddenly, in a few places: where the weight of a **single** answer has become large.
+   In {len(cliffs)} of the {len(steps)} recorded steps, the ESS of whole answers becomes more than three times as
    large if the heaviest answer is left out.
 2. Step {steps[late]} has an ESS of {effective_share(weights_of(batches[late], 48)):.2f} at 48 tokens, and of
    {bracketed(interval_of(share_of(whole[late], 1), signed=False))} at the end. There, one answer has the weight
@@ -209,17 +211,17 @@ reveal(f"""
 
 Is the true ESS the one with this answer, or without it? Perhaps neither. The true ESS is about *all* answers that the
 engine could write, including those with rare large weights. A sample without such an answer looks too good. In a
-sample with one, this answer decides the result.
+sample with one, that answer decides the result.
 """)
 
 # %% [markdown]
 # ## A real model
 #
-# Now SmolLM2-135M, which explains products in answers of some hundred tokens. `gpu_smol_long` has an engine and a
+# Now a real model: SmolLM2-135M explains products in answers of up to 200 tokens. `gpu_smol_long` has an engine and a
 # trainer in bfloat16; we take its first recorded step. In `smol_long` the engine stores its KV cache in 8 bits (e4m3);
 # we take its four recorded steps together, because they have as many answers as that one step. **Look for** the
-# distance between the two lines: the model and the task are the same, and the rounding is coarser. The shaded areas are
-# 95 % intervals. To the right the lines become flatter because many answers have ended.
+# distance between the two lines: the model and the task are the same, but `smol_long` rounds more coarsely. The shaded
+# areas are 95 % intervals. To the right the lines become flatter because many answers have ended.
 
 # %% tags=["hide-input"]
 LENGTHS, REAL = (8, 16, 32, 50, 75, 100, 150, 200), "gpu_smol_long"
@@ -252,10 +254,10 @@ drawn = curves(
 picture(drawn.update_layout({"yaxis.tickvals": [0.05, 0.1, 0.2, 0.5, 1]}))
 real_w, real_share = over_steps("smol_long", 200)
 say(f"""
-Whole answers have an ESS of {below(of_real[REAL][-1], 1)} in bfloat16, and with the cache in 8 bits of
-{below(of_real["smol_long"][-1], of_real[REAL][-1].low)}. Even this number is probably too high. In `smol_long` the
-average weight of {len(real_w)} answers is {below(average_weight(real_w), 1)}, where the true average is 1. So heavy
-answers are probably missing, and the true ESS is lower.
+Whole answers have an ESS of {below(of_real[REAL][-1], 1)} in bfloat16, and of
+{below(of_real["smol_long"][-1], of_real[REAL][-1].low)} with the cache in 8 bits. Even this number is probably
+too high. In `smol_long` the average weight of {len(real_w)} answers is {below(average_weight(real_w), 1)}, but the true
+average is 1. So heavy answers are probably missing, and the true ESS is lower.
 """)
 
 # %% [markdown]
@@ -355,7 +357,7 @@ check(ess_solution, EFFECTIVE_SHARE)
 # 2. Luke Huang et al., [Stable Asynchrony: Variance-Controlled Off-Policy RL for
 #    LLMs](https://arxiv.org/abs/2602.17616), 2026: in training runs that collapse, the ESS falls first.
 # 3. verl, [Rollout Correction](https://verl.readthedocs.io/en/latest/algo/rollout_corr.html): the metrics of this
-#    lesson, under their names there.
+#    lesson, under verl's names.
 
 # %% [markdown] jp-MarkdownHeadingCollapsed=true
 # ## More practice
@@ -479,7 +481,7 @@ check(ratios_solution, RATIOS)
 #
 # $$ \frac{\mu + x_1}{1 + x_2} = \mu + (x_1 - \mu x_2) - x_2\,(x_1 - \mu x_2) + \dots $$
 #
-# The first bracket averages to 0. The average of the second term is the bias,
+# The first bracket averages to 0. The average of the next term is the bias,
 # $-\frac{1}{N}\,\mathbb{E}_q[w^2 (f - \mu)]$.
 
 # %%
@@ -551,10 +553,10 @@ show("ten added, N = 16: both errors", list(errors_of(16, f + 10)[1:]))
 # %% [markdown]
 # ### Bias and variance of the gradient in a world of all answers
 #
-# This world has four tokens, and one of them, which is rare, ends the answer. All averages are exact sums. Each row is
+# This world has four tokens; a rare one ends the answer. All averages are exact sums. Each row is
 # a world with a larger limit for the number of tokens. The columns are the true ESS of whole answers; the bias of the
 # gradient with weights and without them, relative to the length of the right gradient; and the variance with weights,
-# divided by that without.
+# divided by the variance without them.
 
 # %%
 mostly_going_on = torch.tensor([-4.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # added to the logits: few answers end early
@@ -579,8 +581,8 @@ for depth in range(1, 8):
 # ### All answers of the six steps, with intervals
 #
 # If tokens were independent, the ESS of answers would be the product of the ESS of their positions, $\prod_t
-# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We compute both on the same answers; if tokens were independent, their ratio
-# would be 1. **Look for** how the shaded interval becomes wider: at the end a few answers decide.
+# \mathbb{E}[r_t]^2 / \mathbb{E}[r_t^2]$. We compute both on the same answers; if tokens were independent, both would
+# be equal. **Look for** how the shaded interval becomes wider: at the end a few answers decide.
 
 # %%
 lengths = (8, 16, 24, 32, 40, 48, 56)
@@ -612,7 +614,7 @@ large. This interval contains 1 and is wide, so these answers are too few to dec
 # ### The ESS does not predict the noise of a gradient
 #
 # An ESS of one half means the noise of half as many answers, for an $f$ that is independent of the weights. A gradient
-# is not independent of them. Its noise comes from long scores, those of tokens of which the trainer was not certain. If
+# is not independent of them. Its noise comes from long scores, the scores of tokens that the trainer was unsure of. If
 # the engine wrote such a token although the trainer finds it improbable, its weight is small, and its long score counts
 # little.
 
@@ -626,6 +628,6 @@ say(f"""
 The last step has an ESS of {shares[-1]:.2f}. Weights change the noise of the gradient by
 {untold(compared.noise[0], 0, 1)}, in units of the true gradient's length. The interval contains 0, so this step cannot
 show whether the noise rose or fell. It could fall, because the {int(light.sum())} answers with weights below 0.1
-contribute the longest vectors: without weights, {float(squared[light].sum() / squared.sum()):.0%} of the sum of the
-squared lengths.
+contribute the longest vectors: without weights, they make {float(squared[light].sum() / squared.sum()):.0%} of the
+sum of the squared lengths.
 """)

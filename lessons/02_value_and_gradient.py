@@ -3,7 +3,7 @@
 #
 # **Claim.** As values, k1 and k3 average to the KL, and k2 nearly does if the policies are close. As losses they
 # differ: on average, k1 has the gradient 0, k2 has the gradient of the KL that one wants to make small, and k3 has the
-# gradient of the KL in the other direction.
+# gradient of the KL in the other direction. (KL says how far apart two policies are; k1, k2 and k3 estimate it.)
 #
 # *50 minutes · intermediate · any laptop; no GPU, no network.* You need lessons 00 and 01, and you need to know what
 # a derivative is. All letters are in [Notation](NOTATION.md). Next: [lesson 03](03_cap.ipynb).
@@ -87,12 +87,11 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 #
 # The vector $s$ is the **score** of an action. It is the direction that makes this action more probable. For a softmax,
 # $\log \pi_a = z_a - \log \sum_j e^{z_j}$. The derivative of the sum's logarithm by $z_j$ is $\pi_j$. So the derivative
-# of $\log \pi_a$ by $z_j$ is $1 - \pi_j$ if $j$ is the action itself, and $-\pi_j$ if it is another one. (This is the
-# push of lesson 00.)
+# of $\log \pi_a$ by $z_j$ is $1 - \pi_j$ for $j=a$, and $-\pi_j$ for every other $j$. (This is the push of lesson 00.)
 #
 # ### Four samples, by hand
 #
-# We take X, Y, Z and Z, as often as their probabilities say, and the first number of each score:
+# We take X, Y, Z and Z, as often as their probabilities say. The table shows each score's first number:
 #
 # | logit of X | X | Y | Z | Z | average |
 # |---|---|---|---|---|---|
@@ -112,13 +111,13 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 # $$ \mathrm{KL}(\pi\|\mathrm{ref})=\sum_a\pi(a)\,\log\frac{\pi(a)}{\mathrm{ref}(a)},\qquad
 # \mathrm{KL}(\mathrm{ref}\|\pi)=\sum_a\mathrm{ref}(a)\,\log\frac{\mathrm{ref}(a)}{\pi(a)} . $$
 #
-# The first one, whose usual name is the **reverse KL**, averages over the tokens that $\pi$ samples. It is the one
-# that people mean by a KL penalty; this lesson calls it **the KL that is meant**. The second one, the **forward KL**,
-# averages over the tokens that the reference would sample.
+# The first one, the **reverse KL**, averages over the tokens that $\pi$ samples. It is what people mean by a KL
+# penalty; this lesson calls it **the KL that is meant**. The second one, the **forward KL**, averages over the tokens
+# that the reference would sample.
 #
-# A training program does not compute this sum over the whole vocabulary at every position. It has only the token that
-# was sampled there, and its two log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$ be their difference. Schulman's three
-# estimators are functions of $\delta$. In the library they are `kl_penalty(log π, log ref, name)`:
+# A training program does not compute these sums over the whole vocabulary at every position. It has only the token
+# that was sampled there, and its two log-probs. Let $\delta=\log\pi-\log\mathrm{ref}$ be their difference. Schulman's
+# three estimators are functions of $\delta$. In the library they are `kl_penalty(log π, log ref, name)`:
 #
 # | name | value for one token | name in verl |
 # |---|---|---|
@@ -128,8 +127,8 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 #
 # **Whom this concerns.** If your loss has a KL term to a reference model, it is probably k3: in verl `kl_loss_type` is
 # `low_var_kl` by default, and TRL's GRPO takes k3 as soon as `beta` is not 0. [A comment on verl's pull request
-# 2953](https://github.com/verl-project/verl/pull/2953) reported that its gradient is not the one that is meant. This
-# brought the repair of this lesson (`low_var_kl+`; it works [since pull request
+# 2953](https://github.com/verl-project/verl/pull/2953) reported that k3's gradient is not the one that is meant. This
+# led to the repair below (`low_var_kl+`; it works [since pull request
 # 6058](https://github.com/verl-project/verl/pull/6058)).
 #
 # The policy that **sampled** is always in the denominator of the ratio. Here $\pi$ samples, so the ratio is
@@ -179,12 +178,11 @@ for name in ("k1", "k2", "k3"):
 # $$ \text{the program computes}\quad\mathbb{E}_\pi[k'(\delta)\,s] . $$
 #
 # The true gradient of the mean has a second part, because a change of $\pi$ also changes which tokens are sampled
-# (that is $\nabla J = \mathbb{E}_\pi[R\,s]$ with $k$ in place of $R$):
+# (this part is $\nabla J = \mathbb{E}_\pi[R\,s]$ with $k$ in place of $R$):
 #
 # $$ \nabla\,\mathbb{E}_\pi[k(\delta)]=\mathbb{E}_\pi[k'(\delta)\,s]+\mathbb{E}_\pi[k(\delta)\,s] . $$
 #
-# The program leaves out the second part. So following its gradient does not make the mean of $k$ smaller, but something
-# else:
+# The program leaves out the second part. So it computes the gradient of something other than the mean of $k$:
 #
 # | loss | $k'$ | $\mathbb{E}_\pi[k'\,s]$ is the gradient of |
 # |---|---|---|
@@ -194,10 +192,10 @@ for name in ("k1", "k2", "k3"):
 #
 # Why the second row? The gradient of $\mathrm{KL}(\pi\|\mathrm{ref})=\mathbb{E}_\pi[\delta]$ has the two parts of the
 # equation above, with $k=\delta$. The first is $\mathbb{E}_\pi[s]=\sum_a\nabla\pi(a)=\nabla 1=0$, so only
-# $\mathbb{E}_\pi[\delta\,s]$ is left. Why the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second half of $k'$
+# $\mathbb{E}_\pi[\delta\,s]$ is left. Why the last row? Because $\mathbb{E}_\pi[s] = 0$, only the second term of $k'$
 # is left: $-\mathbb{E}_\pi[e^{-\delta} s] = -\sum_a\mathrm{ref}(a)\,\nabla\log\pi(a)$. The mean of $-\log\pi$ over
-# tokens of the reference differs from $\mathrm{KL}(\mathrm{ref}\|\pi)$ only by a constant, so this is its gradient. In
-# the logits it is $\pi-\mathrm{ref}$.
+# tokens of the reference has this gradient, and so has $\mathrm{KL}(\mathrm{ref}\|\pi)$: they differ only by a
+# constant. In the logits this gradient is $\pi-\mathrm{ref}$.
 #
 # The next cell computes these gradients in the logits. A training step moves against the gradient of a loss, so a
 # positive number makes an action less probable.
@@ -218,15 +216,15 @@ for name in ("k1", "k2", "k3", "k3+"):
 # %% [markdown]
 # k2 and k3 agree about Y and Z: Y must become less probable and Z more probable. Look at X. The row of k2 is the
 # gradient of the KL that is meant. For the logit of action $a$ it is $\pi(a)\,(\delta_a-\mathrm{KL})$: the
-# first section with $\delta$ as reward.
+# first section's formula with $\delta$ as reward.
 #
 # By hand: for X, $\delta = 0.22$ is below the KL, 0.505, so the penalty makes X **more** probable. k3 makes X **less**
 # probable, because $\pi-\mathrm{ref}$ is 0.1 for it.
 #
-# So k1 and k3 have the same mean as values, and k2 and k3 differ as losses, for X even in the sign.
+# So as values k1 and k3 have the same mean; as losses k2 and k3 differ, for X even in the sign.
 #
-# `k3+` is the repair, called **straight-through**: its value is k3, and its gradient is that of k2. (In the reward k1
-# is right, because there a penalty multiplies the score: lesson 09.)
+# `k3+` is the repair, called **straight-through**: its value is k3, and its gradient is that of k2. (As part of
+# the reward k1 is right, because there it multiplies the score: lesson 09.)
 #
 # ## Predict, then reveal
 #
@@ -303,7 +301,7 @@ reveal(f"""
 # %% [markdown]
 # ## On a real model
 #
-# SmolLM2-135M learns sums; the reference is SmolLM2 as it was before. At some positions we average exactly over all
+# SmolLM2-135M learns sums; the reference is the model before training. At some positions we average exactly over all
 # next tokens. The angle is between a loss's gradient and the one that is meant; *from* and *to* are its 95 % interval.
 
 
@@ -370,7 +368,7 @@ check(straight_through_solution, STRAIGHT_THROUGH)
 #
 # ## Pitfalls
 #
-# - **Names.** verl's `low_var_kl` in the loss is k3; its `k3+` is the repair.
+# - **Names.** verl's `low_var_kl` in the loss is k3; its `low_var_kl+` is k3+.
 #
 # ## References
 #
@@ -387,8 +385,8 @@ check(straight_through_solution, STRAIGHT_THROUGH)
 # %% [markdown]
 # ### Exercise 2: the score of a softmax
 #
-# *4 minutes.* You get a row of logits per sample, `(B, V)`, and the number of the action that was sampled, `(B,)`.
-# There are $B$ samples and $V$ possible actions. Return the score, one number per logit, `(B, V)`.
+# *4 minutes.* You get a row of logits per sample, `(B, V)`, and the index of the sampled action, `(B,)`. There
+# are $B$ samples and $V$ possible actions. Return the score, one number per logit, `(B, V)`.
 #
 # <details><summary>Hint 1</summary>It is 1 at the sampled action and 0 elsewhere, minus the probabilities
 # everywhere.</details>
@@ -420,7 +418,7 @@ check(softmax_score_solution, SOFTMAX_SCORE)
 # <details><summary>It holds the policy near the reference: k1 is unbiased.</summary>No. Its value is unbiased. Its
 # gradient is the mean score, which is 0 on average.</details>
 # <details><summary>On average nothing. In the reward it would have worked.</summary>Yes. There it multiplies the score,
-# which is the part that a loss leaves out.</details>
+# the product that a loss leaves out.</details>
 # <details><summary>It pushes away from the reference, because k1 can be negative.</summary>No. The derivative of k1 is
 # 1 on every token, and the reference does not occur in it.</details>
 #
@@ -437,7 +435,7 @@ check(softmax_score_solution, SOFTMAX_SCORE)
 #
 # <details><summary>k2 still has the gradient of KL(π‖ref): only log π and log ref occur in it.</summary>No. The average
 # is over the tokens, and an older policy has sampled them.</details>
-# <details><summary>It needs a weight: π over the policy that sampled.</summary>Yes: lesson 09.</details>
+# <details><summary>It needs a weight: π divided by the policy that sampled.</summary>Yes: lesson 09.</details>
 # <details><summary>k1 would be better there.</summary>No, it is the worst choice: off-policy it drives the policy away
 # from the one that sampled the tokens.</details>
 
@@ -534,8 +532,8 @@ for j in actions:
 #
 # Here the policy and the reference are random, and all answers are enumerated. The cell compares the expected gradient
 # of each loss with the gradients of both KLs of the next token. It also compares k1 in the reward with the gradient of
-# the KL of whole answers. The last line is about k2 in the loss: the length of its gradient relative to that of the KL
-# of whole answers, and their cosine.
+# the KL of whole answers. The last line compares the gradient of k2 in the loss with that of the KL of
+# whole answers: the quotient of lengths, and the cosine.
 
 # %% tags=["hide-input"]
 where = toy.world(4, 3)
@@ -575,9 +573,9 @@ show(
 # %% [markdown]
 # ### Tokens of an older policy, in a toy and on a run
 #
-# First the logits of an engine move away from those of the policy: how well do k2 and k3 keep their directions? Then we
-# look at `top_p`, whose engine never samples a token outside the most probable ones. (No weight can repair that: a
-# token that is never sampled cannot be weighted.)
+# First the logits of an engine move away from the policy's: how well do the gradients of k2 and k3 keep their
+# directions? Then we look at the run `top_p`, whose engine never samples a token outside the most probable ones. (No
+# weight can repair that: a token that is never sampled cannot be weighted.)
 
 # %% tags=["hide-input"]
 show("KL(q‖π), cosine of k2, of k3", digits=3)

@@ -81,7 +81,8 @@ for name, w in ways.items():
     show(name, w, *mean_and_variance(w))
 
 # %% [markdown]
-# By hand: the **bias** of the cap is 1.75 − 2.25 = −0.5. In return, the variance falls from 11.06 to 6.06.
+# By hand: the **bias** of the cap is 1.75 − 2.25 = −0.5. In return, the variance of one sample falls from
+# 11.06 to 6.06.
 #
 # Now take the mean of $N$ samples. Its bias is the same, and its variance is $N$ times smaller. Its **error**, the root
 # of the mean squared distance from 2.25, contains both:
@@ -89,10 +90,10 @@ for name, w in ways.items():
 # $$ \text{error}^2 = \text{bias}^2 + \frac{\text{variance}}{N} . $$
 #
 # By hand: with 5 samples, error² is 11.06/5 = 2.21 without a cap and 0.25 + 6.06/5 = 1.46 with it. The cap is better.
-# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11. **Without weights** error²
-# is 1.01, 0.68 and 0.59: best with 5 samples, and worst with 100.
+# With 20 samples both are 0.55. With 100 samples the cap is worse: 0.31 compared with 0.11. **Without weights** (all 1)
+# error² is 1.01, 0.68 and 0.59: below both with 5 samples, above both with 100.
 #
-# The third line is **masking** (lesson 08): a weight above the cap becomes 0 instead of $C$. It takes away the whole
+# *Masked at 1.5* is **masking** (lesson 08): a weight above the cap becomes 0 instead of $C$. It takes away the whole
 # contribution of Z, so its bias is larger.
 #
 # **Look for** the best cap, the large dot on each line. With more samples it moves to the right.
@@ -123,13 +124,13 @@ picture(made)
 #
 # By hand: in the example only Z is above the cap, and $-¼ · (2 - 1.5) · 4 = -½$.
 #
-# **The noise has an upper bound.** Let $F$ be the largest $|f|$. A weight is at most $C$, so $w^2 \le C w$. And
-# $w \le r$, so $\mathbb{E}_q[w] \le \mathbb{E}_q[r] = 1$. Together:
+# **The noise has an upper bound.** The variance is at most $\mathbb{E}_q[(w f)^2]$. Let $F$ be the largest $|f|$. A
+# weight is at most $C$, so $w^2 \le C w$. And $w \le r$, so $\mathbb{E}_q[w] \le \mathbb{E}_q[r] = 1$. Together:
 #
 # $$ \mathbb{E}_q[(w f)^2] \le F^2\, \mathbb{E}_q[w^2] \le C F^2\, \mathbb{E}_q[w] \le C F^2 , \tag{2} $$
 #
-# for every pair of policies. Without a cap it can be as large as $(1 + \chi^2) F^2$. Here $\chi^2$ is the variance of
-# the ratios, and it has no upper limit.
+# for every pair of policies. Without a cap this average can be as large as $(1 + \chi^2) F^2$, and $\chi^2$, the
+# variance of the ratios, has no upper limit.
 #
 # **Why some cap is usually better than none.** Start with a cap just at the largest ratio, and lower it a little. The
 # bias is then proportional to this small change, and bias² to its square. The variance falls in proportion to the
@@ -156,8 +157,8 @@ picture(made)
 # - the **bias** is the distance from the large dot to the tip of the arrow. A bias of ½ is half of the arrow's length;
 # - the **noise** is how far the small dots are from the large one: the root of their mean squared distance.
 #
-# "In units of the exact gradient's length" always means this picture. **Look for** the three large dots, and for which
-# small dots spread further.
+# "In units of the exact gradient's length" always means this picture. **Look for** the three large dots, and the
+# colours that spread further.
 
 # %%
 scores = torch.eye(3, dtype=torch.float64) - p  # of a softmax: 1 at the action, minus the probabilities
@@ -200,16 +201,16 @@ assert eta["no cap"] > eta["cap of 1"]
 #
 # $$ \eta = \frac{\text{along}^2}{\text{along}^2 + \text{across}^2 + \text{noise}^2} , $$
 #
-# where "along" and "across" are the coordinates of the large dot. Lesson 10 derives this formula. It is 1 if the large
-# dot is on the arrow's line and there is no noise, and 0 if the mean gradient does not point along the arrow at all. If
-# noise² is most of the denominator, halving the noise makes about four times the progress. Above, the tight cap
-# **lowers** $\eta$: it takes a larger share of the mean gradient's length than of the noise.
+# where "along" and "across" are the coordinates of the large dot. Lesson 10 derives this formula. $\eta$ is 1 if the
+# large dot is on the arrow's line and there is no noise, and 0 if the mean gradient does not point along the arrow at
+# all. If noise² is most of the denominator, halving the noise makes about four times the progress. Above, the tight cap
+# **lowers** $\eta$: it reduces the mean gradient's length by a larger share than the noise.
 #
 # ## The best cap for a gradient
 #
 # `small_world` makes a random world with a few hundred possible answers. All of them can be added up, so every average
 # is exact. The weight of an answer is the product of its ratios (lesson 00). Which cap makes the most progress, in
-# eight random worlds, for batches of five sizes? And is it more than without weights?
+# eight random worlds, for batches of five sizes? Is that more than without weights?
 
 # %%
 sizes, caps = (16, 128, 1024, 8192, 65536), [*(2 ** (k / 8) for k in range(-16, 65)), math.inf]
@@ -236,8 +237,8 @@ wins, wins_over_all = (without > cap_2).sum(0).tolist(), (without >= best).sum(0
 assert wins == sorted(wins, reverse=True)
 assert wins[0] > len(eta) / 2 > wins[-1] == 0
 say(f"""
-In the {len(eta)} worlds the best cap never falls as the batch grows, and some cap is always better than weights
-without one. A cap of 2 is a common choice. In batches of {sizes[1]} answers its $\\eta$ is {lost[:, 1].min():.2f} to
+In the {len(eta)} worlds the best cap never falls as the batch grows, and some cap is always better than uncapped
+weights. A cap of 2 is a common choice. In batches of {sizes[1]} answers its $\\eta$ is {lost[:, 1].min():.2f} to
 {lost[:, 1].max():.2f} lower than that of the best cap, and in batches of {sizes[-1]:,} it is {lost[:, -1].min():.2f} to
 {lost[:, -1].max():.2f} lower.
 
@@ -265,7 +266,7 @@ respect a whole training run resembles one large batch. That is a reason for a l
 #
 # The picture answers the first question. It sorts the likely answers by their weights. **Move the cap, and look for**
 # the bars to the right of it: the engine hardly ever samples these answers, and the trainer would sample them more
-# often. The text in the corner says what the cap does to noise and bias of the gradient, in units of the exact
+# often. The corner says what the cap does to the gradient's noise (128 answers) and bias, in units of the exact
 # gradient's length, over all likely answers.
 
 # %% tags=["hide-input"]
@@ -316,15 +317,15 @@ out = products > 2
 reveal(f"""
 **1.** No. The largest weight among the likely answers is {float(products.max()):,.0f}. The largest in the batch of
 {len(batch_products)} answers is {float(batch_products.max()):.1f}. {int(out.sum())} of {len(products):,} likely answers
-have a weight above 2, but only one sample of the engine in {1 / float(sampled[out].sum()):,.0f} is one of them. Under
+have a weight above 2, but only one in {1 / float(sampled[out].sum()):,.0f} of the engine's samples is among them. Under
 the trainer it would be one in {1 / float(trained[out].sum()):,.0f}.
 """)
 
 # %% [markdown]
-# For the other questions we measure this cap twice in each of six runs: on the batch, and on all likely answers.
-# (`stale_4` and `async` have old weights; the `moe` runs have experts, lesson 15.) A 95 % interval is in brackets;
-# over all likely answers it allows for other prompts. Something falls or grows **significantly** if its interval
-# excludes 0. The first table counts the answers that the cap changes.
+# For the other questions we measure a cap of 2 in six runs: on the batch and all likely answers. (In `stale_4` and
+# `async` the engine's model is old; the `moe` runs have experts, lesson 15.) Brackets contain a 95 % interval; over all
+# likely answers it covers other prompts, too. Something falls or grows **significantly** if its interval excludes 0.
+# The first table counts the answers that the cap changes.
 
 # %%
 NAMES = ("kv_fp8", "moe_bf16", "moe_replay", "stale_head", "stale_4", "async")
@@ -379,8 +380,7 @@ reveal(f"""
 {bracketed(in_sample["stale_head"].noise[0])}. Over all likely answers it changes the noise by {below(head.noise[0])}.
 In {len(missed)} of {len(NAMES)} runs the value over all likely answers is outside of the batch's 95 % interval. (In the
 two `moe` runs the cap hardly changes anything, and the difference is at most {tiny:.2f}.) How can that be? The interval
-comes from resampling the answers of the batch. The answers with huge weights are not in it, so no resampling finds
-them.
+comes from resampling the batch. The batch has no answers with huge weights, so no resampling finds them.
 
 **3.** Hardly. Every interval of the bias from a batch includes 0. In `stale_4` the batch shows that the bias is at
 most {in_sample["stale_4"].bias.high:.1f}, a weak upper bound. Over all likely answers the bias of the cap is known:
@@ -388,8 +388,8 @@ most {in_sample["stale_4"].bias.high:.1f}, a weak upper bound. Over all likely a
 
 So is the cap worth it? In `stale_4` it costs a bias of {lag.bias.value:.2f} times the exact gradient's length. In
 return, the noise of {BATCH} answers falls from {lag.a.noise[0].value:.0f} to {lag.b.noise[0].value:.1f} of these
-lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for name in helped)}; in `stale_head` by
-{above(head.progress[0])}. In the other runs it hardly changes, because hardly any answer is above the cap.
+lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for name in helped)} (in `stale_head` by
+{above(head.progress[0])}). In the other runs it hardly changes, because hardly any answer is above the cap.
 
 **Do not choose a cap by the answers of one batch.** They underestimate what it saves and do not show what it costs.
 """)
@@ -398,7 +398,7 @@ lengths. The progress $\\eta$ grows significantly in {", ".join(f"`{name}`" for 
 # ## Does a cap help a language model?
 #
 # That is a question for a training run, not for a batch. [Lesson 04](04_threshold.ipynb) answers it with a
-# planned study of a real model on weights that are six updates old: a cap of two on the ratio of each token recovers a
+# planned study of a real model whose engine is six updates behind: a cap of two on the ratio of each token recovers a
 # part of the lost accuracy, and not all of it. **A cap makes old answers less harmful. It does not make them new.**
 #
 # ## In the app
@@ -566,7 +566,7 @@ show("a cap of 1.8 is worse from N =", 1 + next(k for k in range(999) if with_ca
 # The second moment always grows with the cap. If $f \ge 0$, the size of the bias always shrinks. If $f$ has both signs,
 # contributions from above the cap may cancel, and the bias may grow before it falls to 0.
 #
-# For every cap, some of the three actions have a ratio above it. The cell tries all eight possibilities.
+# Any subset of the three actions may be above the cap. The cell tries all eight.
 
 # %%
 C, N = sympy.symbols("C N", positive=True)
@@ -624,8 +624,7 @@ show("best cap", [float(best.subs(N, draws)) for draws in (5, 20, 100, 1000)])
 # %% [markdown]
 # ### A rule that needs no example
 #
-# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With the bound of the
-# noise,
+# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With bound (2),
 #
 # $$ \text{error}^2 \le F^2 \left( \Big(\frac{1 + \chi^2}{4C}\Big)^2 + \frac{C}{N} \right), \qquad
 #    \text{smallest at } C = \left(\frac{(1 + \chi^2)^2\, N}{8}\right)^{1/3} . $$
@@ -633,7 +632,7 @@ show("best cap", [float(best.subs(N, draws)) for draws in (5, 20, 100, 1000)])
 # With eight times the batch, this cap doubles. It comes from a bound for the worst possible $f$, so the number itself
 # is rough.
 #
-# At $C = 1$, the probability above the cap is $\mathbb{E}_q[(r - 1)^+] = \sum (p - q)^+$. This is the **total
+# At $C = 1$, the cap takes away the probability $\mathbb{E}_q[(r - 1)^+] = \sum (p - q)^+$. This is the **total
 # variation** between the policies: how much probability must be moved to turn one policy into the other. So the bias of
 # a cap of 1 or more is at most $F$ times the total variation.
 
@@ -738,7 +737,7 @@ assert lifted == float((q * (0.75 - r).clamp(min=0) * f).sum())
 # ### Two estimates of one number
 #
 # $\mathbb{E}_q[(r - 1)^+]$ is the total variation, and so is $\mathbb{E}_q[(1 - r)^+]$, because ratios average to 1.
-# The table has both for all recorded steps of three runs, token by token, with standard errors.
+# The table has both for all recorded tokens of three runs, with standard errors (the unit of *apart by*).
 
 # %%
 apart, quotient = {}, {}
@@ -795,6 +794,6 @@ show("more than without weights by", *astuple(choice.over_nothing), digits=2)
 
 # %% tags=["hide-input"]
 say(f"""
-The best cap is {bracketed(best_cap)}; the tightest cap that was tried is {tried[0]:.2f}. It cannot be distinguished
-from having no weights at all: the difference of the progress is {untold(choice.over_nothing)}.
+The best cap is {bracketed(best_cap)}; the tightest cap that was tried is {tried[0]:.2f}. The best one cannot be
+distinguished from no weights at all: the difference of the progress is {untold(choice.over_nothing)}.
 """)

@@ -86,7 +86,7 @@ def band_that_keeps(log_ratios, tokens, share):
 # | k3 jumps in the first steps and stays | a tensor not copied to the engine | a checksum per tensor |
 # | k3 climbs, and the engine's weights are old | the **lag**: by how many updates they are old | less lag (lesson 12) |
 # | k3 climbs, and there is no lag | updates that the engine's number format rounds away | lesson 11 |
-# | single tokens have nearly all of k3 | swapped experts | router replay (lesson 15) |
+# | a few tokens have nearly all of k3 | swapped experts | router replay (lesson 15) |
 # | many log-probs of exactly 0 on both sides | padding inside the mask | repair the mask |
 # | `kept_fraction` or the ESS falls, k3 does not | longer answers | lessons 07 and 08 |
 #
@@ -111,7 +111,7 @@ def band_that_keeps(log_ratios, tokens, share):
 #
 # The number that decides is the **greedy accuracy of the last weights**: after the last step, the model answers
 # held-out prompts, always with its likeliest token. The **reward** is another number. It belongs to the answers that
-# are trained on, and with old weights these were written by the weights of six updates before.
+# are trained on; with old weights, the model of six updates before wrote these answers.
 #
 # **Look for** the two bars of `none`: which of the two numbers shows what old weights cost? Write down a guess first.
 
@@ -180,13 +180,13 @@ say(f"""
 **The accuracy shows the cost, and the cap recovers a part of it.** The lines on the bars and the brackets are 95 %
 intervals over ten seeds; differences are paired by seed. The first three rows were planned as the main ones. A
 **p-value** is the probability of so large a difference if only chance made it. Three comparisons have three chances to
-give a small one, so Holm's adjustment raises all three. Then they are
+give a small p-value. Holm's adjustment for this gives
 {", ".join(f"{value:.3f}" for value in adjusted)}. All four differences of the accuracy are in the predicted ranges.
 
 - The accuracy of `none` minus that of `fresh` is {below(hurt)}: old weights without a correction cost more than half of
   the accuracy.
-- `token_cap` minus `none` is {above(helped)}. So in this study the cap recovers a part of it, but not all: `token_cap`
-  minus `fresh` is {below(left)}.
+- `token_cap` minus `none` is {above(helped)}. So in this study the cap recovers a part of the loss, not all:
+  `token_cap` minus `fresh` is {below(left)}.
 - The cap on the product, divided by its mean, cannot be distinguished from the cap on the tokens:
   {untold(against[PRODUCT, CAP])}.
 - **The rewards of the same runs differ little.** `none` minus `fresh` is {untold(of_reward[NONE, FRESH])}, and
@@ -194,7 +194,7 @@ give a small one, so Holm's adjustment raises all three. Then they are
 
 Why do the rewards not show it? One reason: the answers of the last step were written by weights that are six updates
 older. What the last six updates did to the model is not in any reward yet. Even the small loss of reward may be only
-this delay: `none` minus `fresh` six steps earlier is {untold(delayed[NONE])}. The greedy accuracy belongs to the
+this delay: `none` minus `fresh` of six steps earlier is {untold(delayed[NONE])}. The greedy accuracy belongs to the
 weights that you keep.
 
 **How certain is the benefit of the cap?** It was measured three times with the same mismatch:
@@ -202,8 +202,9 @@ weights that you keep.
 {table_of_old}
 
 All three are positive, and only the planned one is significant. The two others have the same five seeds and nearly the
-same options (one splits its batches for the optimizer by tokens). Yet `token_cap` ends at {same_seeds[0]:.2f} in one
-and at {same_seeds[1]:.2f} in the other. So runs with equal seeds differ by chance as much as the cap may gain.
+same options (one splits its batches for the optimizer by tokens). Yet the accuracy of `token_cap` is
+{same_seeds[0]:.2f} in one and {same_seeds[1]:.2f} in the other. So runs with equal seeds differ by chance as much as
+the cap may gain.
 
 **With other mismatches, no such difference is shown.** Three studies of the same model, five seeds each, have fresh
 weights and another mismatch. The **gain** of a run is its mean reward of the last six steps minus that of the first
@@ -215,11 +216,12 @@ The gains of `none` are significant: these runs learn without a cap. Every inter
 wide: most of them include an improvement of 0.05. So the table does not show that a cap is useless there.
 
 **The advice so far.** If the answers come from old weights and the learning rate is as high as here, cap the token
-weights: the best evidence shows that it helps, none that it harms. At a third of this rate two seeds show no gain: the
-accuracy of `token_cap` minus that of `none` is {untold(third)}. A rule that keeps 95 % of the tokens does not undo the
-loss either: on five other seeds `geometric_95` minus `fresh` is {below(band)}. Judge by the accuracy of the last
-weights, not by the rewards. If the gap comes from rounding or from the sampler, the cap has shown no difference on this
-model, in either direction. The rest of this lesson is about the number: how tight should a cap or a band be?
+weights: the best evidence shows a benefit, and no evidence shows harm. At a third of this rate two seeds show no
+benefit: the accuracy of `token_cap` minus that of `none` is {untold(third)}. A rule that keeps 95 % of the tokens does
+not undo the loss either: on five other seeds the accuracy of `geometric_95` minus `fresh` is {below(band)}. Judge by
+the accuracy of the last weights, not by the rewards. If the gap comes from rounding or from the sampler, the cap has
+shown no difference on this model, in either direction. The rest of this lesson is about the number: how tight should a
+cap or a band be?
 """)
 
 # %% [markdown]
@@ -247,11 +249,11 @@ model, in either direction. The rest of this lesson is about the number: how tig
 #
 # $$ \Big|\frac1T \sum_t d_t\Big| \le \frac{\log u}{T} , $$
 #
-# and the geometric mean, whose logarithm is the mean of $d_t$, exactly when $\big|\frac1T \sum_t d_t\big| \le \log u$.
-# Only the first bound contains the length. A band on the product becomes stricter as answers become longer; a band on
-# the geometric mean does not.
+# and the geometric mean, whose logarithm is the mean of $d_t$, lies there exactly when
+# $\big|\frac1T \sum_t d_t\big| \le \log u$. Only the first bound contains the length. A band on the product becomes
+# stricter as answers become longer; a band on the geometric mean does not.
 #
-# **How large is my batch?** The progress of lesson 03 for $B$ answers, with lengths not in units of $\|g^*\|$, is
+# **How large is my batch?** For gradients not in units of $\|g^*\|$, the progress of lesson 03 with $B$ answers is
 #
 # $$ \eta(B) = \frac{\langle \mathbb{E}g, g^*\rangle^2}{\|g^*\|^2\,(\|\mathbb{E}g\|^2 + \sigma^2/B)} . $$
 #
@@ -313,18 +315,17 @@ verl's preset for the geometric mean has a band of ±0.1 %. In `smol_bf16_both`,
 #
 # ## The decision card
 #
-# *10 minutes.* Take a file with the log-probs of your own run; if you have none, leave out `import` and write
-# `kv_fp8_e5m2` in place of `mine`. Three commands measure it:
+# *10 minutes.* Take a file with the log-probs of your own run. Three commands measure it:
 #
 # ```sh
 # rlcorr import log_probs/ --run mine              # its faults, its pattern; it prints "k3 is 0.04."
 # rlcorr gaps 0.04 --format fp8_kv                 # your k3 in place of 0.04: is it usual for this number format?
-# rlcorr threshold mine --keep 95 --system verl    # a band for your budget, checked on the last step; its k3, too
+# rlcorr threshold mine --keep 95 --system verl    # a band for your budget, checked on the last step; k3, too
 # ```
 #
-# verl logs the same k3 as `rollout_corr/k3_kl`. Then find the one row of the card that is about your cause, and write
-# into its last column what you measured and what you will set. The same card, to print, is
-# [DECISION_CARD.md](DECISION_CARD.md).
+# Without a file, leave out `import` and write `kv_fp8_e5m2` in place of `mine`. verl logs the same k3 as
+# `rollout_corr/k3_kl`. Then find the one row of the card that is about your cause, and write into its last column what
+# you measured and what you will set. The same card, to print, is [DECISION_CARD.md](DECISION_CARD.md).
 
 # %% tags=["hide-input", "decision-card"]
 cap_on = {name: pair.difference for name in ROUNDING for pair in [contrasts(name, ACCURACY)[CAP, NONE]]}
@@ -547,7 +548,7 @@ check(verl_bounds_solution, TO_VERL)
 #
 # <details><summary>0.43, perhaps more and perhaps less.</summary>No. It was picked because its noise was in its
 # favour.</details>
-# <details><summary>Less, even if nothing else changes.</summary>Yes. That is optimism.</details>
+# <details><summary>Less, even if nothing else changes.</summary>Yes. That is optimism (appendix).</details>
 # <details><summary>More than 0.43, since training improves.</summary>Training changes the mismatch, in either
 # direction.</details>
 #
@@ -626,9 +627,8 @@ for config, ours, theirs in (
 #
 # A band on the product bounds the mean $d$ of an answer by $\log u$ divided by the length. The first two lines
 # show this bound for four lengths. The table below compares it with recorded steps. "d" is the root mean square of $d$
-# over tokens, and "mean d" that of the means of the answers. "apart" is the root mean square of $d$, divided by the
-# root of the longest of the four lengths. That is how large a mean over so many tokens would typically be, if all $d$
-# were independent.
+# over tokens, and "mean d" that of the mean $d$ over answers. "apart" is "d" divided by the root of the longest of the
+# four lengths. That is how large a mean over so many tokens would typically be, if all $d$ were independent.
 
 # %%
 allowed = {length: math.log(2) / length for length in (10, 60, 500, 2000)}
@@ -651,17 +651,17 @@ for name in ("bf16", "kv_fp8", "kv_fp8_e5m2"):
 shares = {name: apart / allowed[2000] for name, apart in per_token.items()}
 say(f"""
 A product up to 2 seems a loose bound. Over {max(allowed):,} tokens it allows a mean $d$ of {allowed[2000]:.5f}. If
-tokens were independent and had the $d$ of `bf16`, their mean would typically be {shares["bf16"]:.1f} times that; with
-the $d$ of `kv_fp8` {shares["kv_fp8"]:.1f} times, with that of `kv_fp8_e5m2` {shares["kv_fp8_e5m2"]:.0f} times. So a
-rule that rejects almost nothing on short answers can reject whole batches of long ones. For recorded answers of 200 to
-500 tokens see `runs/README.md`.
+tokens were independent and had the $d$ of `bf16`, their mean would typically be {shares["bf16"]:.1f} times this
+limit; with the $d$ of `kv_fp8` {shares["kv_fp8"]:.1f} times, and of `kv_fp8_e5m2` {shares["kv_fp8_e5m2"]:.0f} times.
+So a rule that rejects almost nothing on short answers can reject whole batches of long ones. For recorded answers of
+200 to 500 tokens see `runs/README.md`.
 """)
 
 # %% [markdown]
 # ### Optimism
 #
-# A threshold that a search has chosen looks better on the data of the search than on others: its **optimism**, which
-# lesson 10 measures. For any measured $X_1, X_2$,
+# A threshold that a search has chosen looks better on the data of the search than on other data. Lesson 10 measures
+# this **optimism**. For any measured $X_1, X_2$,
 #
 # $$ \max(X_1, X_2) = \tfrac12 (X_1 + X_2) + \tfrac12 |X_1 - X_2| \quad\Rightarrow\quad
 # \mathbb{E} \max(X_1, X_2) \ge \max(\mathbb{E} X_1, \mathbb{E} X_2) , $$
