@@ -217,7 +217,7 @@ sample with one, that answer decides the result.
 # %% [markdown]
 # ## A real model
 #
-# Now a real model: SmolLM2-135M explains products in answers of up to 200 tokens. `gpu_smol_long` has an engine and a
+# Now a real model: SmolLM2-135M explains products, in long answers. `gpu_smol_long` has an engine and a
 # trainer in bfloat16; we take its first recorded step. In `smol_long` the engine stores its KV cache in 8 bits (e4m3);
 # we take its four recorded steps together, because they have as many answers as that one step. **Look for** the
 # distance between the two lines: the model and the task are the same, but `smol_long` rounds more coarsely. The shaded

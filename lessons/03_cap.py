@@ -266,8 +266,8 @@ respect a whole training run resembles one large batch. That is a reason for a l
 #
 # The picture answers the first question. It sorts the likely answers by their weights. **Move the cap, and look for**
 # the bars to the right of it: the engine hardly ever samples these answers, and the trainer would sample them more
-# often. The corner says what the cap does to the gradient's noise (128 answers) and bias, in units of the exact
-# gradient's length, over all likely answers.
+# often. The corner says what the cap does to the gradient's noise and bias, in units of the exact gradient's length,
+# over all likely answers.
 
 # %% tags=["hide-input"]
 stale_head = runs.find_run("stale_head")

@@ -131,8 +131,8 @@ def line(name: str, x: Values, y: Values, colour: str, *, width: float = 2, dash
 def arrow(name: str, end: tuple[float, float], colour: str, *, width: int = 3, **more: Any) -> Part:
     """Draw an arrow from the origin. `more` are further arguments of `line`."""
     tip = {"symbol": ["circle", "arrow"], "size": [1, 12 + width], "angleref": "previous", "color": colour}
-    ends = ([0.0, float(part)] for part in end)
-    return line(name, *ends, colour, width=width, mode="lines+markers", marker=tip, **more)
+    (x, y), look = end, {"mode": "lines+markers", "marker": tip, **more}
+    return line(name, [0.0, x], [0.0, y], colour, width=width, **look)
 
 
 def points(name: str, x: Values, y: Values, colour: str, *, size: int = 6, **look: Any) -> Part:
@@ -142,7 +142,7 @@ def points(name: str, x: Values, y: Values, colour: str, *, size: int = 6, **loo
 
 
 def band(name: str, x: Values, low: Values, high: Values, colour: str, **more: Any) -> Part:
-    """Shade the area between two lines. It is one closed outline, so that it stays with them."""
+    """Draw the area between two lines. It is one closed outline, so that it stays with them."""
     outline = {"x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself", "fillcolor": fade(colour, 0.18)}
     return {"type": "scatter", "name": name, "mode": "none", "hoverinfo": "skip", **outline, **more}
 
