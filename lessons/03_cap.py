@@ -322,7 +322,7 @@ the trainer it would be one in {1 / float(trained[out].sum()):,.0f}.
 """)
 
 # %% [markdown]
-# For the other questions we measure a cap of 2 in six runs: on the batch and all likely answers. (In `stale_4` and
+# For the other questions we measure a cap of two in six runs: on the batch and all likely answers. (In `stale_4` and
 # `async` the engine's model is old; the `moe` runs have experts, lesson 15.) Brackets contain a 95 % interval; over all
 # likely answers it covers other prompts, too. Something falls or grows **significantly** if its interval excludes 0.
 # The first table counts the answers that the cap changes.
@@ -624,7 +624,7 @@ show("best cap", [float(best.subs(N, draws)) for draws in (5, 20, 100, 1000)])
 # %% [markdown]
 # ### A rule that needs no example
 #
-# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With bound (2),
+# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With the bound of the variance,
 #
 # $$ \text{error}^2 \le F^2 \left( \Big(\frac{1 + \chi^2}{4C}\Big)^2 + \frac{C}{N} \right), \qquad
 #    \text{smallest at } C = \left(\frac{(1 + \chi^2)^2\, N}{8}\right)^{1/3} . $$
