@@ -624,7 +624,8 @@ show("best cap", [float(best.subs(N, draws)) for draws in (5, 20, 100, 1000)])
 # %% [markdown]
 # ### A rule that needs no example
 #
-# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With the bound of the variance,
+# $(r - 2C)^2 \ge 0$ means that $r - C \le r^2/(4C)$. So $|\text{bias}| \le F (1 + \chi^2)/(4C)$. With the bound of the
+# variance,
 #
 # $$ \text{error}^2 \le F^2 \left( \Big(\frac{1 + \chi^2}{4C}\Big)^2 + \frac{C}{N} \right), \qquad
 #    \text{smallest at } C = \left(\frac{(1 + \chi^2)^2\, N}{8}\right)^{1/3} . $$
