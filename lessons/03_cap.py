@@ -179,10 +179,9 @@ generator = torch.Generator().manual_seed(5)
 drawn = torch.multinomial(q, 150 * 8, replacement=True, generator=generator).view(150, 8)
 traces = []
 for colour, (name, (middle, _)) in zip((ACROSS[1], ACROSS[3], ACROSS[2]), of_ways.items(), strict=True):
-    batches, edge = of_action[name][drawn].mean(1).T.tolist(), {"color": "black", "width": 1}
-    traces.append(points(f"{name}: one batch", *batches, fade(colour, 0.4), size=5))
-    middles = [[float(number)] for number in middle]
-    traces.append(points(f"{name}: mean of all batches", *middles, colour, size=15, line=edge))
+    batches, edge = of_action[name][drawn].mean(1).tolist(), {"color": "black", "width": 1}
+    traces.append(points(f"{name}: one batch", batches, fade(colour, 0.4), size=5))
+    traces.append(points(f"{name}: mean of all batches", [middle.tolist()], colour, size=15, line=edge))
 axes = [{"title_text": f"{side}, in units of ‖g*‖"} for side in ("along g*", "across")]
 traces.append(arrow("exact gradient g*", (1, 0), "black"))
 picture(figure(traces, height=380, x=axes[0] | {"range": [-0.3, 2]}, y=axes[1] | {"scaleanchor": "x"}, legend=True))

@@ -153,8 +153,9 @@ def answers_at(bound):
                  ("rejected", "circle"): ~keeps & right, ("rejected", "x"): ~keeps & ~right}  # fmt: skip
     traces = []
     for (name, symbol), those in groups_of.items():
-        place, colour = (surprise[those].tolist(), (100 * away[those]).tolist()), KEPT if name == "kept" else REJECTED
-        traces.append(points(name, *place, colour, symbol=symbol) | {"showlegend": symbol == "circle"})
+        places = torch.stack([surprise[those], 100 * away[those]], 1).tolist()
+        drawn = points(name, places, KEPT if name == "kept" else REJECTED, symbol=symbol)
+        traces.append(drawn | {"showlegend": symbol == "circle"})
     x = {"title_text": "mean −log q of the answer's tokens, nats", "type": "log"}
     y = {"title_text": "geometric mean of the ratios: deviation from 1, %", "type": "log"}
     return figure(traces, height=360, x=x, y=y, shapes=[horizontal_line(y=100 * bound)], legend=True)
@@ -272,8 +273,8 @@ def kept_region(config):
     edges = region(config, grid.log())
     low, high = edges.lower.exp().nan_to_num(0.0).clamp(min=0).tolist(), edges.upper.exp().nan_to_num(1.0).tolist()
     q = grid.tolist()
-    area = {"fill": "toself", "fillcolor": fade(KEPT, 0.35)}
-    green = line("kept", [*q, *reversed(q)], [*low, *reversed(high)], KEPT, **area)
+    around = [*q, *reversed(q)], [*low, *reversed(high)]
+    green = line("kept", *around, KEPT, fill="toself", fillcolor=fade(KEPT, 0.35))
     same = line("p = q", [0, 1], [0, 1], REJECTED, dash="dot")
     axes = [{"title_text": f"probability in the {side}", "range": [0, 1]} for side in ("engine, q", "trainer, p")]
     return figure([green, same], height=400, x=axes[0], y=axes[1], legend=True)

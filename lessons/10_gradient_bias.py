@@ -156,11 +156,11 @@ for name, config in CONFIGS.items():
 # at the ends of the two lines: that is the bias. How far the grey points scatter around the blue dot is the noise.
 
 # %% tags=["hide-input"]
-exact_arrow, mean_arrow = torch.tensor([1.0, 0.0]), torch.tensor([0.7, 0.35])
-batches = mean_arrow + 0.3 * torch.randn(60, 2, generator=torch.Generator().manual_seed(10))
+exact_arrow, mean_arrow = (1.0, 0.0), (0.7, 0.35)
+batches = torch.tensor(mean_arrow) + 0.3 * torch.randn(60, 2, generator=torch.Generator().manual_seed(10))
 
 
-cloud = points("g of one batch", *batches.T.tolist(), REJECTED, size=5)
+cloud = points("g of one batch", batches.tolist(), REJECTED, size=5)
 gap = line("bias", [0.7, 1.0], [0.35, 0.0], WARM, dash="dot")
 picture(
     figure(
@@ -265,8 +265,8 @@ factors = [round(0.01 * n, 3) for n in range(61)]
 lines = {name: [error(of_preset[name], a) for a in factors] for name in ("disabled", TOKEN, GEO)}
 lowest = {name: min(range(len(factors)), key=values.__getitem__) for name, values in lines.items()}
 drawn = curves(factors, lines, x_name="length of the step, λ", y_name="error, in units of ‖g*‖")
-circles = [factors[n] for n in lowest.values()], [lines[name][n] for name, n in lowest.items()]
-drawn.add_trace(points("lowest points", *circles, REJECTED, size=11, symbol="circle-open"))
+circles = [(factors[n], lines[name][n]) for name, n in lowest.items()]
+drawn.add_trace(points("lowest points", circles, REJECTED, size=11, symbol="circle-open"))
 picture(drawn.update_layout(yaxis_range=[0.8, 1.3]))
 
 of_token, of_geo = of_preset[TOKEN], of_preset[GEO]

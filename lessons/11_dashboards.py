@@ -464,7 +464,7 @@ ends_of = {arm: [(largest_k3(rows), rows[-1]["accuracy"]) for (name, _), rows in
            for arm in arms_shown}  # fmt: skip
 picture(
     figure(
-        [points(arm, *zip(*ends_of[arm], strict=True), colour, size=9) for arm, colour in arms_shown.items()],
+        [points(arm, ends_of[arm], colour, size=9) for arm, colour in arms_shown.items()],
         height=340,
         x={"title_text": "largest k3 of a step (nats)", "type": "log", "dtick": 1, "exponentformat": "power"},
         y={"title_text": "greedy accuracy of the last weights", "range": [-0.02, 0.72]},

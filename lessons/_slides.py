@@ -22,6 +22,8 @@ TARGET = LESSONS.parent / "build" / "slides"
 MARKDOWN_IT = MarkdownIt("commonmark", {"html": True}).enable("table")
 LINES, WORDS, LETTERS, BESIDE_A_PICTURE = 12, 40, 500, 200
 """Printed lines, words of a paragraph, and letters without and with a picture that fit on a slide."""
+LEADS_IN = re.compile(r"(?<![.?!>])(?<!\$\$)(</strong>)?\s*</p>\s*$")
+"""How a paragraph ends that needs the formula or the list after it."""
 TABLE_ROW = re.compile(r"^\| (\d\d) \| (.*?) \| (.*?\?)", re.MULTILINE)
 """Of TEACHING.md: lesson, two sentences, question."""
 PAGE = """<!doctype html>
@@ -73,7 +75,8 @@ def grouped(all_parts: Iterable[str]) -> Iterator[list[str]]:
         elif part.startswith("<img") and not is_after_picture:
             kept = 1 if letters(parts) > BESIDE_A_PICTURE else len(parts)  # the last says what to look for
         else:
-            kept = 0 if is_after_picture or letters([*parts, part]) > LETTERS else len(parts)
+            leads_in = bool(LEADS_IN.search(parts[-1])) if parts else False
+            kept = int(leads_in) if is_after_picture or letters([*parts, part]) > LETTERS else len(parts)
         if kept < len(parts):
             yield parts[: len(parts) - kept]
             parts = parts[len(parts) - kept :]

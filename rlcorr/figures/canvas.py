@@ -128,15 +128,16 @@ def line(name: str, x: Values, y: Values, colour: str, *, width: float = 2, dash
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": look, **more}
 
 
-def arrow(name: str, end: tuple[float, float], colour: str, *, width: int = 3, **more: Any) -> Part:
+def arrow(name: str, end: Sequence[float], colour: str, *, width: int = 3, **more: Any) -> Part:
     """Draw an arrow from the origin. `more` are further arguments of `line`."""
     tip = {"symbol": ["circle", "arrow"], "size": [1, 12 + width], "angleref": "previous", "color": colour}
     (x, y), look = end, {"mode": "lines+markers", "marker": tip, **more}
     return line(name, [0.0, x], [0.0, y], colour, width=width, **look)
 
 
-def points(name: str, x: Values, y: Values, colour: str, *, size: int = 6, **look: Any) -> Part:
-    """Draw points. `look` are further settings of the marker."""
+def points(name: str, places: Iterable[Sequence[float]], colour: str, *, size: int = 6, **look: Any) -> Part:
+    """Draw points at these (x, y). `look` are further settings of the marker."""
+    x, y = np.array(list(places)).reshape(-1, 2).T.tolist()
     marker = {"color": colour, "size": size, **look}
     return {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": marker}
 

@@ -13,6 +13,11 @@ INDEX = tomllib.loads((LESSONS / "index.toml").read_text(encoding="utf-8"))
 # Slides that are higher than the window: half a line may be, because fonts differ.
 TOO_HIGH = """() => [...document.querySelectorAll("section")].filter((s) => s.offsetHeight > 1.03 * innerHeight)
   .map((s) => s.textContent.slice(0, 60))"""
+# Slides that end with the beginning of a sentence, whose formula or list is on the next one.
+CUT_OFF = r"""() => [...document.querySelectorAll("section")].map((s) => s.lastElementChild)
+  .filter((last) => last?.tagName === "P" && !last.querySelector(".katex-display"))
+  .filter((last) => !/[.?!]\)?$/.test(last.innerText.trim()))
+  .map((last) => last.textContent)"""
 AT_TOP = "n => Math.abs(document.querySelectorAll('section')[n].getBoundingClientRect().top) < 2"
 
 
@@ -32,6 +37,7 @@ def test_every_slide_fits_keys_turn_them_and_each_picture_of_the_path_is_shown(
             page.goto((tmp_path / f"{slug[:2]}.html").as_uri())
             page.wait_for_selector(".katex", state="attached")
             assert page.evaluate(TOO_HIGH) == [], slug
+            assert page.evaluate(CUT_OFF) == [], slug
             page.keyboard.press("ArrowRight")
             page.wait_for_function(AT_TOP, arg=1)
             page.keyboard.press("ArrowLeft")
