@@ -28,7 +28,7 @@ from show import moving_picture, picture, show
 
 from rlcorr.figures.canvas import ACROSS, REJECTED, axis, figure, line
 from rlcorr.gradients import toy
-from rlcorr.gradients.kl_losses import kl_report
+from rlcorr.gradients.kl_losses import kl_gradients, kl_report
 from rlcorr.losses.advantages import returns_to_go
 from rlcorr.losses.kl import kl_penalty
 from rlcorr.records import runs, sketch_files
@@ -41,7 +41,7 @@ torch.set_num_threads(1)
 #
 # These are the actions X, Y, Z of lesson 00. The trainer's probabilities are ¼, ¼, ½, and the rewards $R$ are 1, 0, 4.
 # So the average reward is $J$ = ¼·1 + ¼·0 + ½·4 = 2.25. Training should increase $J$. In this lesson one policy, π,
-# both samples and is trained. (Lesson 00 had two.)
+# both samples and is trained.
 #
 # Probabilities must add up to 1, so we cannot change one of them alone. Instead, a model computes one number per
 # action, the **logit** $z$, which may be any number. The **softmax** turns logits into probabilities:
@@ -132,8 +132,7 @@ show("probability × (reward − average)", pi * (R - average_reward(z)))
 # 6058](https://github.com/verl-project/verl/pull/6058)).
 #
 # The policy that **sampled** is always in the denominator of the ratio. Here $\pi$ samples, so the ratio is
-# $e^{-\delta}=\mathrm{ref}/\pi$. (In lesson 08 the engine samples, and the ratio is $r=p/q$; the three functions are
-# the same with $d=-\delta$.)
+# $e^{-\delta}=\mathrm{ref}/\pi$. (In lesson 08, $d=-\delta$.)
 #
 # ## An example to compute by hand: three actions
 #
@@ -173,9 +172,8 @@ for name in ("k1", "k2", "k3"):
 #
 # A program takes the mean of $k(\delta)$ over the sampled tokens and calls `backward()`; here $k$ is one of the three
 # functions. Autograd differentiates $k(\delta)$ of each token. It does not differentiate the sampling: for autograd the
-# tokens are given. Since $\nabla\delta=\nabla\log\pi=s$, the score,
-#
-# $$ \text{the program computes}\quad\mathbb{E}_\pi[k'(\delta)\,s] . $$
+# tokens are given. Since $\nabla\delta=\nabla\log\pi=s$, the score, the program computes
+# $\mathbb{E}_\pi[k'(\delta)\,s]$.
 #
 # The true gradient of the mean has a second part, because a change of $\pi$ also changes which tokens are sampled
 # (this part is $\nabla J = \mathbb{E}_\pi[R\,s]$ with $k$ in place of $R$):
@@ -237,9 +235,8 @@ for name in ("k1", "k2", "k3", "k3+"):
 #    stay where it is?
 # 2. While the policy follows the gradient of k3: does the value of k3 fall?
 #
-# Then **move the slider** over the steps. On the left are the reference and the policies of k2 and k3; on the right are
-# the values of both losses, as on a dashboard. **Look for** the hill to which each policy moves, and for the direction
-# of the two lines on the right.
+# Then **move the slider** over the steps. On the right are the values of both losses, as on a dashboard. **Look for**
+# the hill to which each policy moves, and for the direction of the two lines.
 
 # %%
 place = torch.arange(-4, 5, dtype=torch.float64)
@@ -302,7 +299,8 @@ reveal(f"""
 # ## On a real model
 #
 # SmolLM2-135M learns sums; the reference is the model before training. At some positions we average exactly over all
-# next tokens. The angle is between a loss's gradient and the one that is meant; *from* and *to* are its 95 % interval.
+# next tokens. The picture has the angle between k3's gradient and the one that is meant, at each position, sorted. (For
+# k2 the angle is 0.) **Look for** the positions at which k3 points far aside.
 
 
 # %% tags=["hide-input"]
@@ -315,18 +313,21 @@ def positions(run_name):
     return recorded
 
 
-show("angle", "k3", "from", "to", "k2")
-pulls = {}
+angles, pulls = {}, {}
 for updates, name in ((13, "smol_sketch_bf16"), (19, "smol_sketch_stale_6")):
+    meant, _, of_k3 = kl_gradients(positions(name), "k3")
+    cosines = torch.cosine_similarity(of_k3, meant, dim=-1).tolist()
+    angles[f"after {updates} updates"] = sorted(math.degrees(math.acos(min(x, 1.0))) for x in cosines)
     one, right = kl_report(positions(name), "k3"), kl_report(positions(name), "k2")
     pulls[updates] = [math.degrees(math.acos(x)) for x in (one.cosine.value, one.cosine.high, one.cosine.low)]
-    show(f"  after {updates} updates", *(f"{x:.0f}°" for x in pulls[updates]),
-         f"{math.degrees(math.acos(min(right.cosine.value, 1))):.0f}°")  # fmt: skip
     assert one.cosine.high < 0.99 < right.cosine.low
 assert pulls[19][1] > pulls[13][2]
+places = list(range(1, len(cosines) + 1))
+picture(curves(places, angles, x_name="recorded position, sorted", y_name="angle, degrees"))
 say(f"""
-    In the run with more updates, k3 points further aside: {pulls[13][0]:.0f}° after 13 updates,
-    {pulls[19][0]:.0f}° after 19.
+    The mean gradient over all positions points further aside in the run with more updates: k3 by
+    {pulls[13][0]:.0f}° [{pulls[13][1]:.0f}°, {pulls[13][2]:.0f}°] after 13 updates,
+    {pulls[19][0]:.0f}° [{pulls[19][1]:.0f}°, {pulls[19][2]:.0f}°] after 19.
     """)
 
 # %% [markdown]
