@@ -43,7 +43,11 @@ FIGURE = """<div class="figure" style="--height: {height}px">
 GITHUB = "https://github.com/"
 PLAIN = re.compile(r'<span class="[npw]">([^<]*)</span>')
 """A name, a sign or a space of code: it has the colour of the text anyway. These are a sixth of the pages' bytes."""
-COLAB = "https://colab.research.google.com/github/{repository}/blob/gh-pages/lessons/notebooks/{slug}.ipynb"
+ELSEWHERE = {
+    "Colab": "https://colab.research.google.com/github/{repository}/blob/gh-pages/lessons/notebooks/{slug}.ipynb",
+    "Binder": "https://mybinder.org/v2/gh/{repository}/HEAD?labpath=lessons/{slug}.ipynb",
+}
+"""Where a lesson runs without an installation. Binder reads `.binder`."""
 FIRST_CELL = """\
 # In Colab this cell fetches the project and what it needs; elsewhere it does nothing.
 import os
@@ -52,8 +56,10 @@ import sys
 
 if "google.colab" in sys.modules:
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", "{address}", "rlcorr"], check=True)
-    needed = ["./rlcorr[app,train]", "sympy", "pandas"]
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *needed], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    pinned = ["-r", "rlcorr/requirements/torch.txt", "-r", "rlcorr/requirements/engineless.txt"]
+    subprocess.run([*pip, "--require-hashes", *pinned], check=True)
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "./rlcorr"], check=True)
     os.chdir("rlcorr/lessons")
     sys.path[:0] = [os.getcwd(), os.path.dirname(os.getcwd())]
 """
@@ -115,11 +121,12 @@ def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path)
 
 
 def take_links(slug: str, address: str | None) -> list[str]:
-    """Return links to the notebook of a lesson: to download it and, if the project is on GitHub, to run it in Colab."""
+    """Return links to the notebook of a lesson: to download it and, if the project is on GitHub, to run it there."""
     links = [f'<a href="notebooks/{slug}.ipynb" download>Download the notebook</a>']
     if address and address.startswith(GITHUB):  # Colab opens notebooks from there alone
-        colab = COLAB.format(repository=address.removeprefix(GITHUB).removesuffix(".git"), slug=slug)
-        links.append(f'<a href="{colab}">Open in Colab</a>')
+        repository = address.removeprefix(GITHUB).removesuffix(".git")
+        for name, place in ELSEWHERE.items():
+            links.append(f'<a href="{place.format(repository=repository, slug=slug)}">Open in {name}</a>')
     return links
 
 

@@ -240,8 +240,8 @@ BUDGETS = {
     ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_589,
     ("rlcorr/lab",): 448,
     ("app",): 10_689,
-    ("lessons", "lessons/exercises"): 5_546,
-    ("tests",): 40_353,
+    ("lessons", "lessons/exercises"): 5_553,
+    ("tests",): 40_361,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -60,6 +60,14 @@ def folder(pages: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def test_a_lesson_runs_elsewhere_with_pinned_packages_if_the_code_is_on_github(pages: ModuleType) -> None:
+    names = [re.sub("<[^>]*>", "", link) for link in pages.take_links("00_start", ADDRESS)]
+    assert names == ["Download the notebook", "Open in Colab", "Open in Binder"]
+    assert len(pages.take_links("00_start", None)) == 1
+    pinned = re.findall(r"rlcorr/(requirements/[\w.]+)", pages.FIRST_CELL)
+    assert [path for path in pinned if (app_runs.PROJECT / path).is_file()] == pinned != []
+
+
 class Silent(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
