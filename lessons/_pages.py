@@ -121,7 +121,7 @@ def page(notebook: NotebookNode, slug: str, address: str | None, pictures: Path)
 
 
 def take_links(slug: str, address: str | None) -> list[str]:
-    """Return links to the notebook of a lesson: to download it and, if the project is on GitHub, to run it there."""
+    """Return links to the notebook of a lesson: to download it and, if it is on GitHub, to Colab and Binder."""
     links = [f'<a href="notebooks/{slug}.ipynb" download>Download the notebook</a>']
     if address and address.startswith(GITHUB):  # Colab opens notebooks from there alone
         repository = address.removeprefix(GITHUB).removesuffix(".git")

@@ -75,7 +75,7 @@ def grouped(all_parts: Iterable[str]) -> Iterator[list[str]]:
         elif part.startswith("<img") and not is_after_picture:
             kept = 1 if letters(parts) > BESIDE_A_PICTURE else len(parts)  # the last says what to look for
         else:
-            leads_in = bool(LEADS_IN.search(parts[-1])) if parts else False
+            leads_in = bool(parts and LEADS_IN.search(parts[-1]))
             kept = int(leads_in) if is_after_picture or letters([*parts, part]) > LETTERS else len(parts)
         if kept < len(parts):
             yield parts[: len(parts) - kept]

@@ -237,11 +237,11 @@ BUDGETS = {
     ("rlcorr/foreign", "rlcorr/foreign/parse"): 2_976,
     ("rlcorr/analysis", "rlcorr/strips", "rlcorr/gradients"): 5_517,
     ("rlcorr/train", *(room.replace(".", "/") for room in TRAIN)): 6_305,
-    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_589,
+    ("rlcorr/records", "rlcorr/figures", "rlcorr/command", "rlcorr/teaching"): 6_588,
     ("rlcorr/lab",): 448,
     ("app",): 10_689,
     ("lessons", "lessons/exercises"): 5_553,
-    ("tests",): 40_361,
+    ("tests",): 40_358,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 

@@ -179,8 +179,7 @@ def moving_note(text: str, *, x: float, y: float = 1, side: str, xref: str = "x"
 
 
 def _label(text: str, side: str) -> Part:
-    position = {"textposition": "end", "textangle": 0, "xanchor": side, "yanchor": "top"}
-    return {"text": text} | position
+    return {"text": text, "textposition": "end", "textangle": 0, "xanchor": side, "yanchor": "top"}
 
 
 def tail_curve(name: str, sizes: np.ndarray, colour: str, *, shares: bool = False) -> Part:
@@ -211,9 +210,9 @@ def error_bars(intervals: Sequence[Interval], colour: str, *, thickness: int = 1
 
 def interval_bars(
     groups: Mapping[str, Mapping[str, Interval]], y_name: str, colours: Sequence[str] = ACROSS, *,
-    height: int = 300, shapes: Parts = (), **axis: Any,
+    height: int = 300, shapes: Parts = (), **more: Any,
 ) -> Figure:  # fmt: skip
-    """Draw one bar with its interval per name, groups side by side. `axis` has more settings of the vertical axis."""
+    """Draw one bar with its interval per name, groups side by side. `more` are settings of the vertical axis."""
     traces = [
         {
             "type": "bar", "name": group, "x": list(values), "y": [interval.value for interval in values.values()],
@@ -221,7 +220,7 @@ def interval_bars(
         }
         for (group, values), colour in zip(groups.items(), colours, strict=False)
     ]  # fmt: skip
-    x, y = {"type": "category"}, {"title_text": y_name, **axis}
+    x, y = {"type": "category"}, {"title_text": y_name, **more}
     made = figure(traces, height=height, x=x, y=y, shapes=shapes, legend=len(groups) > 1)
     return made.update_layout(barmode="group", bargap=0.3)
 

@@ -105,11 +105,8 @@ def page_row(browser: Browser, address: str, view: str) -> str:
         network.on("Network.loadingFinished", lambda event: loaded.append(event["encodedDataLength"]))
         page.add_init_script(f"({SHIFTS})()")
         complete(page, address)
-        size, requests, shift = (
-            sum(loaded) / 1000,
-            len(loaded),
-            page.evaluate("shifts.reduce((sum, one) => sum + one, 0)"),
-        )
+        size, requests = sum(loaded) / 1000, len(loaded)
+        shift = page.evaluate("shifts.reduce((sum, one) => sum + one, 0)")
         wide, sizes = page.evaluate(SHARE), page.evaluate(TYPE)
         page.set_viewport_size({"width": 1280, "height": 720})
         complete(page, f"{address}&projector=1")
