@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 from app_runs import FITS, PROJECT, add_step, make_record, make_run, says_open, visit
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import Page, Response, WebSocketRoute, expect
 
 
 def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(page: Page, url: str) -> None:
@@ -16,6 +16,17 @@ def test_a_link_of_the_navigation_has_an_outline_while_the_keyboard_is_on_it(pag
     page.keyboard.press("Tab")
     expect(link).to_be_focused()
     expect(link).to_have_css("outline-style", "solid")
+
+
+def test_every_script_and_style_of_the_server_is_compressed(page: Page, url: str) -> None:
+    """Those of at least 500 bytes: below, the header would be longer than what is saved."""
+    sent: list[Response] = []
+    page.on("response", lambda answer: sent.append(answer))
+    visit(page, f"{url}/bench?run=alpha")
+    files = [answer for answer in sent if re.search(r"/static/.*\.(js|css)$", answer.url)]
+    plain = [answer for answer in files if answer.headers.get("content-encoding") != "gzip"]
+    assert len(plain) < len(files)
+    assert [answer.url for answer in plain if int(answer.headers["content-length"]) >= 500] == []
 
 
 def test_every_equation_of_a_lesson_is_drawn(page: Page, url: str) -> None:
