@@ -8,6 +8,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,21 @@ from xdist.scheduler import LoadFileScheduling
 from rlcorr.records import runs
 
 settings.register_profile("quick")  # fewer examples: `make test-fast`
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Print a failure when it happens, not only at the end: a suite that is stopped before it has told why."""
+
+    def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:  # a worker of xdist has none
+            reporter.ensure_newline()
+            reporter.section(report.nodeid)
+            reporter.write_line(report.longreprtext)
+            for title, text in report.sections:
+                reporter.write_line(f"{title}:\n{text}")
+
+    config.pluginmanager.register(SimpleNamespace(pytest_runtest_logreport=pytest_runtest_logreport))
 
 
 IN_A_BROWSER = sorted((Path(__file__).parent / "browser").glob("test_*.py"))
