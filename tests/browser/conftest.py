@@ -61,11 +61,12 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 
 
 ERRORS: list[str] = []
-"""What pages of the running test did not catch."""
+"""What pages of the running test did not catch, did not get, and complained of."""
 STATE = """() => {
   const app = document.querySelector("[data-testid=stApp]"), all = (css) => [...document.querySelectorAll(css)]
   return {
     script: app?.dataset.testScriptState, connection: app?.dataset.testConnectionState,
+    text: document.body.innerText.slice(0, 500), isVisible: document.visibilityState,
     sliders: all(".rl-slider").map((s) => [s.dataset.slider, s.place(), s.isQuiet(), s.isReady(), s.isAhead()]),
     sketched: all(".rl-picture").map((picture) => picture.sketched),
   }
@@ -90,6 +91,8 @@ def empty_page(opened: BrowserContext) -> Iterator[Page]:
     page = opened.new_page()
     page.set_default_timeout(app_runs.PATIENCE)
     page.on("pageerror", lambda error: ERRORS.append(f"{error.message} {error.stack}"))
+    page.on("requestfailed", lambda request: ERRORS.append(f"{request.url} {request.failure}"))
+    page.on("console", lambda message: ERRORS.append(message.text) if message.type == "error" else None)
     yield page
     page.close()
     ERRORS.clear()

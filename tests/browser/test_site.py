@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from app_runs import PROJECT, unreadable
 from playwright.sync_api import Page, expect
+from thumbs import quiet
 
 from rlcorr import PRESETS, evaluate
 from rlcorr.bounds import BoundId, at_threshold
@@ -80,12 +81,8 @@ def drag(page: Page, part: str, share: float, nth: int = 0) -> None:
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2)
     page.mouse.down()
     page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2, steps=8)
-    slider.evaluate("""async (slider) => {
-      const frame = () => new Promise(requestAnimationFrame)
-      do await frame()
-      while (!slider.isReady() || !slider.isQuiet())
-      await frame()
-    }""")
+    page.wait_for_function("(slider) => slider.isReady()", arg=slider.element_handle())
+    quiet(page)
 
 
 def numbers(page: Page, part: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ import re
 import pytest
 from app_runs import settled
 from playwright.sync_api import FloatRect, Locator, Page, expect
+from thumbs import quiet, strip_is_there
 from token_records import HOSTILE
 
 
@@ -126,9 +127,7 @@ def down_and_up_go_to_another_line_and_back(page: Page) -> None:
 
 def what_becomes_of_the_tokens_moves_with_the_thumb(page: Page) -> None:
     """Drag it: the tokens are drawn before it is let go as they are afterwards."""
-    page.locator(".rl-slider").first.evaluate(
-        "async (slider) => { while (!slider.isReady()) await new Promise(requestAnimationFrame) }"
-    )
+    strip_is_there(page)
     thumb = page.locator(".rl-slider input").first
     thumb.scroll_into_view_if_needed()
     every = page.locator(".grid .token")
@@ -136,11 +135,7 @@ def what_becomes_of_the_tokens_moves_with_the_thumb(page: Page) -> None:
     page.mouse.move(at["x"] + 0.8 * at["width"], at["y"] + at["height"] / 2)
     page.mouse.down()
     page.mouse.move(at["x"] + 0.2 * at["width"], at["y"] + at["height"] / 2, steps=6)
-    page.locator(".rl-slider").first.evaluate("""async (slider) => {
-      const frame = () => new Promise(requestAnimationFrame)
-      do await frame()
-      while (!slider.isQuiet())
-    }""")
+    quiet(page)
     held = every.evaluate_all(DRAWN)
     assert held != before
     assert "is_upper" not in page.url

@@ -21,9 +21,7 @@ def hold(page: Page, share: float) -> None:
 
 def strip_is_there(page: Page) -> None:
     """Each slider has the strip of all its places."""
-    page.locator(".rl-slider").evaluate_all("""async (sliders) => {
-      while (!sliders.every((slider) => slider.isReady())) await new Promise(requestAnimationFrame)
-    }""")
+    page.wait_for_function("() => [...document.querySelectorAll('.rl-slider')].every((slider) => slider.isReady())")
 
 
 def texts(page: Page) -> list[str]:
@@ -32,11 +30,12 @@ def texts(page: Page) -> list[str]:
 
 def quiet(page: Page) -> None:
     """Wait until the last place of each thumb has been drawn."""
-    page.locator(".rl-slider").evaluate_all("""async (sliders) => {
+    page.wait_for_function("""async () => {
       const frame = () => new Promise(requestAnimationFrame)
-      do await frame()
-      while (!sliders.every((slider) => slider.isQuiet()))
       await frame()
+      if (![...document.querySelectorAll(".rl-slider")].every((slider) => slider.isQuiet())) return false
+      await frame()
+      return true
     }""")
 
 
