@@ -8,7 +8,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,13 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
     def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and reporter is not None:  # a worker of xdist has none
-            reporter.ensure_newline()
+            reporter.write_line("")
             reporter.section(report.nodeid)
             reporter.write_line(report.longreprtext)
             for title, text in report.sections:
                 reporter.write_line(f"{title}:\n{text}")
 
-    config.pluginmanager.register(SimpleNamespace(pytest_runtest_logreport=pytest_runtest_logreport))
+    plugin = ModuleType("print_failures")
+    vars(plugin)["pytest_runtest_logreport"] = pytest_runtest_logreport
+    config.pluginmanager.register(plugin)
 
 
 IN_A_BROWSER = sorted((Path(__file__).parent / "browser").glob("test_*.py"))

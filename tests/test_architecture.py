@@ -241,7 +241,7 @@ BUDGETS = {
     ("rlcorr/lab",): 448,
     ("app",): 10_689,
     ("lessons", "lessons/exercises"): 5_553,
-    ("tests",): 40_395,
+    ("tests",): 40_397,
 }
 """Folders → the lines of Python and JavaScript that they may have together. What needs more names what it replaces."""
 
