@@ -113,7 +113,7 @@ PLOTLY = .venv/npm/node_modules/plotly.js-cartesian-dist-min/plotly-cartesian.mi
 PYTEST = $(BIN)/python -m pytest -p no:nbval -p no:logging --numprocesses 2
 
 NBVAL = OMP_NUM_THREADS=1 PYTHONHASHSEED=0 TZ=UTC NO_COLOR=1 HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= PYTHONWARNINGS=default \
-	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=60 --numprocesses 2 --dist loadscope
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 --numprocesses 2 --dist loadscope
 
 # Lessons whose numbers depend most on the order of sums, and the kinds of arithmetic that torch can be told to use:
 # without vector instructions, and with AVX2 where the processor has it.

@@ -19,7 +19,7 @@ async def dropped_at_once(url: str, *names: str) -> list[set[bytes]]:
     """Let a session for each name drop the same bytes at the same moment, and return which runs each got to know.
 
     A session sends nothing about the checkbox next to the box for files, as one that has just opened the page."""
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=300) as http:
         visitors = await asyncio.gather(*(visiting(url, http) for _ in names))
         await asyncio.gather(
             *(visitor.drop((name, one_answer(5, 1))) for visitor, name in zip(visitors, names, strict=True))
@@ -30,7 +30,7 @@ async def dropped_at_once(url: str, *names: str) -> list[set[bytes]]:
 
 
 async def cut_in_the_middle_of_a_file(url: str) -> None:
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=300) as http:
         visitor = await visiting(url, http)
         await visitor.put_half("a.jsonl")
         await visitor.cut()
@@ -55,7 +55,7 @@ def test_a_class_opens_a_server_that_has_just_started_and_drops_files(tmp_path: 
 
 async def one_drop(url: str, *sizes: int) -> tuple[Visitor, list[int]]:
     """Drop a file, send more of these sizes, and return what the server answered."""
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=300) as http:
         visitor = await visiting(url, http)
         await visitor.drop(("a.jsonl", one_answer(5, 1)))
         places = await visitor.file_places([f"{number}.jsonl" for number in range(len(sizes))])
@@ -81,7 +81,7 @@ def test_dropped_files_are_gone_after_any_end(
         (left,) = tmp_path.glob("rlcorr_uploads_*")
         assert [*left.glob("upload_*/manifest.json")]
         server.send_signal(ending)
-        server.wait(30)
+        server.wait(300)
     if ending == signal.SIGKILL:
         os.utime(left, (0, 0))
         with serve(tmp_path):

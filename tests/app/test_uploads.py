@@ -292,12 +292,12 @@ def test_large_steps_take_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     second = threading.Thread(target=later)
     with suppress(ZeroDivisionError), queueing.turn(queueing.LARGE + 1):
         second.start()
-        assert told.wait(60)
+        assert told.wait(300)
         with queueing.turn(queueing.LARGE):
             order.append("small")
         order.append("first")
         raise ZeroDivisionError
-    second.join(60)
+    second.join(300)
     assert order == ["small", "first", "second"]
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         os.killpg(left.pid, signal.SIGKILL)
 
 
-def wait_for(what: str, happened: Callable[[], bool], seconds: float = 240) -> None:
+def wait_for(what: str, happened: Callable[[], bool], seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         training = launch.last()

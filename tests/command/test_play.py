@@ -71,7 +71,7 @@ def test_play_serves_trains_and_ends(
         wait_for("a live step", lambda: steps_of(run) > 0, log)
         wait_for("the app", lambda: _answers(f"{url}/_stcore/health"), log)
         os.kill(play.pid, ending)
-        play.wait(60)
+        play.wait(300)
         assert play.returncode == 0
         assert not _answers(f"{url}/_stcore/health")
     report = verify(run)

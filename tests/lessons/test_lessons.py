@@ -270,14 +270,14 @@ def test_nbval_fails_on_a_changed_number_or_figure_and_passes_over_rounding(tmp_
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "tiny.ipynb")
     for name in ("conftest.py", "plotted.py", "printed.py"):
         shutil.copy(LESSONS / name, tmp_path)
-    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=60", "-c", str(REPOSITORY / "pyproject.toml")]
+    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "-c", str(REPOSITORY / "pyproject.toml")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", str(tmp_path), "--rootdir", str(tmp_path), "-v", *options],
         cwd=tmp_path,
         env=os.environ | builder().ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     verdicts = re.findall(r"::Cell (\d+) (PASSED|FAILED)", done.stdout)

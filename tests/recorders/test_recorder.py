@@ -243,7 +243,7 @@ pair = {{"rollout_log_probs": -torch.ones(1, 1), "old_log_probs": -torch.ones(1,
         start_new_session=True,
     )
     try:
-        assert process.communicate(timeout=60)[1] == ""
+        assert process.communicate(timeout=300)[1] == ""
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -55,7 +55,7 @@ def _components() -> list:
 
 
 def open_app(view: str | None = None, **query: str | list[str]) -> AppTest:
-    return _open(AppTest.from_file(MAIN, default_timeout=120), {"view": _name(view or RUN), **query})
+    return _open(AppTest.from_file(MAIN, default_timeout=300), {"view": _name(view or RUN), **query})
 
 
 def _name(view: str) -> str:

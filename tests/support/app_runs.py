@@ -133,7 +133,7 @@ def serve(
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
-            server.wait(timeout=20)
+            server.wait(timeout=PATIENCE / 1000)
 
 
 def wait_until_healthy(url: str, server: subprocess.Popen) -> None:

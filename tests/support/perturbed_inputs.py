@@ -45,7 +45,7 @@ def pytest_runtest_setup(item: pytest.Item):
         kernel = notebook.kernel
         assert kernel is not None
         message = kernel.execute_cell_input(IN_THE_KERNEL, allow_stdin=False)
-        kernel.await_reply(message, timeout=60)
+        kernel.await_reply(message, timeout=300)
         kernel.await_idle(message, 60)
 
 

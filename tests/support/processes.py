@@ -45,7 +45,7 @@ def running(*arguments: str, runs_folder: Path, log: Path) -> Iterator[subproces
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(60)
+                process.wait(300)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -145,7 +145,7 @@ async def connected(url: str, http: AsyncClient) -> Visitor:
     await http.get(f"{url}/_stcore/health")
     await http.get(f"{url}/_stcore/host-config")
     address = f"{url.replace('http', 'ws')}/_stcore/stream"
-    socket = await connect(address, subprotocols=[Subprotocol("streamlit")], max_size=None, open_timeout=120)
+    socket = await connect(address, subprotocols=[Subprotocol("streamlit")], max_size=None, open_timeout=300)
     return Visitor(url, http, socket)
 
 
