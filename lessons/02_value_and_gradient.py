@@ -316,13 +316,14 @@ def positions(run_name):
 angles, pulls = {}, {}
 for updates, name in ((13, "smol_sketch_bf16"), (19, "smol_sketch_stale_6")):
     meant, _, of_k3 = kl_gradients(positions(name), "k3")
-    cosines = torch.cosine_similarity(of_k3, meant, dim=-1).tolist()
-    angles[f"after {updates} updates"] = sorted(math.degrees(math.acos(min(x, 1.0))) for x in cosines)
+    units = [torch.nn.functional.normalize(gradient.double(), dim=-1) for gradient in (of_k3, meant)]
+    asides = 2 * torch.asin((units[0] - units[1]).norm(dim=-1) / 2)  # arccos of nearly 1 loses digits
+    angles[f"after {updates} updates"] = sorted(torch.rad2deg(asides).tolist())
     one, right = kl_report(positions(name), "k3"), kl_report(positions(name), "k2")
     pulls[updates] = [math.degrees(math.acos(x)) for x in (one.cosine.value, one.cosine.high, one.cosine.low)]
     assert one.cosine.high < 0.99 < right.cosine.low
 assert pulls[19][1] > pulls[13][2]
-places = list(range(1, len(cosines) + 1))
+places = list(range(1, len(asides) + 1))
 picture(curves(places, angles, x_name="recorded position, sorted", y_name="angle, degrees"))
 say(f"""
     The mean gradient over all positions points further aside in the run with more updates: k3 by
